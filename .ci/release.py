@@ -1,7 +1,8 @@
-"""Makes the source distribution and the wheel of the commit that is checked out, and their SHA256SUMS, in dist/.
+"""Makes the source distribution and the wheel of the commit that is checked out, and their
+SHA256SUMS, in dist/.
 
-What must stay true: a commit gives the same bytes on every machine with the tools of constraints.txt. What is not
-committed is not in them.
+What must stay true: a commit gives the same bytes on every machine with the tools of
+constraints.txt. What is not committed is not in them.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ def main() -> None:
             archive.extractall(source, filter="data")
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), source]
         done = subprocess.run(
-            command, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, capture_output=True, text=True
+            command,
+            env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]
+    sums = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(dist.iterdir())
+    ]
     (dist / "SHA256SUMS").write_text("".join(sums), encoding="ascii")
     print("".join(sums), end="")
     if _git("status", "--porcelain"):

@@ -1,1 +1,3 @@
-"""Measurements of the store, side by side with what one would use instead. Run: python -m benchmarks."""
+"""Measurements of the store, side by side with what one would use instead. Run: python -m
+benchmarks.
+"""

@@ -1,8 +1,9 @@
 """Measure the store, side by side with what one would use instead.
 
-A whole run takes about fifty minutes, and writes RESULTS.md and results.json here and the plots into docs/.
-Each measurement is kept in build/benchmarks, with its commit and its time; `--resume` takes what is there. One that
-fails does not end the others: it is named at the end, and a whole run then writes nothing here.
+A whole run takes about fifty minutes, and writes RESULTS.md and results.json here and the plots
+into docs/. Each measurement is kept in build/benchmarks, with its commit and its time; `--resume`
+takes what is there. One that fails does not end the others: it is named at the end, and a whole run
+then writes nothing here.
 """
 
 from __future__ import annotations
@@ -30,20 +31,39 @@ _HERE = Path(__file__).parent
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=WORKS, metavar="NAME", help=f"some of: {', '.join(WORKS)}")
-    parser.add_argument("--quick", action="store_true", help="about a minute: fewer rounds, smaller sizes")
-    parser.add_argument("--smoke", action="store_true", help="as --quick, each loop once; only say what fails")
-    parser.add_argument("--resume", action="store_true", help="take what was measured before, and measure the rest")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
-    parser.add_argument("--output", type=Path, help="write RESULTS.md, results.json and the plots into this directory")
-    parser.add_argument("--directory", type=Path, help="where to work; default: a temporary directory on a real disk")
+    parser.add_argument(
+        "--only", nargs="+", choices=WORKS, metavar="NAME", help=f"some of: {', '.join(WORKS)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="about a minute: fewer rounds, smaller sizes"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="as --quick, each loop once; only say what fails"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="take what was measured before, and measure the rest"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON instead of tables"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="write RESULTS.md, results.json and the plots into this directory",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="where to work; default: a temporary directory on a real disk",
+    )
     parser.add_argument(
         "--basic-memory",
         nargs="?",
         const="basic-memory",
         default="",
         metavar="REQUIREMENT",
-        help="measure basic-memory too: installed with pip into a throwaway environment of Python 3.12 or newer",
+        help="measure basic-memory too: installed with pip into a throwaway environment of Python "
+        "3.12 or newer",
     )
     return parser.parse_args()
 
@@ -59,7 +79,12 @@ def main() -> int:
     progress = tables.progress(quiet=not sys.stderr.isatty())
     reports: dict[str, Report] = {}
     failed: list[str] = []
-    kept = _HERE.parent / "build" / "benchmarks" / ("smoke" if asked.smoke else "quick" if asked.quick else "full")
+    kept = (
+        _HERE.parent
+        / "build"
+        / "benchmarks"
+        / ("smoke" if asked.smoke else "quick" if asked.quick else "full")
+    )
     kept.mkdir(parents=True, exist_ok=True)
     shared = Path(tempfile.mkdtemp(prefix="capsule-bench-", dir=parent))
     try:
@@ -90,7 +115,8 @@ def main() -> int:
         sys.stdout.write(tables.as_json(about, reports))
     elif not asked.smoke:
         tables.show(about, reports)
-    # The committed results are those of a whole run; a part of one is written only where it is asked for.
+    # The committed results are those of a whole run; a part of one is written only where it is
+    # asked for.
     output = asked.output or (_HERE if works == WORKS and not asked.quick and not failed else None)
     if output is not None:
         plots = asked.output or _HERE.parent / "docs"

@@ -1,10 +1,11 @@
 """Bytes that reach the disk for each appended message.
 
-Twice: as the disk counts them, the file system's journal and all else on the machine included, and as the kernel
-accounts them to the process (`write_bytes` of /proc/self/io). The latter counts whole folios of the page cache, of up
-to 2 MB, of which the kernel then writes 4 KiB blocks: a file that grows while it is measured, as the log of a
-conversation does, counts up to tens of times what reaches the disk. So the bars are about what the disk counts. Every
-contestant's files are dropped from the cache first, as if they had been there since yesterday.
+Twice: as the disk counts them, the file system's journal and all else on the machine included, and
+as the kernel accounts them to the process (`write_bytes` of /proc/self/io). The latter counts whole
+folios of the page cache, of up to 2 MB, of which the kernel then writes 4 KiB blocks: a file that
+grows while it is measured, as the log of a conversation does, counts up to tens of times what
+reaches the disk. So the bars are about what the disk counts. Every contestant's files are dropped
+from the cache first, as if they had been there since yesterday.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ _FLAT = 1.1
 #: Those that write what changed; what rewrites its file is watched for a few appends only.
 _IN_PLACE = frozenset({"capsule", "sqlite FULL", "sqlite NORMAL", "llm"})
 _NOTE = (
-    "Bytes for each append: as counted by the disk, with the journal and whatever else the machine wrote; and as "
-    "accounted to the process (/proc/self/io), in whole folios of the page cache, of which the disk gets the blocks of "
-    "4 KiB that changed. The ratio is that at the largest size. llm logs a turn, which is two messages."
+    "Bytes for each append: as counted by the disk, with the journal and whatever else the "
+    "machine wrote; and as "
+    "accounted to the process (/proc/self/io), in whole folios of the page cache, of which the "
+    "disk gets the blocks of "
+    "4 KiB that changed. The ratio is that at the largest size. llm logs a turn, which is two "
+    "messages."
 )
 
 
@@ -43,10 +47,16 @@ def written_bytes() -> int:
 
 
 def device_bytes(path: Path) -> int:
-    """What was written to the disk that a path lies on until now, by anyone; 0 where nothing tells."""
+    """What was written to the disk that a path lies on until now, by anyone;
+    0 where nothing tells.
+    """
     device = path.stat().st_dev
     try:
-        counts = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text("ascii").split()
+        counts = (
+            Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+            .read_text("ascii")
+            .split()
+        )
     except OSError:
         return 0
     return int(counts[6]) * 512
@@ -63,7 +73,9 @@ def drop_from_cache(directory: Path) -> None:
 
 
 def measure(name: str, directory: str, messages: int, appends: int) -> tuple[float, float]:
-    """Run in a process of its own: bytes written for each of the appends, as the process's and as the disk's."""
+    """Run in a process of its own: bytes written for each of the appends, as the process's and as
+    the disk's.
+    """
     opened = PEERS[name].open(Path(directory))
     opened.fill("c", messages)
     pool = itertools.cycle(texts())
@@ -91,7 +103,9 @@ def run(bench: Bench) -> Report:
     except OSError as error:
         reason = f"the system does not account what a process writes ({error})"
         report.skipped["write amplification"] = reason
-        report.bars = [Bar(what, bar, "", None, reason) for bar in (flat_bar, "under 3x of sqlite's")]
+        report.bars = [
+            Bar(what, bar, "", None, reason) for bar in (flat_bar, "under 3x of sqlite's")
+        ]
         return report
     found: dict[str, dict[int, tuple[float, float]]] = {}
     peers = {name: peer for name, peer in PEERS.items() if not peer.missing()}
@@ -100,8 +114,14 @@ def run(bench: Bench) -> Report:
             if messages <= peer.largest:
                 directory = bench.directory / f"{peer.module}-{name.split()[-1]}-{messages}"
                 directory.mkdir()
-                appends = bench.rounds(1000, 300) if name in _IN_PLACE else min(max(20_000 // messages, 5), 200)
-                found.setdefault(name, {})[messages] = _in_process(name, directory, messages, appends)
+                appends = (
+                    bench.rounds(1000, 300)
+                    if name in _IN_PLACE
+                    else min(max(20_000 // messages, 5), 200)
+                )
+                found.setdefault(name, {})[messages] = _in_process(
+                    name, directory, messages, appends
+                )
                 shutil.rmtree(directory)
             step()
     ours, full = found["capsule"], found["sqlite FULL"]
@@ -114,14 +134,28 @@ def run(bench: Bench) -> Report:
             ratio = by_size[at][number] / full[at][number] if full[at][number] else 0.0
             rows.append((name, who, *shown, times(ratio)))
     rows.sort(key=lambda row: list(found).index(row[0]))
-    report.tables.append(Table(f"Bytes written to append {MESSAGE_BYTES} bytes", columns, rows, _NOTE))
+    report.tables.append(
+        Table(f"Bytes written to append {MESSAGE_BYTES} bytes", columns, rows, _NOTE)
+    )
     own = {n: ours[n][1] for n in sizes}
     spread = max(own.values()) / min(own.values())
     worst = max(own[n] / full[n][1] for n in sizes)
     figures = ", ".join(f"{size:,.0f}" for size in own.values())
     report.bars += [
-        Bar(what, flat_bar, f"{times(spread)} ({figures} bytes)", spread <= _FLAT, "pages that are written twice"),
-        Bar(what, "under 3x of sqlite's", f"at most {times(worst)}", worst < 3, "whole pages are written, and a note"),
+        Bar(
+            what,
+            flat_bar,
+            f"{times(spread)} ({figures} bytes)",
+            spread <= _FLAT,
+            "pages that are written twice",
+        ),
+        Bar(
+            what,
+            "under 3x of sqlite's",
+            f"at most {times(worst)}",
+            worst < 3,
+            "whole pages are written, and a note",
+        ),
     ]
     report.data["bytes_per_append"] = {
         name: {n: {"process": process, "disk": disk} for n, (process, disk) in by_size.items()}
@@ -132,7 +166,15 @@ def run(bench: Bench) -> Report:
 
 def _in_process(name: str, directory: Path, messages: int, appends: int) -> tuple[float, float]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.amplification", name, str(directory), str(messages), str(appends)],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.amplification",
+            name,
+            str(directory),
+            str(messages),
+            str(appends),
+        ],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

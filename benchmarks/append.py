@@ -1,7 +1,8 @@
 """What a durable append costs, by the size of the conversation.
 
-Two loops. The first holds the bars: the store against the bare system calls and sqlite3, with and without a project
-context in the file. The second holds the peers that rewrite their file, at every size that is worth the wait.
+Two loops. The first holds the bars: the store against the bare system calls and sqlite3, with and
+without a project context in the file. The second holds the peers that rewrite their file, at every
+size that is worth the wait.
 """
 
 from __future__ import annotations
@@ -41,14 +42,21 @@ def run(bench: Bench) -> Report:
         found[messages, context_bytes] = _against_the_limit(bench, messages, context_bytes)
     report.tables.append(_table(found))
     report.bars += _bars(found)
-    by_size = {n: _against_rewriters(bench, report, n) for n in ((10, 1000) if bench.quick else _SIZES)}
+    by_size = {
+        n: _against_rewriters(bench, report, n) for n in ((10, 1000) if bench.quick else _SIZES)
+    }
     report.tables.append(_peer_table(by_size))
     report.data["bars"] = [
-        {"messages": n, "context_bytes": context, "who": {name: one.as_json() for name, one in samples.items()}}
+        {
+            "messages": n,
+            "context_bytes": context,
+            "who": {name: one.as_json() for name, one in samples.items()},
+        }
         for (n, context), samples in found.items()
     ]
     report.data["by_size"] = [
-        {"messages": n, "who": {name: one.as_json() for name, one in samples.items()}} for n, samples in by_size.items()
+        {"messages": n, "who": {name: one.as_json() for name, one in samples.items()}}
+        for n, samples in by_size.items()
     ]
     return report
 
@@ -64,7 +72,9 @@ def _against_the_limit(bench: Bench, messages: int, context_bytes: int) -> dict[
     label = f"append to {size_words(messages, context_bytes)}"
     with Store.open(root) as store, bench.progress(label, bench.rounds(600, 150)) as step:
         paths = {
-            type: write_capsule(root, type, messages=messages, type=type, context_bytes=context_bytes)
+            type: write_capsule(
+                root, type, messages=messages, type=type, context_bytes=context_bytes
+            )
             for type in ("group", "chat")
         }
         store.locks.take("chat")
@@ -72,7 +82,10 @@ def _against_the_limit(bench: Bench, messages: int, context_bytes: int) -> dict[
         _growth(store, "chat", paths["chat"], pool)
         limit = SplicedFile(paths["group"], where / "limit", growth)
         bare = SplicedFile(paths["group"], where / "bare", growth, flushes=False)
-        full, normal = SqliteMessages(where / "full.db"), SqliteMessages(where / "normal.db", "NORMAL")
+        full, normal = (
+            SqliteMessages(where / "full.db"),
+            SqliteMessages(where / "normal.db", "NORMAL"),
+        )
         for database in (full, normal):
             database.fill("c", messages, "x" * context_bytes)
         contestants = [
@@ -80,7 +93,9 @@ def _against_the_limit(bench: Bench, messages: int, context_bytes: int) -> dict[
             Contestant(_LIMIT, limit.append),
             Contestant(_CHAT, lambda: store.append("chat", role="user", content=next(pool))),
             Contestant(_FULL, lambda: full.append("c", next(pool))),
-            Contestant(_NO_WAIT, lambda: store.append("group", role="user", content=next(pool), wait=False)),
+            Contestant(
+                _NO_WAIT, lambda: store.append("group", role="user", content=next(pool), wait=False)
+            ),
             Contestant(_BARE, bare.append),
             Contestant(_NORMAL, lambda: normal.append("c", next(pool))),
         ]
@@ -106,8 +121,10 @@ def _table(found: Found) -> Table:
         "Durable append: a 400-byte message, one at a time, the store open",
         _COLUMNS,
         rows,
-        "Every contestant once a round, in one loop, in an order drawn for each round. Those that wait for nothing and "
-        "the store's flushes behind leave writes that another's sync may have to wait for, the same for all.",
+        "Every contestant once a round, in one loop, in an order drawn for each round. Those that "
+        "wait for nothing and "
+        "the store's flushes behind leave writes that another's sync may have to wait for, the "
+        "same for all.",
     )
 
 
@@ -128,8 +145,10 @@ def _bars(found: Found) -> list[Bar]:
     bars = [
         Bar(
             "durable append, at each size, with and without 1.2 MB of context",
-            f"median at most {BAR_RATIO}x of the log's pwrite and fdatasync and two pwrites, plus {BAR_US:.0f} µs",
-            f"at worst {micro(us.median)} of {micro(allowed_s(samples, _LIMIT))} allowed ({where}; the bare calls: "
+            f"median at most {BAR_RATIO}x of the log's pwrite and fdatasync and two pwrites, plus "
+            f"{BAR_US:.0f} µs",
+            f"at worst {micro(us.median)} of {micro(allowed_s(samples, _LIMIT))} allowed "
+            f"({where}; the bare calls: "
             f"{micro(samples[_LIMIT].median)})",
             us.median <= allowed_s(samples, _LIMIT),
             "what Python does around the calls",
@@ -143,7 +162,8 @@ def _bars(found: Found) -> list[Bar]:
             f"at least {_FASTER}x as fast",
             f"at worst {times(ratio)} ({where})",
             ratio >= _FASTER,
-            "sqlite3 spends less time in its own code than Python does around our system calls, and both wait for "
+            "sqlite3 spends less time in its own code than Python does around our system calls, "
+            "and both wait for "
             "one fdatasync",
         )
     )
@@ -155,7 +175,8 @@ def _bars(found: Found) -> list[Bar]:
         Bar(
             "append(..., wait=False)",
             f"at most {_NO_WAIT_US:.0f} µs over the bare writes",
-            f"at worst {micro(over_s)} over {micro(samples[_BARE].median)} ({where}); {times(normal)} as fast as "
+            f"at worst {micro(over_s)} over {micro(samples[_BARE].median)} ({where}); "
+            f"{times(normal)} as fast as "
             "sqlite3 (WAL, NORMAL)",
             over_s * 1e6 <= _NO_WAIT_US,
             "what Python does around the calls",
@@ -168,7 +189,8 @@ def _bars(found: Found) -> list[Bar]:
         Bar(
             "the slow appends",
             "p99 at most 5x the median, on an idle machine",
-            f"at worst {times(ratio)} ({where}; the bare calls: {times(bare.quantile(0.99) / bare.median)})",
+            f"at worst {times(ratio)} ({where}; the bare calls: "
+            f"{times(bare.quantile(0.99) / bare.median)})",
             ratio <= 5,
             "the disk's own slow syncs, as the bare calls in the same loop show",
         )
@@ -184,7 +206,9 @@ def _against_rewriters(bench: Bench, report: Report, messages: int) -> dict[str,
         for name, peer in PEERS.items():
             reason = peer.missing() or ("" if messages <= peer.largest else "too slow to fill")
             if reason:
-                report.skipped[name if peer.missing() else f"{name} beyond {peer.largest} messages"] = reason
+                report.skipped[
+                    name if peer.missing() else f"{name} beyond {peer.largest} messages"
+                ] = reason
                 continue
             directory = bench.directory / f"peers-{messages}" / peer.module
             directory.mkdir(parents=True, exist_ok=True)
@@ -194,7 +218,9 @@ def _against_rewriters(bench: Bench, report: Report, messages: int) -> dict[str,
             start = time.perf_counter()
             messages_of.append("c", next(pool))
             every = min(max(int((time.perf_counter() - start) / _LONG_S), 1), rounds // 5)
-            contestants.append(Contestant(name, lambda peer=messages_of: peer.append("c", next(pool)), every))  # type: ignore[misc]
+            contestants.append(
+                Contestant(name, lambda peer=messages_of: peer.append("c", next(pool)), every)
+            )  # type: ignore[misc]
         samples = interleave(contestants, rounds, warm_up=1, tick=step)
     for messages_of in opened:
         messages_of.close()
@@ -210,6 +236,7 @@ def _peer_table(by_size: dict[int, dict[str, Samples]]) -> Table:
         "Append, against what is used instead",
         _COLUMNS,
         rows,
-        f"Not durable when they return, and faster by that: {durable}. What rewrites its file takes part in fewer "
+        f"Not durable when they return, and faster by that: {durable}. What rewrites its file "
+        "takes part in fewer "
         "rounds, the longer it takes. llm logs a turn, which is two messages.",
     )

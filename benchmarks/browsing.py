@@ -1,7 +1,7 @@
 """A browser that is measured: what its pages say of what they showed, and when.
 
-What must stay true: a page waits by itself for what is measured in it, as to be asked again and again would slow it
-down; what does not come is an error, and no measurement of a benchmark.
+What must stay true: a page waits by itself for what is measured in it, as to be asked again and
+again would slow it down; what does not come is an error, and no measurement of a benchmark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _SEEN = (
     "an append in another process to the text in the page",
     "tabs of one browser, idle",
 )
-#: Resolves when a text of the writer stands in the page: with when each of them first did, by the system's clock.
+#: Resolves when a text of the writer stands in the page: with when each of them first did, by the
+#: system's clock.
 WATCH_TEXTS = """() => {
     const seen = {}, waiting = {};
     const look = text => {
@@ -82,13 +83,16 @@ def launched(report: Report) -> Iterator[Browser | None]:
         path = None
     if path is None:
         report.skipped |= dict.fromkeys(
-            _SEEN, "no browser to drive: pip install playwright; apt install chromium-headless-shell"
+            _SEEN,
+            "no browser to drive: pip install playwright; apt install chromium-headless-shell",
         )
         yield None
         return
     with sync_playwright() as playwright:
         # Pages of one site share processes, as they do where memory is short.
-        browser = playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, "--renderer-process-limit=4"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=[*ARGUMENTS, "--renderer-process-limit=4"]
+        )
         yield browser
         browser.close()
 
@@ -102,5 +106,7 @@ def opened(context: BrowserContext, served: Served, path: str) -> Page:
 
 
 def evaluated(page: Page, script: str) -> Any:
-    """What a script gives. It waits in the page: to ask again and again would slow down what is measured."""
+    """What a script gives. It waits in the page: to ask again and again would slow down what is
+    measured.
+    """
     return page.evaluate(script.replace("PATIENCE", str(PATIENCE_S * 1000)))

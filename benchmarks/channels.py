@@ -1,7 +1,9 @@
-"""Channels: what a decision costs, a message into a channel of many members, and what is unread in many channels.
+"""Channels: what a decision costs, a message into a channel of many members, and what is unread in
+many channels.
 
-What must stay true: the members have no part in what a message costs, as nobody looks at them one by one; a message is
-compared with the plain append of an equal entry to a file of the same size, in the same rounds.
+What must stay true: the members have no part in what a message costs, as nobody looks at them one
+by one; a message is compared with the plain append of an equal entry to a file of the same size, in
+the same rounds.
 """
 
 from __future__ import annotations
@@ -52,7 +54,13 @@ def _document(
     item = {"joinedAt": STAMP, "invitedBy": "self", "source": "manual"}
     about = {"participants": [{"id": id, **item} for id in names], "channel": channel.as_json()}
     return new_capsule(
-        channel.id, name, STAMP, type="channel", title_set_by="user", messages=list(entries), metadata=about
+        channel.id,
+        name,
+        STAMP,
+        type="channel",
+        title_set_by="user",
+        messages=list(entries),
+        metadata=about,
     )
 
 
@@ -66,9 +74,18 @@ def _decide(bench: Bench, report: Report) -> None:
             for action in _ACTIONS:
                 once = partial(_decide_often, who, action, object, state)
                 contestants.append(Contestant(f"may {what} {action}, access {access}", once))
-    members = tuple(Member(id) for id in ("bob", "carl", *(f"agent-{number}" for number in range(_MEMBERS - 2))))
-    group, direct = policy.Object("team", "group", members), policy.Object("direct_bob_carl", "direct", members[:2])
-    asked: list[tuple[policy.Action, policy.Object]] = [("append", direct), ("append", group), ("add", group)]
+    members = tuple(
+        Member(id) for id in ("bob", "carl", *(f"agent-{number}" for number in range(_MEMBERS - 2)))
+    )
+    group, direct = (
+        policy.Object("team", "group", members),
+        policy.Object("direct_bob_carl", "direct", members[:2]),
+    )
+    asked: list[tuple[policy.Action, policy.Object]] = [
+        ("append", direct),
+        ("append", group),
+        ("add", group),
+    ]
     for action, there in asked:
         once = partial(_decide_often, "bob", action, there, state)
         contestants.append(Contestant(f"may a member {action}, {there.type}", once))
@@ -78,7 +95,11 @@ def _decide(bench: Bench, report: Report) -> None:
     rows = [row[1:-1] for row in sample_rows("", samples.values(), next(iter(samples.values())))]
     worst = max(one.median for one in samples.values())
     report.tables.append(
-        Table(f"A decision about a channel or a group of {_MEMBERS:,} members, or a direct", _COLUMNS[1:], rows)
+        Table(
+            f"A decision about a channel or a group of {_MEMBERS:,} members, or a direct",
+            _COLUMNS[1:],
+            rows,
+        )
     )
     report.bars.append(
         Bar(
@@ -91,7 +112,9 @@ def _decide(bench: Bench, report: Report) -> None:
     report.data["may"] = {name: one.as_json() for name, one in samples.items()}
 
 
-def _decide_often(who: str, action: policy.Action, object: policy.Object, state: policy.State) -> None:
+def _decide_often(
+    who: str, action: policy.Action, object: policy.Object, state: policy.State
+) -> None:
     for _ in range(_AT_ONCE):
         policy.may(who, action, object, state)
 
@@ -99,7 +122,11 @@ def _decide_often(who: str, action: policy.Action, object: policy.Object, state:
 def _send(bench: Bench, report: Report) -> None:
     root = bench.directory / "send"
     Store.init(root)
-    plain, many, few = _document("plain", _MEMBERS), _document("many", _MEMBERS), _document("few", 10)
+    plain, many, few = (
+        _document("plain", _MEMBERS),
+        _document("many", _MEMBERS),
+        _document("few", 10),
+    )
     for document in (plain, many, few):
         Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
     text = "x" * _TEXT_BYTES
@@ -109,9 +136,16 @@ def _send(bench: Bench, report: Report) -> None:
         entry, anna = {"role": "user", "content": text}, store.beside(agent="anna")
         contestants = [
             Contestant(_APPENDED, lambda: anna.append_entries(plain["id"], [entry])),
-            Contestant("append_entries, the owner", lambda: store.append_entries(plain["id"], [entry])),
-            Contestant(_SENT, lambda: store.messages.send(text, agent="anna", conversation=many["id"])),
-            Contestant("send, 10 members", lambda: store.messages.send(text, agent="anna", conversation=few["id"])),
+            Contestant(
+                "append_entries, the owner", lambda: store.append_entries(plain["id"], [entry])
+            ),
+            Contestant(
+                _SENT, lambda: store.messages.send(text, agent="anna", conversation=many["id"])
+            ),
+            Contestant(
+                "send, 10 members",
+                lambda: store.messages.send(text, agent="anna", conversation=few["id"]),
+            ),
         ]
         samples = interleave(contestants, bench.rounds(500, 40))
     appended, sent = samples[_APPENDED], samples[_SENT]
@@ -138,10 +172,14 @@ def _unread(bench: Bench, report: Report) -> None:
     cursors: dict[str, Any] = {}
     with bench.progress(f"making {count:,} channels", count) as step:
         for number in range(count):
-            entries: list[dict[str, Any]] = [{**entry, "from": "anna"} for entry in history(_MESSAGES, _TEXT_BYTES)]
+            entries: list[dict[str, Any]] = [
+                {**entry, "from": "anna"} for entry in history(_MESSAGES, _TEXT_BYTES)
+            ]
             entries[-1] |= {"mentions": {"valid": ["bob"], "invalid": [], "unknown": []}}
             document = _document(f"c{number}", 20, entries)
-            Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
+            Path(root, "conversations", f"{document['id']}.json").write_bytes(
+                codec.encode(document)
+            )
             at = _MESSAGES - 1 - number % 2
             cursors[document["id"]] = {"message": entries[at]["id"], "at": at}
             step()
@@ -150,21 +188,37 @@ def _unread(bench: Bench, report: Report) -> None:
             store.agents.register(agent)
         path = root / "agents" / "bob.json"
         about = {"cursors": cursors, "reading": {id: {"muted": True} for id in list(cursors)[::4]}}
-        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | about, option=orjson.OPT_INDENT_2))
+        path.write_bytes(
+            orjson.dumps(orjson.loads(path.read_bytes()) | about, option=orjson.OPT_INDENT_2)
+        )
         look = partial(store.messages.inbox, agent="bob")
         come = partial(store.messages.send, "hello", agent="anna", conversation="channel_global_c1")
         if len(look().conversations) != count // 2:
             raise RuntimeError("not every second channel has something unread")
         samples = interleave(
-            [Contestant("nothing came", look), Contestant("a message came", look, prepare=come)], bench.rounds(200, 20)
+            [Contestant("nothing came", look), Contestant("a message came", look, prepare=come)],
+            bench.rounds(200, 20),
         )
     columns = (*_COLUMNS, "nothing came / it")
     warm = samples["nothing came"]
     size = f"{count:,} channels, {count * _MESSAGES:,} messages"
-    note = "Every second channel has an unread message, which mentions the agent; every fourth is muted."
-    report.tables.append(Table("What is unread in channels", columns, sample_rows(size, samples.values(), warm), note))
+    note = (
+        "Every second channel has an unread message, which mentions the agent; every fourth is "
+        "muted."
+    )
+    report.tables.append(
+        Table(
+            "What is unread in channels", columns, sample_rows(size, samples.values(), warm), note
+        )
+    )
     slowest = max(one.median for one in samples.values())
     report.bars.append(
-        Bar(f"what is unread, {size}", "under 10 ms", micro(slowest), slowest < _UNREAD_S, "also when a message came")
+        Bar(
+            f"what is unread, {size}",
+            "under 10 ms",
+            micro(slowest),
+            slowest < _UNREAD_S,
+            "also when a message came",
+        )
     )
     report.data["unread"] = {name: one.as_json() for name, one in samples.items()}

@@ -1,7 +1,9 @@
-"""Several processes that append at once: how many messages a second, and how many of the acknowledged are there.
+"""Several processes that append at once: how many messages a second, and how many of the
+acknowledged are there.
 
-What must stay true: a message counts as acknowledged when the peer's call returned without an error, and as kept when
-its text is found afterwards by a process that had no part in it; texts are unique.
+What must stay true: a message counts as acknowledged when the peer's call returned without an
+error, and as kept when its text is found afterwards by a process that had no part in it; texts are
+unique.
 """
 
 from __future__ import annotations
@@ -80,7 +82,13 @@ class Run:
 
 
 def write(
-    name: str, directory: str, writer: int, conversations: list[str], count: int, start: Barrier, told: Any
+    name: str,
+    directory: str,
+    writer: int,
+    conversations: list[str],
+    count: int,
+    start: Barrier,
+    told: Any,
 ) -> None:
     """One writer, in a process of its own: appends, and tells what was acknowledged."""
     peer = PEERS[name].open(Path(directory))
@@ -132,7 +140,9 @@ def contend(name: str, directory: Path, processes: int, conversations: int, coun
             peer = PEERS[name].open(directory)
             found.update(peer.texts(id))
             peer.close()
-        except Exception as failure:  # A file that its own library can't read any more keeps nothing.
+        except (
+            Exception
+        ) as failure:  # A file that its own library can't read any more keeps nothing.
             error = error or f"unreadable afterwards: {type(failure).__name__}: {failure}"[:200]
     return Run(
         attempted=processes * count,
@@ -151,7 +161,11 @@ def run(bench: Bench) -> Report:
     peers = {name: peer for name, peer in PEERS.items() if not peer.missing()}
     report.skipped.update({name: peer.missing() for name, peer in PEERS.items() if peer.missing()})
     rounds = bench.rounds(5, 2, 1)
-    cases = ((4, 1), (4, _MANY)) if bench.quick else ((1, 1), (2, 1), (4, 1), (8, 1), (4, _MANY), (8, _MANY))
+    cases = (
+        ((4, 1), (4, _MANY))
+        if bench.quick
+        else ((1, 1), (2, 1), (4, 1), (8, 1), (4, _MANY), (8, _MANY))
+    )
     found: dict[tuple[int, int], dict[str, Run]] = {}
     with bench.progress("several writers", len(cases) * rounds * len(peers)) as step:
         for processes, conversations in cases:
@@ -161,14 +175,23 @@ def run(bench: Bench) -> Report:
                     if name in _SLOW and number:
                         step()
                         continue
-                    count = bench.rounds(300, 100, 10) if name not in _SLOW else bench.rounds(40, 20, 5)
-                    directory = bench.directory / f"{name.replace(' ', '-')}-{processes}-{conversations}-{number}"
+                    count = (
+                        bench.rounds(300, 100, 10) if name not in _SLOW else bench.rounds(40, 20, 5)
+                    )
+                    directory = (
+                        bench.directory
+                        / f"{name.replace(' ', '-')}-{processes}-{conversations}-{number}"
+                    )
                     of_case[name].add(contend(name, directory, processes, conversations, count))
                     step()
     report.tables.append(_table(found))
     report.bars += _bars(found)
     report.data["runs"] = [
-        {"processes": p, "conversations": c, "who": {name: one.as_json() for name, one in of_case.items()}}
+        {
+            "processes": p,
+            "conversations": c,
+            "who": {name: one.as_json() for name, one in of_case.items()},
+        }
         for (p, c), of_case in found.items()
     ]
     _against_basic_memory(bench, report)
@@ -178,7 +201,9 @@ def run(bench: Bench) -> Report:
 def _table(found: dict[tuple[int, int], dict[str, Run]]) -> Table:
     rows = []
     for (processes, conversations), of_case in found.items():
-        where = "one conversation" if conversations == 1 else f"{conversations} conversations at random"
+        where = (
+            "one conversation" if conversations == 1 else f"{conversations} conversations at random"
+        )
         label = f"{processes} processes, {where}" if processes > 1 else f"1 process, {where}"
         ours = of_case["capsule"].rate
         rows += [
@@ -197,9 +222,20 @@ def _table(found: dict[tuple[int, int], dict[str, Run]]) -> Table:
         ]
     return Table(
         "Several processes append at once",
-        ("writers", "who", "a second", "capsule / it", "slowest", "tried", "acknowledged", "kept", "lost"),
+        (
+            "writers",
+            "who",
+            "a second",
+            "capsule / it",
+            "slowest",
+            "tried",
+            "acknowledged",
+            "kept",
+            "lost",
+        ),
         rows,
-        "Acknowledged messages a second; lost are those that were acknowledged and are not there. Not acknowledged: "
+        "Acknowledged messages a second; lost are those that were acknowledged and are not there. "
+        "Not acknowledged: "
         "the call raised an error. The runs of the contestants alternate.",
     )
 
@@ -245,10 +281,14 @@ def _bars(found: dict[tuple[int, int], dict[str, Run]]) -> list[Bar]:
 
 def _against_basic_memory(bench: Bench, report: Report) -> None:
     if not bench.basic_memory:
-        report.skipped["basic-memory"] = "not asked for: --basic-memory installs it into a throwaway environment"
+        report.skipped["basic-memory"] = (
+            "not asked for: --basic-memory installs it into a throwaway environment"
+        )
         return
     with bench.progress("basic-memory, through its MCP server", 1) as step:
-        found = basic_memory.measure(bench.directory, bench.basic_memory, appends=bench.rounds(15, 8))
+        found = basic_memory.measure(
+            bench.directory, bench.basic_memory, appends=bench.rounds(15, 8)
+        )
         step()
     if isinstance(found, str):
         report.skipped["basic-memory"] = found
@@ -269,7 +309,8 @@ def _against_basic_memory(bench: Bench, report: Report) -> None:
                 )
                 for case in found["cases"]
             ],
-            "edit_note with operation append, one server a writer, all on one project; semantic search is off.",
+            "edit_note with operation append, one server a writer, all on one project; semantic "
+            "search is off.",
         )
     )
     report.data["basic_memory"] = found

@@ -1,7 +1,8 @@
-"""Capturing a project: against reading its files and hashing them, which any way of doing it must do.
+"""Capturing a project: against reading its files and hashing them, which any way of doing it must
+do.
 
-What must stay true: both read the same files, from the system's cache; a capture counts from the directory to the
-conversation's file flushed to the disk.
+What must stay true: both read the same files, from the system's cache; a capture counts from the
+directory to the conversation's file flushed to the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ __all__ = ["run"]
 
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capture / it")
 _BAR = 4.5
-_CAPTURE, _READ = "capture, and write it into the conversation", "read and hash the files, paths given"
+_CAPTURE, _READ = (
+    "capture, and write it into the conversation",
+    "read and hash the files, paths given",
+)
 _AGAIN = "the same in the place of an older one"
 _LIST, _TAKE, _ENCODE, _WRITE, _CHECK = (
     "- list them",
@@ -54,8 +58,10 @@ def _parts(shares: dict[str, float]) -> str:
     """What a capture consists of, each part as a multiple of reading and hashing."""
     judging = shares[_TAKE] - shares[_LIST]
     return (
-        f"listing the files is {times(shares[_LIST])}, reading and hashing them with all that is said of each (is it a "
-        f"text, may there be secrets, how many tokens, which fence) {times(judging)}, composing, hashing and flushing "
+        f"listing the files is {times(shares[_LIST])}, reading and hashing them with all that is "
+        "said of each (is it a "
+        f"text, may there be secrets, how many tokens, which fence) {times(judging)}, composing, "
+        "hashing and flushing "
         f"the document {times(shares[_WRITE])}: all but the last in Python, on one core"
     )
 
@@ -80,12 +86,22 @@ def run(bench: Bench) -> Report:
     def fresh() -> None:
         store.delete("first")
         store.trash.purge()
-        store.create(id="first", title="Plan", type="group", messages=[{"role": "user", "content": "look at this"}])
+        store.create(
+            id="first",
+            title="Plan",
+            type="group",
+            messages=[{"role": "user", "content": "look at this"}],
+        )
 
     Store.init(bench.directory / "store")
     rounds = bench.rounds(15, 5)
     with Store.open(bench.directory / "store", keep_locks=False) as store:
-        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "look at this"}])
+        store.create(
+            id="plan",
+            title="Plan",
+            type="group",
+            messages=[{"role": "user", "content": "look at this"}],
+        )
         store.create(id="first", title="Plan", type="group")
         made = take()
         assert len(made.files) == files
@@ -128,5 +144,7 @@ def run(bench: Bench) -> Report:
             _parts({name: one.median / bare.median for name, one in samples.items()}),
         )
     )
-    report.data["capture"] = {"files": files, "bytes": size} | {name: one.as_json() for name, one in samples.items()}
+    report.data["capture"] = {"files": files, "bytes": size} | {
+        name: one.as_json() for name, one in samples.items()
+    }
     return report

@@ -1,9 +1,11 @@
-"""A store as large as search is meant for: conversations in words as unequal as those of a language.
+"""A store as large as search is meant for: conversations in words as unequal as those of a
+language.
 
-What must stay true: the same store in every run, byte for byte; its files have the layout the store gives them, as a
-sample makes sure; words follow Zipf's law, so that what a search meets is what it meets in a language: few
-words in most of the messages, most words in few. Texts are prose with a median of 300 characters and a long tail,
-one in twenty with code, one in thirty in Chinese or Japanese.
+What must stay true: the same store in every run, byte for byte; its files have the layout the store
+gives them, as a sample makes sure; words follow Zipf's law, so that what a search meets is what it
+meets in a language: few words in most of the messages, most words in few. Texts are prose with a
+median of 300 characters and a long tail, one in twenty with code, one in thirty in Chinese or
+Japanese.
 """
 
 from __future__ import annotations
@@ -34,12 +36,19 @@ _MESSAGES = 100
 _BEGIN = datetime(2023, 1, 1, tzinfo=UTC)
 _DAYS = 1000
 _COMMON = (
-    "the be to of and a in that have it for not on with as you do at this but by from they we say or will one would "
-    "there their what so up out if about who get which go me when make can like time no just know take into your some "
-    "could them see other than then now look only come over think also back after use two how our work first well way "
-    "even new want because any these give most file message test error value function user list index store search"
+    "the be to of and a in that have it for not on with as you do at this but by from they we say "
+    "or will one would "
+    "there their what so up out if about who get which go me when make can like time no just know "
+    "take into your some "
+    "could them see other than then now look only come over think also back after use two how our "
+    "work first well way "
+    "even new want because any these give most file message test error value function user list "
+    "index store search"
 )
-_STARTS = "b c d f g h l m n p r s t v w b c d f g h l m n p r s t br cl cr dr fl gr pl pr qu sh sp st str th tr"
+_STARTS = (
+    "b c d f g h l m n p r s t v w b c d f g h l m n p r s t br cl cr dr fl gr pl pr qu sh "
+    "sp st str th tr"
+)
 _MIDDLES = "a e i o u a e i o u ai ea ee ie oo ou"
 _ENDS = "b d g l m n p r s t ck ct ft ld lt nd ng nt rd rm rn rt st"
 _SUFFIXES = "s ed ing er ly ion able ment ness ise"
@@ -77,9 +86,13 @@ def _words() -> tuple[list[str], list[float]]:
     while len(found) < _VOCABULARY:
         often = len(found) < 400
         syllables = 1 if often else draw.choice([1, 2, 2, 2, 3])
-        parts = (draw.choice(starts) + draw.choice(middles) + draw.choice(ends) for _ in range(syllables))
+        parts = (
+            draw.choice(starts) + draw.choice(middles) + draw.choice(ends) for _ in range(syllables)
+        )
         found.setdefault("".join(parts) + ("" if often else draw.choice(suffixes)))
-    return list(found), list(itertools.accumulate(1 / (rank + 2.7) for rank in range(1, len(found) + 1)))
+    return list(found), list(
+        itertools.accumulate(1 / (rank + 2.7) for rank in range(1, len(found) + 1))
+    )
 
 
 @lru_cache
@@ -94,7 +107,12 @@ def _prose(draw: random.Random, length: int) -> str:
         at = draw.randrange(len(said))
         said[at:at] = _PHRASE if draw.random() < 0.34 else draw.sample(_PHRASE, len(_PHRASE))
     sentence = draw.randint(7, 15)
-    return ". ".join(" ".join(said[at : at + sentence]).capitalize() for at in range(0, len(said), sentence)) + "."
+    return (
+        ". ".join(
+            " ".join(said[at : at + sentence]).capitalize() for at in range(0, len(said), sentence)
+        )
+        + "."
+    )
 
 
 def _code(draw: random.Random, length: int) -> str:
@@ -126,7 +144,9 @@ def _stamp(moment: datetime) -> str:
 
 
 def _conversation(number: int) -> tuple[str, bytes, int]:
-    """One capsule, of its number and nothing else: its id, its bytes, and when it was changed last."""
+    """One capsule, of its number and nothing else: its id, its bytes, and when it was
+    changed last.
+    """
     draw = random.Random(number)
     id = f"{draw.getrandbits(32):08x}-{number:04x}-4000-8000-{draw.getrandbits(48):012x}"
     start = moment = _BEGIN + timedelta(days=draw.random() * _DAYS)
@@ -141,7 +161,9 @@ def _conversation(number: int) -> tuple[str, bytes, int]:
             "id": f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{at:03x}-8000-{draw.getrandbits(48):012x}",
         }
         if at % 2 and draw.random() < 0.06:
-            entry["toolCalls"] = [{"id": f"call_{at}", "name": "run", "arguments": {"code": _code(draw, 120)}}]
+            entry["toolCalls"] = [
+                {"id": f"call_{at}", "name": "run", "arguments": {"code": _code(draw, 120)}}
+            ]
         history.append(entry)
     words, sums = _words()
     document = new_capsule(
@@ -170,7 +192,8 @@ def _write(directory: str, numbers: range) -> int:
 
 
 def make(root: Path, conversations: int, step: Step) -> Corpus:
-    """Make a store of so many conversations, a hundred messages each; by as many processes as there are cores.
+    """Make a store of so many conversations, a hundred messages each; by as many processes as there
+    are cores.
 
     Args:
         root: Its directory.
@@ -179,7 +202,9 @@ def make(root: Path, conversations: int, step: Step) -> Corpus:
     """
     Store.init(root)
     # A hundred a piece, so that a step is a step.
-    pieces = [range(first, min(first + 100, conversations)) for first in range(0, conversations, 100)]
+    pieces = [
+        range(first, min(first + 100, conversations)) for first in range(0, conversations, 100)
+    ]
     size = 0
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         for written in pool.map(_write, itertools.repeat(str(root / "conversations")), pieces):
@@ -196,7 +221,10 @@ def ensure(bench: Bench) -> Corpus:
     directory = root / "conversations"
     if directory.exists():
         return Corpus(
-            root, conversations, conversations * _MESSAGES, sum(e.stat().st_size for e in os.scandir(directory))
+            root,
+            conversations,
+            conversations * _MESSAGES,
+            sum(e.stat().st_size for e in os.scandir(directory)),
         )
     with bench.progress(f"making {conversations:,} conversations", conversations // 100) as step:
         made = make(root, conversations, step)
@@ -211,15 +239,27 @@ def _check(corpus: Corpus, sample: int = 20) -> None:
         AssertionError: One is not.
     """
     with Store.open(corpus.root) as store:
-        for name in sorted(os.listdir(corpus.root / "conversations"))[:: corpus.conversations // sample]:
+        for name in sorted(os.listdir(corpus.root / "conversations"))[
+            :: corpus.conversations // sample
+        ]:
             changes = store.edits.migrate(name.removesuffix(".json"), check=True)
             assert not changes, f"{name}: {changes}"
 
 
 def rows(corpus: Corpus) -> Iterator[tuple[str, int, str, str, str, str, str | None]]:
-    """Every message: its conversation, its place there, role, time, id, text, and its tool calls as text."""
+    """Every message: its conversation, its place there, role, time, id, text, and its tool calls as
+    text.
+    """
     for path in sorted((corpus.root / "conversations").iterdir()):
         document = orjson.loads(path.read_bytes())
         for at, entry in enumerate(document["history"]):
             tools = orjson.dumps(entry["toolCalls"]).decode() if "toolCalls" in entry else None
-            yield document["id"], at, entry["role"], entry["timestamp"], entry["id"], entry["content"], tools
+            yield (
+                document["id"],
+                at,
+                entry["role"],
+                entry["timestamp"],
+                entry["id"],
+                entry["content"],
+                tools,
+            )

@@ -1,4 +1,6 @@
-"""On what a run was made: machine, system, versions, commit; and where there is a real disk to work on."""
+"""On what a run was made: machine, system, versions, commit; and where there is a real disk to work
+on.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ _VERSIONS = (
 
 
 def usual() -> dict[str, str]:
-    """The environment, with compiled modules kept, as they are wherever a program is started twice."""
+    """The environment, with compiled modules kept, as they are wherever a program is
+    started twice.
+    """
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that a path lies on, with its mount options; `unknown` where nothing tells."""
+    """The kind of file system that a path lies on, with its mount options; `unknown` where nothing
+    tells.
+    """
     best, found = "", "unknown"
     try:
         mounts = Path("/proc/mounts").read_text("utf-8").splitlines()
@@ -43,7 +49,9 @@ def file_system(path: Path) -> str:
 def disk_directory() -> Path:
     """A directory for temporary files that isn't in memory, where a sync would cost nothing."""
     places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd())
-    return next((place for place in places if file_system(place).split()[0] not in _IN_MEMORY), places[0])
+    return next(
+        (place for place in places if file_system(place).split()[0] not in _IN_MEMORY), places[0]
+    )
 
 
 def _processor() -> str:
@@ -59,13 +67,20 @@ def _processor() -> str:
 def _commit() -> str:
     def git(*words: str) -> str:
         done = subprocess.run(
-            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30, check=True
+            ["git", *words],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
         return done.stdout.strip()
 
     try:
         changed = git("status", "--porcelain", "--", "../capsule", "../cli")
-        return git("rev-parse", "--short=12", "HEAD") + (" with uncommitted changes" if changed else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            " with uncommitted changes" if changed else ""
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -1,6 +1,8 @@
-"""Filters over the metadata of 100,000 messages, side by side with SQLite's JSON functions over the same metadata.
+"""Filters over the metadata of 100,000 messages, side by side with SQLite's JSON functions over the
+same metadata.
 
-What must stay true: every round asks for other values, and both sides find the same number of messages.
+What must stay true: every round asks for other values, and both sides find the same number of
+messages.
 """
 
 from __future__ import annotations
@@ -40,7 +42,12 @@ class _Case:
 
 
 _CASES = (
-    _Case("one message: n = x", lambda x: {"n": int(x * 1e5)}, "body ->> '$.n' = ?", lambda x: (int(x * 1e5),)),
+    _Case(
+        "one message: n = x",
+        lambda x: {"n": int(x * 1e5)},
+        "body ->> '$.n' = ?",
+        lambda x: (int(x * 1e5),),
+    ),
     _Case(
         "half of all: confidence >= x",
         lambda x: {"confidence": {"$gte": 0.5 + x / 100}},
@@ -85,7 +92,9 @@ def run(bench: Bench) -> Report:
         for number in range(count):
             said = [_message(draw, number * _EACH + at) for at in range(_EACH)]
             document = new_capsule(f"c{number}", f"Conversation {number}", STAMP, messages=said)
-            (bench.directory / "conversations" / f"c{number}.json").write_bytes(codec.encode(document))
+            (bench.directory / "conversations" / f"c{number}.json").write_bytes(
+                codec.encode(document)
+            )
             peer.add([message["metadata"] for message in said])
             step()
     with Store.open(bench.directory) as store:
@@ -102,7 +111,13 @@ def _message(draw: random.Random, number: int) -> dict[str, Any]:
         "author": {"name": f"writer {draw.randrange(10**5):05}"},
     }
     text = texts()[number % len(texts())]
-    return {"role": "user", "content": text, "timestamp": STAMP, "id": new_message_id(), "metadata": metadata}
+    return {
+        "role": "user",
+        "content": text,
+        "timestamp": STAMP,
+        "id": new_message_id(),
+        "metadata": metadata,
+    }
 
 
 class _Peer:
@@ -113,13 +128,19 @@ class _Peer:
 
         self._db = sqlite3.connect(":memory:")
         self._db.execute("CREATE TABLE messages(num INTEGER PRIMARY KEY, body TEXT)")
-        self._db.create_function("REGEXP", 2, lambda pattern, text: re.search(pattern, text) is not None)
+        self._db.create_function(
+            "REGEXP", 2, lambda pattern, text: re.search(pattern, text) is not None
+        )
 
     def add(self, bodies: list[dict[str, Any]]) -> None:
-        self._db.executemany("INSERT INTO messages(body) VALUES(?)", ((json.dumps(body),) for body in bodies))
+        self._db.executemany(
+            "INSERT INTO messages(body) VALUES(?)", ((json.dumps(body),) for body in bodies)
+        )
 
     def found(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        return self._db.execute(f"SELECT num FROM messages WHERE {sql} ORDER BY num DESC", values).fetchall()
+        return self._db.execute(
+            f"SELECT num FROM messages WHERE {sql} ORDER BY num DESC", values
+        ).fetchall()
 
 
 def _measure(bench: Bench, report: Report, store: Store, peer: _Peer, messages: str) -> None:
@@ -127,20 +148,37 @@ def _measure(bench: Bench, report: Report, store: Store, peer: _Peer, messages: 
     slowest, numbers = 0.0, (number / 1000 % 1 for number in itertools.count(100, 7))
     rows: list[tuple[str, ...]] = []
     for case in _CASES:
-        assert len(store.questions.messages(case.where(0.3))) == len(peer.found(case.sql, case.values(0.3))), case.name
+        assert len(store.questions.messages(case.where(0.3))) == len(
+            peer.found(case.sql, case.values(0.3))
+        ), case.name
         with bench.progress(case.name, rounds) as step:
-            found = interleave(_contestants(case, store, peer, numbers), rounds, warm_up=1, tick=step)
+            found = interleave(
+                _contestants(case, store, peer, numbers), rounds, warm_up=1, tick=step
+            )
         slowest = max(slowest, found[_OURS].median)
         rows += sample_rows(case.name, found.values(), found[_OURS])
         report.data[case.name] = {name: one.as_json() for name, one in found.items()}
-    note = "Ours ranks the newest 2,048 and shows 20 hits. SQLite scans the table, and gives the numbers of the rows."
-    report.tables.append(Table(f"Filters over the metadata of {messages} messages", _COLUMNS, rows, note))
+    note = (
+        "Ours ranks the newest 2,048 and shows 20 hits. SQLite scans the table, and gives the "
+        "numbers of the rows."
+    )
+    report.tables.append(
+        Table(f"Filters over the metadata of {messages} messages", _COLUMNS, rows, note)
+    )
     report.bars.append(
-        Bar(f"a filter over {messages} messages", "under 100 ms, each", micro(slowest), slowest < _BAR_S, "the slowest")
+        Bar(
+            f"a filter over {messages} messages",
+            "under 100 ms, each",
+            micro(slowest),
+            slowest < _BAR_S,
+            "the slowest",
+        )
     )
 
 
-def _contestants(case: _Case, store: Store, peer: _Peer, numbers: Iterator[float]) -> list[Contestant]:
+def _contestants(
+    case: _Case, store: Store, peer: _Peer, numbers: Iterator[float]
+) -> list[Contestant]:
     return [
         Contestant(_OURS, lambda: store.search("", where=case.where(next(numbers)))),
         Contestant(_SQLITE, lambda: peer.found(case.sql, case.values(next(numbers)))),

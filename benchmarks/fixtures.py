@@ -1,7 +1,7 @@
 """What is measured upon: texts, and capsules of a given size as the store itself lays them out.
 
-What must stay true: a text of n bytes is the same in every run, made of words as a full-text index likes them,
-and every contestant gets the same texts.
+What must stay true: a text of n bytes is the same in every run, made of words as a full-text index
+likes them, and every contestant gets the same texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_message_id
 
-__all__ = ["CONTEXT_BYTES", "MESSAGE_BYTES", "STAMP", "copy_durably", "history", "texts", "write_capsule"]
+__all__ = [
+    "CONTEXT_BYTES",
+    "MESSAGE_BYTES",
+    "STAMP",
+    "copy_durably",
+    "history",
+    "texts",
+    "write_capsule",
+]
 
 MESSAGE_BYTES = 400
 CONTEXT_BYTES = 1_200_000
@@ -56,13 +64,26 @@ def history(count: int, size: int = MESSAGE_BYTES) -> Iterator[dict[str, str]]:
 
 
 def write_capsule(
-    root: Path, id: str, *, messages: int, type: str = "group", context_bytes: int = 0, size: int = MESSAGE_BYTES
+    root: Path,
+    id: str,
+    *,
+    messages: int,
+    type: str = "group",
+    context_bytes: int = 0,
+    size: int = MESSAGE_BYTES,
 ) -> Path:
-    """Write a canonical capsule into a store, as if it had been checked out there; the file's path."""
+    """Write a canonical capsule into a store, as if it had been checked out there;
+    the file's path.
+    """
     context = None
     if context_bytes:
         text = (texts(1000)[0] + "\n") * (context_bytes // 1001 + 1)
-        about = {"projectPath": "/project", "filesIncluded": 37, "estimatedTokens": 312_585, "contextHash": None}
+        about = {
+            "projectPath": "/project",
+            "filesIncluded": 37,
+            "estimatedTokens": 312_585,
+            "contextHash": None,
+        }
         context = {"fullContext": text[:context_bytes], "metadata": about}
     document = new_capsule(
         id,

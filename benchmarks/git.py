@@ -1,8 +1,10 @@
-"""What the filter costs git: the same commands in two repositories of the same files, one with it and one without.
+"""What the filter costs git: the same commands in two repositories of the same files, one with it
+and one without.
 
-What must stay true: both repositories hold the same bytes under the same times, no file is as young as the index (git
-would read such a file again to be sure, "racily clean", and hide the difference), and git does nothing by itself in the
-background. What git flushes is left as it is by default, which for what it adds is nothing.
+What must stay true: both repositories hold the same bytes under the same times, no file is as young
+as the index (git would read such a file again to be sure, "racily clean", and hide the difference),
+and git does nothing by itself in the background. What git flushes is left as it is by default,
+which for what it adds is nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ _PROGRAM = [sys.executable, "-P", "-m", "capsule_cli.drivers"]
 _MESSAGES = 10
 #: Seconds since 1970 of the first version of the files; each later one is as many seconds younger.
 _THEN = 1_700_000_000
-_QUIET = {"gc.auto": "0", "maintenance.auto": "false", "user.name": "bench", "user.email": "bench@example.org"}
+_QUIET = {
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "user.name": "bench",
+    "user.email": "bench@example.org",
+}
 
 
 class _Repository:
@@ -44,13 +51,21 @@ class _Repository:
             "GIT_CONFIG_GLOBAL": os.devnull,
         }
         Store.init(top)
-        (top / ".gitattributes").write_text("".join(f"{line}\n" for line in attribute_lines()), "utf-8")
+        (top / ".gitattributes").write_text(
+            "".join(f"{line}\n" for line in attribute_lines()), "utf-8"
+        )
         self.git("init", "-q", ".")
         for name, value in {**_QUIET, **(driver_config(_PROGRAM) if filtered else {})}.items():
             self.git("config", name, value)
 
     def git(self, *words: str) -> None:
-        subprocess.run(["git", *words], cwd=self.top, env=self._environment, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            ["git", *words],
+            cwd=self.top,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
 
     def path(self, number: int) -> Path:
         return self.top / "conversations" / f"c{number:05}.json"
@@ -70,10 +85,19 @@ class _Repository:
         then = _THEN + self.round
         for number in range(capsules):
             document = new_capsule(
-                f"c{number:05}", f"Version {self.round}", STAMP, type="group", messages=history(_MESSAGES + 1)
+                f"c{number:05}",
+                f"Version {self.round}",
+                STAMP,
+                type="group",
+                messages=history(_MESSAGES + 1),
             )
             if locked:
-                document["metadata"]["lock"] |= {"active": True, "user": "bench", "instanceId": "i", "host": "h"}
+                document["metadata"]["lock"] |= {
+                    "active": True,
+                    "user": "bench",
+                    "instanceId": "i",
+                    "host": "h",
+                }
             self.path(number).write_bytes(codec.encode(document))
             os.utime(self.path(number), (then, then))
 
@@ -98,7 +122,9 @@ def run(bench: Bench) -> Report:
     size = ours.path(0).stat().st_size
     rows: list[tuple[str, ...]] = []
 
-    def measure(name: str, rounds: int, prepare: str, count: int, *words: str) -> dict[str, Samples]:
+    def measure(
+        name: str, rounds: int, prepare: str, count: int, *words: str
+    ) -> dict[str, Samples]:
         def prepared(repository: _Repository) -> None:
             if prepare == "touch":
                 repository.touch(count)
@@ -110,7 +136,9 @@ def run(bench: Bench) -> Report:
         with bench.progress(name, rounds + 1) as step:
             samples = interleave(
                 [
-                    Contestant(label, lambda at=at: at.git(*words), prepare=lambda at=at: prepared(at))  # type: ignore[misc]
+                    Contestant(
+                        label, lambda at=at: at.git(*words), prepare=lambda at=at: prepared(at)
+                    )  # type: ignore[misc]
                     for label, at in both.items()
                 ],
                 rounds,
@@ -129,10 +157,18 @@ def run(bench: Bench) -> Report:
     measure(f"git add, {changed:,} changed and locked", few, "locked", changed, "add", "--all")
     for repository in both.values():
         repository.git("commit", "-q", "-m", "second")
-    measure(f"git checkout, {changed:,} that differ", few, "back", 0, *("checkout", "-q", "-f", "HEAD~1", "--", "."))
+    measure(
+        f"git checkout, {changed:,} that differ",
+        few,
+        "back",
+        0,
+        *("checkout", "-q", "-f", "HEAD~1", "--", "."),
+    )
     note = (
-        f"Capsules of {_MESSAGES} messages, {size / 1000:,.1f} kB each. A touched file has another time and the same "
-        "bytes, so that git compares it, as it does once with what was checked out in the second it is asked."
+        f"Capsules of {_MESSAGES} messages, {size / 1000:,.1f} kB each. A touched file has "
+        "another time and the same "
+        "bytes, so that git compares it, as it does once with what was checked out in the second "
+        "it is asked."
     )
     report.tables.append(Table("Git with the filter", _COLUMNS, rows, note))
     for name, samples, bar, why in (
@@ -141,13 +177,27 @@ def run(bench: Bench) -> Report:
             f"git status on {capsules:,} capsules, all touched",
             touched,
             TOUCHED_BAR,
-            "git hands every touched file to the filter; one that passes it through unchanged costs 1.7x to 2.9x",
+            (
+                "git hands every touched file to the filter; one that passes it through unchanged "
+                "costs 1.7x to 2.9x"
+            ),
         ),
-        (f"git add of {changed:,} changed capsules", added, ADD_BAR, "a strict look at each capsule, in Python"),
+        (
+            f"git add of {changed:,} changed capsules",
+            added,
+            ADD_BAR,
+            "a strict look at each capsule, in Python",
+        ),
     ):
         ratio = samples[_WITH].median / samples[_WITHOUT].median
-        measured = f"{times(ratio)} ({micro(samples[_WITH].median)} and {micro(samples[_WITHOUT].median)})"
-        limit = f"at most {bar:g}x of git's own" if bar is STATUS_BAR else f"under {bar:g}x of git's own"
+        measured = (
+            f"{times(ratio)} ({micro(samples[_WITH].median)} and {micro(samples[_WITHOUT].median)})"
+        )
+        limit = (
+            f"at most {bar:g}x of git's own"
+            if bar is STATUS_BAR
+            else f"under {bar:g}x of git's own"
+        )
         reached = ratio <= bar if bar is STATUS_BAR else ratio < bar
         report.bars.append(Bar(name, limit, measured, reached, why))
     return report

@@ -1,7 +1,8 @@
-"""Sampling several contestants in one loop, so that what the machine does meanwhile hits all of them alike.
+"""Sampling several contestants in one loop, so that what the machine does meanwhile hits all of
+them alike.
 
-What must stay true: a ratio is only ever formed of contestants that were sampled in the same loop; nothing is
-left out of a sample, and no sample is left out of a figure.
+What must stay true: a ratio is only ever formed of contestants that were sampled in the same loop;
+nothing is left out of a sample, and no sample is left out of a figure.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Samples:
     seconds: list[float] = field(default_factory=list)
 
     def quantile(self, q: float) -> float:
-        """The smallest sample that at least a share `q` of all samples does not exceed (nearest rank)."""
+        """The smallest sample that at least a share `q` of all samples does not exceed (nearest
+        rank).
+        """
         ordered = sorted(self.seconds)
         return ordered[max(math.ceil(q * len(ordered)) - 1, 0)]
 
@@ -62,7 +65,9 @@ class Samples:
             "p99": self.quantile(0.99),
             "max": max(self.seconds),
         }
-        return {"rounds": len(self.seconds)} | {f"{name}_us": round(s * 1e6, 1) for name, s in figures.items()}
+        return {"rounds": len(self.seconds)} | {
+            f"{name}_us": round(s * 1e6, 1) for name, s in figures.items()
+        }
 
 
 def interleave(
@@ -75,7 +80,8 @@ def interleave(
 ) -> dict[str, Samples]:
     """Run every contestant once a round, in an order that is drawn anew for each round.
 
-    A fixed order would let one contestant always bear what another leaves behind: dirty pages, a full journal.
+    A fixed order would let one contestant always bear what another leaves behind: dirty pages, a
+    full journal.
 
     Args:
         contestants: Those that are compared; their names are unique.

@@ -42,7 +42,9 @@ def _rename_large(bench: Bench, report: Report) -> None:
         store.append("c", content="settled")
         samples = interleave(
             [
-                Contestant("Store.rename", lambda: store.rename("c", next(titles)), prepare=os.sync),
+                Contestant(
+                    "Store.rename", lambda: store.rename("c", next(titles)), prepare=os.sync
+                ),
                 Contestant("cp + fsync", lambda: copy_durably(path, copy), prepare=clear),
             ],
             rounds,
@@ -57,7 +59,8 @@ def _rename_large(bench: Bench, report: Report) -> None:
             "Changing the head of a large conversation",
             _COLUMNS,
             sample_rows(f"rename, {label}", samples.values(), us),
-            "Both copy in the kernel (copy_file_range), and begin when nothing waits to be written.",
+            "Both copy in the kernel (copy_file_range), and begin when nothing waits to be "
+            "written.",
         )
     )
     report.bars.append(
@@ -97,7 +100,9 @@ def _small(bench: Bench, report: Report) -> None:
     rows: list[str] = []
 
     def create() -> None:
-        made.append(store.create(type="group", messages=[{"role": "user", "content": next(pool)}]).id)
+        made.append(
+            store.create(type="group", messages=[{"role": "user", "content": next(pool)}]).id
+        )
 
     def insert() -> None:
         rows.append(f"r{next(numbers)}")
@@ -111,10 +116,16 @@ def _small(bench: Bench, report: Report) -> None:
         store.append("c", content="settled")
         samples = interleave(
             [
-                Contestant("rename: Store.rename", lambda: store.rename("c", f"Title {next(numbers)}")),
-                Contestant("rename: sqlite3 UPDATE", lambda: database.rename("c", f"Title {next(numbers)}")),
                 Contestant(
-                    "lock: Store.locks.take", lambda: store.locks.take("c"), prepare=lambda: store.locks.release("c")
+                    "rename: Store.rename", lambda: store.rename("c", f"Title {next(numbers)}")
+                ),
+                Contestant(
+                    "rename: sqlite3 UPDATE", lambda: database.rename("c", f"Title {next(numbers)}")
+                ),
+                Contestant(
+                    "lock: Store.locks.take",
+                    lambda: store.locks.take("c"),
+                    prepare=lambda: store.locks.release("c"),
                 ),
                 Contestant(
                     "unlock: Store.locks.release",
@@ -124,8 +135,14 @@ def _small(bench: Bench, report: Report) -> None:
                 Contestant("create: Store.create", create),
                 Contestant("create: new file, fsync, rename, fsync", write_new),
                 Contestant("create: sqlite3, two INSERTs", insert),
-                Contestant("delete: Store.delete", lambda: store.delete(made.pop()), prepare=create),
-                Contestant("delete: sqlite3, two DELETEs", lambda: database.delete(rows.pop()), prepare=insert),
+                Contestant(
+                    "delete: Store.delete", lambda: store.delete(made.pop()), prepare=create
+                ),
+                Contestant(
+                    "delete: sqlite3, two DELETEs",
+                    lambda: database.delete(rows.pop()),
+                    prepare=insert,
+                ),
             ],
             rounds,
             tick=step,
@@ -142,7 +159,8 @@ def _small(bench: Bench, report: Report) -> None:
             _COLUMNS,
             table_rows,
             "A conversation of 100 messages. "
-            "sqlite3 is WAL, FULL, with the FTS5 trigger. A delete of ours moves to the trash, and can be undone.",
+            "sqlite3 is WAL, FULL, with the FTS5 trigger. A delete of ours moves to the trash, "
+            "and can be undone.",
         )
     )
     report.data["small"] = {name: one.as_json() for name, one in samples.items()}

@@ -1,7 +1,7 @@
 """The index: how fast it is made, and what it costs to have it up to date.
 
-What must stay true: nothing of what is measured is in the index before, but what is said to be; the files are in the
-system's cache for all alike.
+What must stay true: nothing of what is measured is in the index before, but what is said to be; the
+files are in the system's cache for all alike.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _OPEN, _NOTHING = "changes(), a store that is open", "the same, when nothing cha
 _OPENED, _SCAN = "open and changes(), in this process", "scandir + stat"
 _COLD, _COLD_SCAN = "open and changes(), in a new process", "scandir + stat, in a new process"
 
-#: In a process of its own: the seconds it takes. What it needs it has imported by then, for a store of one
-#: conversation, which was appended to as well.
+#: In a process of its own: the seconds it takes. What it needs it has imported by then, for a store
+#: of one conversation, which was appended to as well.
 _UP_TO_DATE = """
 import sys, time
 from capsule import Store
@@ -81,8 +81,16 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
         samples = interleave(
             [
                 Contestant(_FIRST, reindex),
-                Contestant(_BARE, lambda: fill(BareText, bare), prepare=lambda: bare.unlink(missing_ok=True)),
-                Contestant(_ALIKE, lambda: fill(OurText, alike), prepare=lambda: alike.unlink(missing_ok=True)),
+                Contestant(
+                    _BARE,
+                    lambda: fill(BareText, bare),
+                    prepare=lambda: bare.unlink(missing_ok=True),
+                ),
+                Contestant(
+                    _ALIKE,
+                    lambda: fill(OurText, alike),
+                    prepare=lambda: alike.unlink(missing_ok=True),
+                ),
             ],
             rounds,
             warm_up=0,
@@ -90,14 +98,20 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
         )
     us = samples[_FIRST]
     alike.unlink()
-    speed, theirs, with_ours = (made.bytes / 1e6 / samples[name].median for name in (_FIRST, _BARE, _ALIKE))
-    rows = [(*row, f"{made.bytes / 1e6 / one.median:,.1f} MB/s") for one, row in _with_rows(samples, us)]
+    speed, theirs, with_ours = (
+        made.bytes / 1e6 / samples[name].median for name in (_FIRST, _BARE, _ALIKE)
+    )
+    rows = [
+        (*row, f"{made.bytes / 1e6 / one.median:,.1f} MB/s") for one, row in _with_rows(samples, us)
+    ]
     report.tables.append(
         Table(
-            f"The first indexing of {made.messages:,} messages, {made.bytes / 1e6:,.0f} MB of capsules",
+            f"The first indexing of {made.messages:,} messages, {made.bytes / 1e6:,.0f} MB of "
+            "capsules",
             (*_COLUMNS, "capsules"),
             rows,
-            "Bare FTS5: the same files read and parsed, one full-text table filled as it comes, and not synced. With "
+            "Bare FTS5: the same files read and parsed, one full-text table filled as it comes, "
+            "and not synced. With "
             "our tokenizer and columns, the texts lie beside it, as FTS5 keeps none.",
         )
     )
@@ -107,7 +121,8 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
             "not slower than bare FTS5 on the same files",
             f"{speed:,.1f} MB/s of capsule files (bare FTS5: {theirs:,.1f})",
             speed >= theirs,
-            "FTS5 splits the texts into words and writes them; the rest is reading, checking and parsing the files",
+            "FTS5 splits the texts into words and writes them; the rest is reading, checking and "
+            "parsing the files",
         ),
         Bar(
             "first indexing, like with like",
@@ -117,7 +132,9 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
             "files are checked, and there are tables for lists, filters and branches",
         ),
     ]
-    sizes = {path.name: path.stat().st_size for path in (made.root / ".capsule").glob("index.sqlite3")}
+    sizes = {
+        path.name: path.stat().st_size for path in (made.root / ".capsule").glob("index.sqlite3")
+    }
     report.data["first"] = {
         "messages": made.messages,
         "bytes": made.bytes,
@@ -128,7 +145,9 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
 
 
 def _with_rows(samples: dict[str, Samples], us: Samples) -> list[tuple[Samples, tuple[str, ...]]]:
-    return list(zip(samples.values(), sample_rows("first indexing", samples.values(), us), strict=True))
+    return list(
+        zip(samples.values(), sample_rows("first indexing", samples.values(), us), strict=True)
+    )
 
 
 def _look(directory: Path) -> None:
@@ -141,7 +160,11 @@ def _alone(source: str, roots: tuple[Path, ...], into: Samples) -> None:
     """A sample that a process of its own takes."""
     env = usual() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     done = subprocess.run(
-        [sys.executable, "-c", source, *map(str, roots)], check=True, stdout=subprocess.PIPE, text=True, env=env
+        [sys.executable, "-c", source, *map(str, roots)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
     )
     into.seconds.append(json.loads(done.stdout))
 
@@ -152,7 +175,11 @@ def _up_to_date(bench: Bench, report: Report, made: corpus.Corpus) -> None:
     directory = made.root / "conversations"
     cold, cold_scan = Samples(_COLD), Samples(_COLD_SCAN)
     Store.init(bench.directory)
-    with Store.open(made.root) as writer, Store.open(made.root) as store, Store.open(bench.directory) as small:
+    with (
+        Store.open(made.root) as writer,
+        Store.open(made.root) as store,
+        Store.open(bench.directory) as small,
+    ):
         other = small.create(title="Small").id
         small.changes()
         ids = itertools.cycle([head.id for head in store.heads()][:20])
@@ -215,7 +242,8 @@ def _up_to_date(bench: Bench, report: Report, made: corpus.Corpus) -> None:
             "Bringing the index up to date",
             _COLUMNS,
             sample_rows(label, samples.values(), samples[_OPEN]),
-            "After an append by another instance. In a new process: without its start and what it imports.",
+            "After an append by another instance. In a new process: without its start and what it "
+            "imports.",
         )
     )
     us = samples[_OPEN]
@@ -231,11 +259,15 @@ def _up_to_date(bench: Bench, report: Report, made: corpus.Corpus) -> None:
         Bar(
             f"index up to date after {label}: a new process",
             f"at most {_COLD_BAR:g}x of scandir + stat over them",
-            f"{times(ratio)} ({micro(cold.median)} and {micro(cold_scan.median)}); {times(within)} in a process that "
+            f"{times(ratio)} ({micro(cold.median)} and {micro(cold_scan.median)}); "
+            f"{times(within)} in a process that "
             "did it before",
             ratio <= _COLD_BAR,
-            "each file's signature is compared with the index's, in Python; and the database is opened, which weighs "
+            "each file's signature is compared with the index's, in Python; and the database is "
+            "opened, which weighs "
             "more the fewer files there are",
         ),
     ]
-    report.data["up_to_date"] = {"capsules": made.conversations} | {name: s.as_json() for name, s in samples.items()}
+    report.data["up_to_date"] = {"capsules": made.conversations} | {
+        name: s.as_json() for name, s in samples.items()
+    }

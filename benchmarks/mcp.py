@@ -1,7 +1,8 @@
-"""The MCP server as its clients meet it: how soon it answers, what a call costs, and what it costs to have it wait.
+"""The MCP server as its clients meet it: how soon it answers, what a call costs, and what it costs
+to have it wait.
 
-What must stay true: everything runs over real pipes to real processes, started as a client starts them; the SDK's own
-server, with nothing in it, is the measure.
+What must stay true: everything runs over real pipes to real processes, started as a client starts
+them; the SDK's own server, with nothing in it, is the measure.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ server.run()
 """
 _CALL_BAR, _READY_BAR, _CPU_BAR, _MB_BAR = 1.5, 1.15, 1.0, 20.0
 _BARS = {
-    "MCP tool call over stdio, append_message": f"at most {_CALL_BAR}x of an SDK no-op tool + one durable append",
-    "MCP server ready, from its start to the answer of initialize": f"at most {_READY_BAR}x of the SDK's own empty",
-    "idle MCP server with a subscription": f"under {_CPU_BAR:g} % CPU, under {_MB_BAR:g} MB above the SDK's empty one",
+    "MCP tool call over stdio, append_message": f"at most {_CALL_BAR}x of an SDK no-op tool + one "
+    "durable append",
+    "MCP server ready, from its start to the answer of initialize": f"at most {_READY_BAR}x of "
+    "the SDK's own empty",
+    "idle MCP server with a subscription": f"under {_CPU_BAR:g} % CPU, under {_MB_BAR:g} MB above "
+    "the SDK's empty one",
 }
 _CALL, _READY, _IDLE = _BARS
 _ID = "c"
@@ -56,7 +60,9 @@ def run(bench: Bench) -> Report:
     """Measure the MCP server."""
     report = Report()
     program = Path(sys.executable).with_name("capsule")
-    reason = "" if program.exists() else f"there is no {program.name} beside {Path(sys.executable).name}"
+    reason = (
+        "" if program.exists() else f"there is no {program.name} beside {Path(sys.executable).name}"
+    )
     try:
         import mcp  # noqa: F401
     except ImportError as error:
@@ -89,13 +95,20 @@ class _Pipes:
 
     def __init__(self, words: list[str], where: Path) -> None:
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=where, env=usual()
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=where,
+            env=usual(),
         )
         self._numbers = itertools.count(1)
 
     def tell(self, method: str, **more: Any) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method} | more).encode() + b"\n")
+        self.process.stdin.write(
+            json.dumps({"jsonrpc": "2.0", "method": method} | more).encode() + b"\n"
+        )
         self.process.stdin.flush()
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -132,13 +145,18 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
         started[-1].ask("initialize", _INITIALIZE)
 
     def plain() -> None:
-        subprocess.run([sys.executable, "-c", "import mcp.server.mcpserver"], check=True, env=usual())
+        subprocess.run(
+            [sys.executable, "-c", "import mcp.server.mcpserver"], check=True, env=usual()
+        )
 
     rounds = bench.rounds(25, 5)
     with bench.progress("MCP servers, ready", rounds) as step:
         samples = interleave(
             [
-                *(Contestant(name, lambda words=words: start(words), prepare=stop) for name, words in servers.items()),  # type: ignore[misc]
+                *(
+                    Contestant(name, lambda words=words: start(words), prepare=stop)
+                    for name, words in servers.items()
+                ),  # type: ignore[misc]
                 Contestant('python -c "import mcp.server.mcpserver"', plain, prepare=stop),
             ],
             rounds,
@@ -150,7 +168,11 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
     ratio = us.median / empty.median
     columns = ("what", "server", "rounds", "median", "p95", "p99", "max", "capsule / it")
     report.tables.append(
-        Table("MCP over stdio: until the server answers", columns, sample_rows("ready", samples.values(), us))
+        Table(
+            "MCP over stdio: until the server answers",
+            columns,
+            sample_rows("ready", samples.values(), us),
+        )
     )
     report.bars.append(
         Bar(
@@ -158,7 +180,8 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
             _BARS[_READY],
             f"{times(ratio)} ({micro(us.median)} and {micro(empty.median)})",
             ratio <= _READY_BAR,
-            "what is imported and built besides the SDK: the command line, the store, a dozen tools with their models",
+            "what is imported and built besides the SDK: the command line, the store, a dozen "
+            "tools with their models",
         )
     )
     report.data["ready"] = {name: one.as_json() for name, one in samples.items()}
@@ -174,8 +197,12 @@ async def _client(words: list[str], where: Path) -> AsyncIterator[Any]:
 
 
 @contextmanager
-def _clients(loop: asyncio.AbstractEventLoop, servers: dict[str, list[str]], where: Path) -> Iterator[dict[str, Any]]:
-    """A connected client of each server. They live in one task, as they must end where they began."""
+def _clients(
+    loop: asyncio.AbstractEventLoop, servers: dict[str, list[str]], where: Path
+) -> Iterator[dict[str, Any]]:
+    """A connected client of each server. They live in one task, as they must end where
+    they began.
+    """
     ready: asyncio.Future[dict[str, Any]] = loop.create_future()
     done = asyncio.Event()
 
@@ -183,7 +210,8 @@ def _clients(loop: asyncio.AbstractEventLoop, servers: dict[str, list[str]], whe
         async with AsyncExitStack() as stack:
             try:
                 found = {
-                    name: await stack.enter_async_context(_client(words, where)) for name, words in servers.items()
+                    name: await stack.enter_async_context(_client(words, where))
+                    for name, words in servers.items()
                 }
             except BaseException as error:
                 ready.set_exception(error)
@@ -224,7 +252,10 @@ def _call(bench: Bench, report: Report, root: Path) -> None:
             [
                 Contestant("append_message", lambda: called(clients["capsule"], "append_message")),
                 Contestant("an SDK server's no-op tool", lambda: called(clients["no-op"], "noop")),
-                Contestant("Store.append, in one's own process", lambda: store.append(_ID, content=next(pool))),
+                Contestant(
+                    "Store.append, in one's own process",
+                    lambda: store.append(_ID, content=next(pool)),
+                ),
             ],
             rounds,
             warm_up=20,
@@ -241,7 +272,8 @@ def _call(bench: Bench, report: Report, root: Path) -> None:
             "MCP over stdio: a call of a tool",
             columns,
             sample_rows("400 bytes", samples.values(), us),
-            "By the SDK's client, which negotiates the newest protocol. The no-op takes the same arguments.",
+            "By the SDK's client, which negotiates the newest protocol. The no-op takes the same "
+            "arguments.",
         )
     )
     report.bars.append(
@@ -250,7 +282,8 @@ def _call(bench: Bench, report: Report, root: Path) -> None:
             _BARS[_CALL],
             f"{times(ratio)} ({micro(us.median)} of {micro(limit_s)} for both)",
             ratio <= _CALL_BAR,
-            "a result with a model of its own, which the server validates and the client checks against its schema",
+            "a result with a model of its own, which the server validates and the client checks "
+            "against its schema",
         )
     )
     report.data["call"] = {name: one.as_json() for name, one in samples.items()}
@@ -263,7 +296,9 @@ def cpu_s(pid: int) -> float:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """What a process has in memory, in bytes: all (`Rss`), and its share of what is shared (`Pss`)."""
+    """What a process has in memory, in bytes: all (`Rss`), and its share of what is
+    shared (`Pss`).
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()[1:]
     found = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     return {name: found[name] for name in ("Rss", "Pss")}
@@ -288,7 +323,9 @@ def _idle(bench: Bench, report: Report) -> None:
                 pipes.ask("initialize", _INITIALIZE)
                 pipes.tell("notifications/initialized")
                 pipes.ask("tools/list", {})
-            opened["capsule mcp"].ask("resources/subscribe", {"uri": f"capsule://conversations/{id}"})
+            opened["capsule mcp"].ask(
+                "resources/subscribe", {"uri": f"capsule://conversations/{id}"}
+            )
             time.sleep(4)  # What is still to be begun has begun.
             before = {name: cpu_s(one.process.pid) for name, one in opened.items()}
             time.sleep(seconds)
@@ -310,7 +347,8 @@ def _idle(bench: Bench, report: Report) -> None:
             "An idle MCP server",
             ("server", "CPU", "resident", "its share (PSS)"),
             rows,
-            f"Over {seconds:g} s, side by side. Ours serves {made.conversations:,} conversations of "
+            f"Over {seconds:g} s, side by side. Ours serves {made.conversations:,} conversations "
+            "of "
             f"{made.messages:,} messages, and has a subscription to one, so that it watches.",
         )
     )
@@ -320,7 +358,8 @@ def _idle(bench: Bench, report: Report) -> None:
             _BARS[_IDLE],
             f"{us['cpu']:.2f} % (the empty one: {empty['cpu']:.2f} %), {above:+.1f} MB",
             us["cpu"] < _CPU_BAR and above < _MB_BAR,
-            "the modules of the store and what they import, sqlite's cache, and the thread that listens",
+            "the modules of the store and what they import, sqlite's cache, and the thread that "
+            "listens",
         )
     )
     report.data["idle"] = found

@@ -22,7 +22,9 @@ _APPENDS = 50
 
 
 def peak_bytes() -> int:
-    """The largest resident size of this process since `begin_peak`; since its start where the system can no better."""
+    """The largest resident size of this process since `begin_peak`; since its start where the
+    system can no better.
+    """
     try:
         for line in Path("/proc/self/status").read_text("ascii").splitlines():
             if line.startswith("VmHWM:"):
@@ -44,7 +46,9 @@ def begin_peak() -> None:
 
 
 def measure(root: str) -> dict[str, int]:
-    """Run in a process of its own: the peak at rest, and above it for each kind of work, in bytes."""
+    """Run in a process of its own: the peak at rest, and above it for each kind of work,
+    in bytes.
+    """
     text = texts()[0]
     store = Store.open(root)
     store.append("small", role="user", content=text)
@@ -78,7 +82,10 @@ def run(bench: Bench) -> Report:
     path = write_capsule(root, "large", messages=_MESSAGES_50_MB // (5 if bench.quick else 1))
     with bench.progress("memory", 1) as step:
         with Store.open(root) as store:
-            store.append("large", content="Taken in, once: that reads the whole file, and is not what is measured.")
+            store.append(
+                "large",
+                content="Taken in, once: that reads the whole file, and is not what is measured.",
+            )
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.memory", str(root)],
             check=True,
@@ -93,14 +100,16 @@ def run(bench: Bench) -> Report:
     label = f"{path.stat().st_size / _MB:.0f} MB"
     report = Report()
     rows = [
-        (name, f"{size / _MB:,.1f} MB" if name == "idle" else f"{size / _MB:+,.1f} MB") for name, size in found.items()
+        (name, f"{size / _MB:,.1f} MB" if name == "idle" else f"{size / _MB:+,.1f} MB")
+        for name, size in found.items()
     ]
     report.tables.append(
         Table(
             f"Memory of working on a capsule of {label}",
             ("work", "resident at the peak"),
             rows,
-            "Idle: an open store that appended to a small capsule. The others are above that, each in turn.",
+            "Idle: an open store that appended to a small capsule. The others are above that, "
+            "each in turn.",
         )
     )
     report.bars.append(

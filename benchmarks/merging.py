@@ -1,4 +1,6 @@
-"""What merging costs: two versions of a large conversation that both went on, beside parsing what is merged."""
+"""What merging costs: two versions of a large conversation that both went on, beside parsing what
+is merged.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ __all__ = ["run"]
 BAR_RATIO = 3.0
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "the merge / it")
 _MESSAGES, _NEW = 10_000, 100
-_WHOLE, _PARSING, _ALONE = "bytes to bytes: parse, merge, encode", "parsing the three", "the merge alone"
+_WHOLE, _PARSING, _ALONE = (
+    "bytes to bytes: parse, merge, encode",
+    "parsing the three",
+    "the merge alone",
+)
 
 
 def run(bench: Bench) -> Report:
@@ -31,9 +37,14 @@ def run(bench: Bench) -> Report:
 
 def _merge(bench: Bench, report: Report, type: str, words: str, count: int) -> None:
     entries = list(history(count + 2 * _NEW))
-    ends: tuple[list[dict[str, str]], ...] = ([], entries[count : count + _NEW], entries[count + _NEW :])
+    ends: tuple[list[dict[str, str]], ...] = (
+        [],
+        entries[count : count + _NEW],
+        entries[count + _NEW :],
+    )
     versions = [
-        codec.encode(new_capsule("c", "Merge", STAMP, type=type, messages=[*entries[:count], *end])) for end in ends
+        codec.encode(new_capsule("c", "Merge", STAMP, type=type, messages=[*entries[:count], *end]))
+        for end in ends
     ]
 
     def parse() -> list[dict[str, Any]]:
@@ -43,7 +54,8 @@ def _merge(bench: Bench, report: Report, type: str, words: str, count: int) -> N
         base, ours, theirs = parse()
         return codec.encode(merge(base, ours, theirs).document)
 
-    #: Nothing is kept between rounds: the more objects there are, the longer Python looks for garbage among them.
+    #: Nothing is kept between rounds: the more objects there are, the longer Python looks for
+    #: garbage among them.
     parsed: list[list[dict[str, Any]]] = []
 
     def alone() -> None:
@@ -71,7 +83,8 @@ def _merge(bench: Bench, report: Report, type: str, words: str, count: int) -> N
             f"Merging, {words}",
             _COLUMNS,
             sample_rows(label, samples.values(), samples[_WHOLE]),
-            f"Parsing is codec.decode of ancestor, ours and theirs ({len(versions[0]) / 1e6:.1f} MB each).",
+            f"Parsing is codec.decode of ancestor, ours and theirs ({len(versions[0]) / 1e6:.1f} "
+            "MB each).",
         )
     )
     report.bars.append(

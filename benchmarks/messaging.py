@@ -1,7 +1,8 @@
 """Messages between agents: how soon one is heard, how many a second, and what an inbox costs.
 
-What must stay true: a sender is a process of its own, and all read one clock, the system's monotonic one. A time runs
-from before the call of `send` to the return of the `listen` that has the message, with the sync to the disk.
+What must stay true: a sender is a process of its own, and all read one clock, the system's
+monotonic one. A time runs from before the call of `send` to the return of the `listen` that has the
+message, with the sync to the disk.
 """
 
 from __future__ import annotations
@@ -54,18 +55,22 @@ def run(bench: Bench) -> Report:
     return report
 
 
-# -- From one process to another --------------------------------------------------------------------------------------
+# -- From one process to another -------------------------------------------------------------------
 
 
 def _latency(bench: Bench, report: Report) -> None:
     count = bench.rounds(300, 40)
     heard, (sent,) = _exchange(bench.directory / "latency", 1, count, _PAUSES_S)
     when = dict(heard)
-    samples = Samples("send to the return of listen", [(when[id] - begin) / 1e9 for id, begin, _ in sent])
+    samples = Samples(
+        "send to the return of listen", [(when[id] - begin) / 1e9 for id, begin, _ in sent]
+    )
     alone = Samples("send alone", [(end - begin) / 1e9 for _, begin, end in sent])
     columns = ("from, to", "what", "messages", "median", "p95", "p99", "max", "send to listen / it")
     rows = sample_rows("two processes", [samples, alone], samples)
-    report.tables.append(Table("From one agent to another that listens, in another process", columns, rows))
+    report.tables.append(
+        Table("From one agent to another that listens, in another process", columns, rows)
+    )
     for quantile, name, bar_s in ((0.5, "median", _MEDIAN_S), (0.99, "p99", _P99_S)):
         seconds = samples.quantile(quantile)
         report.bars.append(
@@ -91,16 +96,24 @@ def _throughput(bench: Bench, report: Report) -> None:
             appended, max(end for one in appended for *_, end in one)
         ),
     }
-    rows = [(what, f"{_SENDERS * count:,}", f"{rate:,.0f}", f"{rate / _BROKER:.1f}x") for what, rate in rates.items()]
+    rows = [
+        (what, f"{_SENDERS * count:,}", f"{rate:,.0f}", f"{rate / _BROKER:.1f}x")
+        for what, rate in rates.items()
+    ]
     columns = ("what", "messages", "a second", f"it / {_BROKER} a second")
-    report.tables.append(Table(f"{_SENDERS} processes send to one agent, each in its own conversation", columns, rows))
+    report.tables.append(
+        Table(
+            f"{_SENDERS} processes send to one agent, each in its own conversation", columns, rows
+        )
+    )
     report.bars.append(
         Bar(
             f"{_SENDERS} senders to one agent that listens",
             f"at least {10 * _BROKER:,} messages a second",
             f"{rates['heard by the agent']:,.0f} heard a second",
             rates["heard by the agent"] >= 10 * _BROKER,
-            f"each message is on the disk when its send returns; {os.cpu_count()} processors share the work",
+            f"each message is on the disk when its send returns; {os.cpu_count()} processors "
+            "share the work",
         )
     )
     report.data["throughput"] = {what: round(rate, 1) for what, rate in rates.items()}
@@ -112,13 +125,16 @@ Sendings = list[tuple[str, int, int]]
 
 def _rate(sent: list[Sendings], until_ns: int) -> float:
     """Messages a second, from the beginning of the first call."""
-    return sum(map(len, sent)) / (until_ns - min(begin for one in sent for _, begin, _ in one)) * 1e9
+    return (
+        sum(map(len, sent)) / (until_ns - min(begin for one in sent for _, begin, _ in one)) * 1e9
+    )
 
 
 def _exchange(
     root: Path, senders: int, count: int, pauses_s: tuple[float, float], *, appends: bool = False
 ) -> tuple[list[tuple[str, int]], list[Sendings]]:
-    """Let processes send to one agent, which listens here: what was heard and when, and what each one sent.
+    """Let processes send to one agent, which listens here: what was heard and when, and what each
+    one sent.
 
     With `appends` they append to their conversations instead, and nobody listens.
     """
@@ -129,13 +145,17 @@ def _exchange(
         for name in ("bob", *names):
             store.agents.register(name)
         processes = [
-            _SPAWN.Process(target=_send, args=(str(root), name, count, pauses_s, appends, start, told))
+            _SPAWN.Process(
+                target=_send, args=(str(root), name, count, pauses_s, appends, start, told)
+            )
             for name in names
         ]
         for process in processes:
             process.start()
         heard: list[tuple[str, int]] = []
-        _listen(store, senders, heard)  # The first message of each: what the processes import is there now.
+        _listen(
+            store, senders, heard
+        )  # The first message of each: what the processes import is there now.
         heard.clear()
         start.wait()
         _listen(store, 0 if appends else senders * count, heard)
@@ -146,7 +166,9 @@ def _exchange(
 
 
 def _listen(store: Store, count: int, heard: list[tuple[str, int]]) -> None:
-    """Listen as bob until so many messages were heard: each one's id, and when the call returned."""
+    """Listen as bob until so many messages were heard: each one's id, and when the
+    call returned.
+    """
     while len(heard) < count:
         found = store.messages.listen(agent="bob", timeout_s=_PATIENCE_S, limit=1000)
         now = time.monotonic_ns()
@@ -156,7 +178,13 @@ def _listen(store: Store, count: int, heard: list[tuple[str, int]]) -> None:
 
 
 def _send(
-    root: str, name: str, count: int, pauses_s: tuple[float, float], appends: bool, start: Barrier, told: Any
+    root: str,
+    name: str,
+    count: int,
+    pauses_s: tuple[float, float],
+    appends: bool,
+    start: Barrier,
+    told: Any,
 ) -> None:
     """Run in a process of its own: send one message, and `count` more when all begin."""
     draw, done = random.Random(name), []
@@ -165,7 +193,11 @@ def _send(
 
         def write(text: str) -> str:
             if appends:
-                return str(store.append_entries(id, [{"role": "user", "content": text, "from": name}])[1][0]["id"])
+                return str(
+                    store.append_entries(id, [{"role": "user", "content": text, "from": name}])[1][
+                        0
+                    ]["id"]
+                )
             return store.messages.send(text, agent=name, to="bob").message
 
         start.wait()
@@ -178,7 +210,7 @@ def _send(
     told.put(done)
 
 
-# -- The inbox --------------------------------------------------------------------------------------------------------
+# -- The inbox -------------------------------------------------------------------------------------
 
 
 def _inbox(bench: Bench, report: Report) -> None:
@@ -195,7 +227,10 @@ def _inbox(bench: Bench, report: Report) -> None:
             if (unread := look().unread) != len(range(0, conversations, _UNREAD)):
                 raise RuntimeError(f"{unread} messages are unread")
             samples = interleave(
-                [Contestant("nothing came", look), Contestant("a message came", look, prepare=come)],
+                [
+                    Contestant("nothing came", look),
+                    Contestant("a message came", look, prepare=come),
+                ],
                 bench.rounds(100, 10),
             )
         warm = samples["nothing came"]
@@ -203,10 +238,28 @@ def _inbox(bench: Bench, report: Report) -> None:
         data[size] = {name: one.as_json() for name, one in samples.items()}
         reached = warm.median < bar_s
         report.bars.append(
-            Bar(f"inbox, {size}", f"under {bar_s * 1000:.0f} ms warm", micro(warm.median), reached, "what is unread")
+            Bar(
+                f"inbox, {size}",
+                f"under {bar_s * 1000:.0f} ms warm",
+                micro(warm.median),
+                reached,
+                "what is unread",
+            )
         )
-    columns = ("store", "since the last look", "rounds", "median", "p95", "p99", "max", "nothing came / it")
-    note = f"One agent is in all conversations, and one in {_UNREAD} has an unread message. The store is open."
+    columns = (
+        "store",
+        "since the last look",
+        "rounds",
+        "median",
+        "p95",
+        "p99",
+        "max",
+        "nothing came / it",
+    )
+    note = (
+        f"One agent is in all conversations, and one in {_UNREAD} has an unread message. The "
+        "store is open."
+    )
     report.tables.append(Table("The inbox", columns, rows, note))
     report.data["inbox"] = data
 
@@ -214,17 +267,25 @@ def _inbox(bench: Bench, report: Report) -> None:
 def _make(root: Path, conversations: int, messages: int, step: Callable[[], None]) -> None:
     """Make a store where bob is in every conversation, and has read nearly all."""
     Store.init(root)
-    pieces = [range(first, min(first + 100, conversations)) for first in range(0, conversations, 100)]
+    pieces = [
+        range(first, min(first + 100, conversations)) for first in range(0, conversations, 100)
+    ]
     cursors: dict[str, Any] = {}
     with ProcessPoolExecutor(mp_context=_SPAWN) as pool:
-        for of_piece in pool.map(_write, repeat(str(root / "conversations")), pieces, repeat(messages)):
+        for of_piece in pool.map(
+            _write, repeat(str(root / "conversations")), pieces, repeat(messages)
+        ):
             cursors |= of_piece
             step()
     with Store.open(root) as store:
         for name in ("bob", "agent-1"):
             store.agents.register(name)
     path = root / "agents" / "bob.json"
-    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"cursors": cursors}, option=orjson.OPT_INDENT_2))
+    path.write_bytes(
+        orjson.dumps(
+            orjson.loads(path.read_bytes()) | {"cursors": cursors}, option=orjson.OPT_INDENT_2
+        )
+    )
 
 
 def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
@@ -235,7 +296,13 @@ def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
         entries = [{**entry, "from": other} for entry in history(messages, _TEXT_BYTES)]
         about = {"participants": [{"id": name, "joinedAt": STAMP} for name in ("bob", other)]}
         document = new_capsule(
-            id, f"Group {number}", STAMP, type="group", title_set_by="user", messages=entries, metadata=about
+            id,
+            f"Group {number}",
+            STAMP,
+            type="group",
+            title_set_by="user",
+            messages=entries,
+            metadata=about,
         )
         Path(directory, f"{id}.json").write_bytes(codec.encode(document))
         at = messages - (2 if number % _UNREAD == 0 else 1)
@@ -243,13 +310,15 @@ def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
     return cursors
 
 
-# -- The commands -----------------------------------------------------------------------------------------------------
+# -- The commands ----------------------------------------------------------------------------------
 
 
 def _commands(bench: Bench, report: Report) -> None:
     program = Path(sys.executable).with_name("capsule")
     if not program.exists():
-        report.skipped["the commands"] = f"there is no {program.name} beside {Path(sys.executable).name}"
+        report.skipped["the commands"] = (
+            f"there is no {program.name} beside {Path(sys.executable).name}"
+        )
         return
     root = bench.directory / "commands"
     Store.init(root)
@@ -276,5 +345,7 @@ def _commands(bench: Bench, report: Report) -> None:
     samples = interleave(contestants, bench.rounds(60, 8))
     columns = ("", "process", "rounds", "median", "p95", "p99", "max", "append / it")
     rows = sample_rows("from start to end", samples.values(), samples["capsule append"])
-    report.tables.append(Table("The commands of messaging beside those of every day", columns, rows))
+    report.tables.append(
+        Table("The commands of messaging beside those of every day", columns, rows)
+    )
     report.data["commands"] = {name: one.as_json() for name, one in samples.items()}

@@ -1,4 +1,6 @@
-"""The plot of what an append costs against the size of the conversation, made from the figures of a run."""
+"""The plot of what an append costs against the size of the conversation, made from the figures of a
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Many machines: appends to a store in PostgreSQL, beside what one would write, and what frameworks bring along.
+"""Many machines: appends to a store in PostgreSQL, beside what one would write, and what frameworks
+bring along.
 
-What must stay true: every contestant appends to the same server, from as many processes with a connection each, in
-turns; an append counts when its call returned; what is lost or reordered is counted by reading back.
+What must stay true: every contestant appends to the same server, from as many processes with a
+connection each, in turns; an append counts when its call returned; what is lost or reordered is
+counted by reading back.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from capsule import Store
 __all__ = ["run"]
 
 _OURS, _NAIVE, _NOTIFY = "capsule", "naive transaction", "NOTIFY in the transaction"
-_FRAMEWORKS = {"PostgresSaver": "langgraph.checkpoint.postgres", "SQLAlchemySession": "agents.extensions.memory"}
+_FRAMEWORKS = {
+    "PostgresSaver": "langgraph.checkpoint.postgres",
+    "SQLAlchemySession": "agents.extensions.memory",
+}
 _MANY, _FOLLOWERS = 64, 2
 #: A server of processes that have imported what a writer needs.
 _STARTED = multiprocessing.get_context("forkserver")
@@ -47,11 +52,15 @@ class Run:
         return self.acknowledged / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        counts = {name: getattr(self, name) for name in ("acknowledged", "failed", "lost", "reordered")}
+        counts = {
+            name: getattr(self, name) for name in ("acknowledged", "failed", "lost", "reordered")
+        }
         return counts | {"per_second": round(self.rate, 1)}
 
 
-def write(name: str, url: str, writer: int, ids: list[str], seconds: float, start: Any, told: Any) -> None:
+def write(
+    name: str, url: str, writer: int, ids: list[str], seconds: float, start: Any, told: Any
+) -> None:
     """One writer, in a process of its own."""
     peer, draw = IN_POSTGRES[name](url), random.Random(writer)
     acknowledged: list[tuple[str, int]] = []
@@ -76,7 +85,9 @@ def write(name: str, url: str, writer: int, ids: list[str], seconds: float, star
 
 
 def follow(name: str, url: str, tells: bool, told: Any) -> None:
-    """Follow what is written until it is the end; a follower of ours may tell when it heard of what."""
+    """Follow what is written until it is the end; a follower of ours may tell when it heard of
+    what.
+    """
     if name == _OURS:
         with Store.open(f"{url}&schema=store") as store:
             cursor = store.changes().cursor
@@ -102,7 +113,8 @@ def follow(name: str, url: str, tells: bool, told: Any) -> None:
 def _contend(name: str, url: str, writers: int, ids: list[str], seconds: float) -> Run:
     told, start = _STARTED.Queue(), _STARTED.Barrier(writers)
     started = [
-        _STARTED.Process(target=write, args=(name, url, writer, ids, seconds, start, told)) for writer in range(writers)
+        _STARTED.Process(target=write, args=(name, url, writer, ids, seconds, start, told))
+        for writer in range(writers)
     ]
     for process in started:
         process.start()
@@ -128,14 +140,23 @@ def _contend(name: str, url: str, writers: int, ids: list[str], seconds: float) 
 
 
 def _measured(
-    bench: Bench, url: str, label: str, names: list[str], writers: int, conversations: int, rounds: int, seconds: float
+    bench: Bench,
+    url: str,
+    label: str,
+    names: list[str],
+    writers: int,
+    conversations: int,
+    rounds: int,
+    seconds: float,
 ) -> dict[str, Run]:
     """The contestants in turns, each on conversations of its own in each round."""
     found = {name: Run() for name in names}
     with bench.progress(label, rounds * len(names)) as step:
         for number in range(rounds):
             for name in random.Random(number).sample(names, len(names)):
-                ids = [f"c{zlib.crc32(label.encode()):x}-{number}-{at}" for at in range(conversations)]
+                ids = [
+                    f"c{zlib.crc32(label.encode()):x}-{number}-{at}" for at in range(conversations)
+                ]
                 peer = IN_POSTGRES[name](url)
                 peer.fill(ids)
                 peer.close()
@@ -148,8 +169,8 @@ def _measured(
 
 
 def run(bench: Bench) -> Report:
-    """Measure appends from many connections, and how soon others hear of them. The feed's order and what is lost at a
-    failover are counted by tests/postgres."""
+    """Measure appends from many connections, and how soon others hear of them. The feed's order and
+    what is lost at a failover are counted by tests/postgres."""
     report = Report()
     programs = postgres_server.binaries()
     try:
@@ -179,7 +200,9 @@ def run(bench: Bench) -> Report:
         cases: dict[str, dict[str, Run]] = {}
         for writers in (many,) if bench.smoke else (1, 8, many):
             label = f"{writers} connections, {talks} conversations"
-            cases[label] = _measured(bench, url, label, [_OURS, _NAIVE], writers, talks, rounds, seconds)
+            cases[label] = _measured(
+                bench, url, label, [_OURS, _NAIVE], writers, talks, rounds, seconds
+            )
         one = f"{many} writers, one conversation"
         cases[one] = _measured(bench, url, one, [_OURS, _NAIVE], many, 1, rounds, seconds)
         followed = f"{many} connections, {_FOLLOWERS} followers"
@@ -195,7 +218,8 @@ def run(bench: Bench) -> Report:
     report.tables.append(_table(cases))
     report.bars += _bars(cases, delays, frameworks, one, followed)
     report.data["cases"] = {
-        label: {name: run.as_json() for name, run in of_case.items()} for label, of_case in cases.items()
+        label: {name: run.as_json() for name, run in of_case.items()}
+        for label, of_case in cases.items()
     }
     report.data["commit_to_follower_s"] = delays
     report.bars += _bars_of_searches(searches, bench)
@@ -206,7 +230,9 @@ def run(bench: Bench) -> Report:
 def _followed(
     bench: Bench, url: str, label: str, writers: int, talks: int, rounds: int, seconds: float
 ) -> dict[str, Run]:
-    """Ours and the one that notifies within its transaction, each with followers of its own kind."""
+    """Ours and the one that notifies within its transaction, each with followers of its
+    own kind.
+    """
     with ExitStack() as stack:
         for name in (_OURS, _NOTIFY):
             told = _STARTED.Queue()
@@ -241,17 +267,24 @@ def _end(name: str, url: str) -> None:
 
 
 def _delays(bench: Bench, url: str) -> list[float]:
-    """From the return of an append to when a follower in another process has it, in seconds; not below 0."""
+    """From the return of an append to when a follower in another process has it, in seconds; not
+    below 0.
+    """
     _ensure_ours(url)
     told = _STARTED.Queue()
     follower = _STARTED.Process(target=follow, args=(_OURS, url, True, told))
     follower.start()
     told.get(timeout=120)
     delays, count = [], bench.rounds(500, 50, 5)
-    with Store.open(f"{url}&schema=store") as store, bench.progress("commit to a follower", count) as step:
+    with (
+        Store.open(f"{url}&schema=store") as store,
+        bench.progress("commit to a follower", count) as step,
+    ):
         id = store.create(type="group", title="Followed").id
         for number in range(count):
-            _, (entry,) = store.append_entries(id, [{"role": "user", "content": text_of(0, number)}])
+            _, (entry,) = store.append_entries(
+                id, [{"role": "user", "content": text_of(0, number)}]
+            )
             committed = time.monotonic()
             while (heard := told.get(timeout=60))[0] != entry["id"]:
                 pass
@@ -269,16 +302,23 @@ _SEARCHES = {"a rare word": ("zebrafish", 0.005), "a common word, ranked": ("w0"
 
 
 def _searches(bench: Bench, url: str) -> dict[str, float]:
-    """How long searches take, and the first one, which takes all into the index: medians in seconds."""
+    """How long searches take, and the first one, which takes all into the index: medians in
+    seconds.
+    """
     found, url = dict[str, float](), f"{url}&schema=searched"
     Store.init(url)
     draw, words = random.Random(1), [f"w{number}" for number in range(50_000)]
     weights = list(accumulate(1 / (number + 1) for number in range(len(words))))
     count = 2_000 if bench.smoke else _SEARCHED
-    with Store.open(url) as store, bench.progress(f"{count:,} messages to search", count // 100) as step:
+    with (
+        Store.open(url) as store,
+        bench.progress(f"{count:,} messages to search", count // 100) as step,
+    ):
         for _ in range(count // 100):
             texts = [" ".join(draw.choices(words, cum_weights=weights, k=40)) for _ in range(100)]
-            id = store.create(type="group", messages=[{"role": "user", "content": text} for text in texts]).id
+            id = store.create(
+                type="group", messages=[{"role": "user", "content": text} for text in texts]
+            ).id
             step()
         store.append(id, content="a zebrafish")
         begin = time.perf_counter()
@@ -317,22 +357,53 @@ def _table(cases: dict[str, dict[str, Run]]) -> Table:
         ours = of_case[_OURS].rate
         for name, run in of_case.items():
             median = micro(statistics.median(run.times_s)) if run.times_s else ""
-            counts = (f"{each:,}" for each in (run.acknowledged, run.failed, run.lost, run.reordered))
-            rows.append((label, name, f"{run.rate:,.0f}", times(ours / run.rate) if run.rate else "", median, *counts))
+            counts = (
+                f"{each:,}" for each in (run.acknowledged, run.failed, run.lost, run.reordered)
+            )
+            rows.append(
+                (
+                    label,
+                    name,
+                    f"{run.rate:,.0f}",
+                    times(ours / run.rate) if run.rate else "",
+                    median,
+                    *counts,
+                )
+            )
     return Table(
         "Appends to PostgreSQL, a process for each connection",
-        ("writers", "who", "a second", "capsule / it", "median", "acknowledged", "errors", "lost", "reordered"),
+        (
+            "writers",
+            "who",
+            "a second",
+            "capsule / it",
+            "median",
+            "acknowledged",
+            "errors",
+            "lost",
+            "reordered",
+        ),
         rows,
-        "On one server with its default durability, by a unix socket. Lost: acknowledged and not there afterwards. "
-        "Reordered: two messages of one writer stand in another order than it was told. The contestants take turns.",
+        "On one server with its default durability, by a unix socket. Lost: acknowledged and not "
+        "there afterwards. "
+        "Reordered: two messages of one writer stand in another order than it was told. The "
+        "contestants take turns.",
     )
 
 
 def _bars(
-    cases: dict[str, dict[str, Run]], delays: list[float], frameworks: list[str], one: str, followed: str
+    cases: dict[str, dict[str, Run]],
+    delays: list[float],
+    frameworks: list[str],
+    one: str,
+    followed: str,
 ) -> list[Bar]:
     bars = []
-    least = {label: 1.0 if label.startswith("1 ") else 2.0 for label in cases if "frameworks" not in label}
+    least = {
+        label: 1.0 if label.startswith("1 ") else 2.0
+        for label in cases
+        if "frameworks" not in label
+    }
     least[followed] = 5.0
     for label, ratio in least.items():
         ours, other = cases[label][_OURS], cases[label][_NOTIFY if label == followed else _NAIVE]
@@ -340,10 +411,13 @@ def _bars(
         bars.append(
             Bar(
                 f"PostgreSQL: {label}",
-                f"at least {ratio:g}x of {'NOTIFY in the transaction' if label == followed else 'the naive one'}",
+                f"at least {ratio:g}x of "
+                f"{'NOTIFY in the transaction' if label == followed else 'the naive one'}",
                 f"{times(reached)} ({ours.rate:,.0f} and {other.rate:,.0f} a second)",
                 reached >= ratio and not ours.lost,
-                "every append waits for the one before it and its flush" if label == one else "what both processors do",
+                "every append waits for the one before it and its flush"
+                if label == one
+                else "what both processors do",
             )
         )
     median, p99 = delays[len(delays) // 2], delays[len(delays) * 99 // 100]
@@ -359,12 +433,16 @@ def _bars(
     for label, of_case in cases.items():
         for name in frameworks if "frameworks" in label else ():
             ours, other = of_case[_OURS], of_case[name]
-            words = f"of {other.acknowledged:,} it lost {other.lost:,} and reordered {other.reordered:,}"
+            words = (
+                f"of {other.acknowledged:,} it lost {other.lost:,} and reordered "
+                f"{other.reordered:,}"
+            )
             bars.append(
                 Bar(
                     f"PostgreSQL: {label}: {name}",
                     "faster, and nothing lost",
-                    f"{times(ours.rate / other.rate) if other.rate else 'it wrote nothing'}; {words}; ours "
+                    f"{times(ours.rate / other.rate) if other.rate else 'it wrote nothing'}; "
+                    f"{words}; ours "
                     f"{ours.lost:,} and {ours.reordered:,}",
                     ours.rate > other.rate and not ours.lost and not ours.reordered,
                     "see the table",

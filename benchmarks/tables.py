@@ -1,4 +1,6 @@
-"""Showing a run: on the terminal, as RESULTS.md, as results.json; and the progress display meanwhile."""
+"""Showing a run: on the terminal, as RESULTS.md, as results.json; and the progress display
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,12 @@ def show(about: Mapping[str, str], reports: Mapping[str, Report]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     for report in reports.values():
         for table in report.tables:
-            shown = RichTable(title=table.title, caption=table.note or None, box=box.SIMPLE_HEAD, title_justify="left")
+            shown = RichTable(
+                title=table.title,
+                caption=table.note or None,
+                box=box.SIMPLE_HEAD,
+                title_justify="left",
+            )
             for number, column in enumerate(table.columns):
                 shown.add_column(column, justify="left" if number < 2 else "right")
             before = ""
@@ -81,7 +88,9 @@ def show(about: Mapping[str, str], reports: Mapping[str, Report]) -> None:
     console.print(bars)
     for name, reason in _skipped(reports).items():
         console.print(f"skipped: {name}: {reason}", markup=False)
-    console.print("; ".join(f"{name}: {value}" for name, value in about.items()), style="dim", markup=False)
+    console.print(
+        "; ".join(f"{name}: {value}" for name, value in about.items()), style="dim", markup=False
+    )
 
 
 def _all_bars(reports: Mapping[str, Report]) -> list[Bar]:
@@ -109,7 +118,9 @@ def _section(table: Table) -> list[str]:
     return [f"## {table.title}", "", *note, *_rows(table.columns, rows)]
 
 
-def markdown(about: Mapping[str, str], reports: Mapping[str, Report], drawn: list[Path], directory: Path) -> str:
+def markdown(
+    about: Mapping[str, str], reports: Mapping[str, Report], drawn: list[Path], directory: Path
+) -> str:
     """RESULTS.md: the bars, the tables, and what the run was made on.
 
     Args:
@@ -121,7 +132,10 @@ def markdown(about: Mapping[str, str], reports: Mapping[str, Report], drawn: lis
     lines = [
         "# Results",
         "",
-        "Written by `python -m benchmarks` (`make bench`), on one machine. Contestants of a table took turns in one",
+        (
+            "Written by `python -m benchmarks` (`make bench`), on one machine. Contestants of a table "
+            "took turns in one"
+        ),
         "loop, so the ratios hold where the absolute figures would not.",
         "",
         "## Bars",
@@ -133,13 +147,22 @@ def markdown(about: Mapping[str, str], reports: Mapping[str, Report], drawn: lis
     if missed:
         lines += ["Not reached, and why:", "", *(f"- {bar.what}: {bar.why}." for bar in missed), ""]
     pictures = [path for path in drawn if path.suffix == ".svg"]
-    lines += [line for path in pictures for line in (f"![Cost against size]({os.path.relpath(path, directory)})", "")]
+    lines += [
+        line
+        for path in pictures
+        for line in (f"![Cost against size]({os.path.relpath(path, directory)})", "")
+    ]
     for report in reports.values():
         for table in report.tables:
             lines += _section(table)
     skipped = _skipped(reports)
     if skipped:
-        lines += ["## Left out", "", *(f"- {name}: {reason}" for name, reason in skipped.items()), ""]
+        lines += [
+            "## Left out",
+            "",
+            *(f"- {name}: {reason}" for name, reason in skipped.items()),
+            "",
+        ]
     lines += ["## The run", "", *_rows(("", " "), list(about.items()))]
     runs = [(name, *report.run.values()) for name, report in reports.items() if report.run]
     if runs:

@@ -1,11 +1,14 @@
-"""How far the estimate of tokens is from what tokenizers say, on the files of this repository: docs/context.md's table.
+"""How far the estimate of tokens is from what tokenizers say, on the files of this repository:
+docs/context.md's table.
 
-    python -m benchmarks.tokens [--ranks o200k_base.json] [--tokenizer tokenizer.json] [--texts DIRECTORY]
+    python -m benchmarks.tokens [--ranks o200k_base.json] [--tokenizer tokenizer.json] [--texts
+    DIRECTORY]
 
-`o200k_base` needs the package tiktoken and its data: in tiktoken's cache, or (`--ranks`) the file of that name out of
-the npm package js-tiktoken. `--tokenizer` is a file as Hugging Face's tokenizers have it, and needs the package
-tokenizers; Anthropic's stands in the package anthropic up to 0.38. With `--texts` the same for the Markdown files of a
-directory by the script they are written in, as far as a line is mostly of that script. Nothing is downloaded.
+`o200k_base` needs the package tiktoken and its data: in tiktoken's cache, or (`--ranks`) the file
+of that name out of the npm package js-tiktoken. `--tokenizer` is a file as Hugging Face's
+tokenizers have it, and needs the package tokenizers; Anthropic's stands in the package anthropic up
+to 0.38. With `--texts` the same for the Markdown files of a directory by the script they are
+written in, as far as a line is mostly of that script. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -48,18 +51,28 @@ def _o200k(ranks: Path | None) -> Count | str:
     except ImportError:
         return "tiktoken is not installed: pip install tiktoken"
     if ranks is None:
-        cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "data-gym-cache")
+        cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.path.join(
+            tempfile.gettempdir(), "data-gym-cache"
+        )
         if not os.path.exists(os.path.join(cache, hashlib.sha1(_URL.encode()).hexdigest())):
-            return "tiktoken's data is not there: give --ranks FILE, or let tiktoken fetch o200k_base once"
+            return (
+                "tiktoken's data is not there: give --ranks FILE, or let tiktoken fetch "
+                "o200k_base once"
+            )
         encoding = tiktoken.get_encoding("o200k_base")
     else:
         told: dict[str, Any] = json.loads(ranks.read_bytes())
         merges: dict[bytes, int] = {}
         for line in told["bpe_ranks"].splitlines():
             _, first, *tokens = line.split(" ")
-            merges.update((base64.b64decode(token), int(first) + at) for at, token in enumerate(tokens))
+            merges.update(
+                (base64.b64decode(token), int(first) + at) for at, token in enumerate(tokens)
+            )
         encoding = tiktoken.Encoding(
-            "o200k_base", pat_str=told["pat_str"], mergeable_ranks=merges, special_tokens=told["special_tokens"]
+            "o200k_base",
+            pat_str=told["pat_str"],
+            mergeable_ranks=merges,
+            special_tokens=told["special_tokens"],
         )
     return lambda text: len(encoding.encode(text, disallowed_special=()))
 
@@ -104,7 +117,11 @@ def _by_script(directory: Path) -> dict[str, list[str]]:
             continue
         script = _script(text)
         latin = script.startswith("Latin")
-        of_it = [line for line in text.split("\n") if _beyond(line) * 3 >= len(line) or (latin and _beyond(line))]
+        of_it = [
+            line
+            for line in text.split("\n")
+            if _beyond(line) * 3 >= len(line) or (latin and _beyond(line))
+        ]
         if script and len("".join(of_it)) >= 400:
             found[script].append("\n".join(of_it))
     return dict(sorted(found.items()))
@@ -119,7 +136,9 @@ def _script(text: str) -> str:
     if counts["HIRAGANA"] + counts["KATAKANA"] > counts.total() / 10:
         return "Japanese"
     name = counts.most_common(1)[0][0]
-    return {"CJK": "Chinese", "HANGUL": "Korean", "LATIN": "Latin with accents"}.get(name, name.capitalize())
+    return {"CJK": "Chinese", "HANGUL": "Korean", "LATIN": "Latin with accents"}.get(
+        name, name.capitalize()
+    )
 
 
 def _beyond(line: str) -> int:
@@ -127,19 +146,32 @@ def _beyond(line: str) -> int:
 
 
 def _errors(texts: list[str], count: Count) -> tuple[str, str, str]:
-    """The median and the ninth decile of the error of single files, and the error of all together."""
+    """The median and the ninth decile of the error of single files, and the error of
+    all together.
+    """
     pairs = [(estimate(text.encode()), count(text)) for text in texts]
     errors = sorted(abs(ours / theirs - 1) for ours, theirs in pairs)
     total = sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs) - 1
-    return f"{errors[len(errors) // 2]:.1%}", f"{errors[len(errors) * 9 // 10]:.1%}", f"{total:+.1%}"
+    return (
+        f"{errors[len(errors) // 2]:.1%}",
+        f"{errors[len(errors) * 9 // 10]:.1%}",
+        f"{total:+.1%}",
+    )
 
 
 def main() -> int:
     """Print the table; 1 when there is no tokenizer to compare with."""
-    parser = argparse.ArgumentParser("python -m benchmarks.tokens", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.tokens", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--ranks", type=Path, metavar="FILE", help="o200k_base.json of js-tiktoken")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json")
-    parser.add_argument("--texts", type=Path, metavar="DIRECTORY", help="also by script, of the Markdown files there")
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        metavar="DIRECTORY",
+        help="also by script, of the Markdown files there",
+    )
     asked = parser.parse_args()
     counts = {"o200k_base": _o200k(asked.ranks), "the other": _other(asked.tokenizer)}
     for name, count in counts.items():
@@ -148,7 +180,9 @@ def main() -> int:
     usable = {name: count for name, count in counts.items() if not isinstance(count, str)}
     if not usable:
         return 1
-    titles = [f"{name}: {what}" for name in usable for what in ("median", "nine of ten within", "in all")]
+    titles = [
+        f"{name}: {what}" for name in usable for what in ("median", "nine of ten within", "in all")
+    ]
     print("| files | " + " | ".join(titles) + " |\n|" + " --- |" * (len(titles) + 1))
     kinds = {kind: _texts(paths) for kind, paths in _KINDS.items()}
     if asked.texts is not None:

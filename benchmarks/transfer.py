@@ -1,7 +1,8 @@
 """Importing: how fast, with how much memory, again, and while another program writes.
 
-What must stay true: each import runs in a process of its own, whose peak of memory is told by the system; the disk and
-its flushes are part of what is measured. The files are made of texts as the other measurements have them.
+What must stay true: each import runs in a process of its own, whose peak of memory is told by the
+system; the disk and its flushes are part of what is measured. The files are made of texts as the
+other measurements have them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from capsule.transfer.registry import formats
 __all__ = ["run"]
 
 _MB = 1_000_000
-_CHATGPT_BAR, _LINES_BAR, _MEMORY_BAR_MB, _AGAIN_BAR, _BEHIND_BAR_S, _IDLE_BAR = 30, 50, 150, 5, 1.0, 0.01
+_CHATGPT_BAR, _LINES_BAR, _MEMORY_BAR_MB, _AGAIN_BAR, _BEHIND_BAR_S, _IDLE_BAR = (
+    30,
+    50,
+    150,
+    5,
+    1.0,
+    0.01,
+)
 _IDLE_S = 10
 #: In a process of its own: seconds, processor seconds, peak memory in bytes, and what was found.
 _IMPORT = """
@@ -58,7 +66,11 @@ def _chatgpt(path: Path, size: int) -> int:
             ids = [_id(number + step) for step in range(31)]
             nodes: dict[str, object] = {}
             for step, id in enumerate(ids):
-                node: dict[str, object] = {"id": id, "message": None, "parent": ids[step - 1] if step else None}
+                node: dict[str, object] = {
+                    "id": id,
+                    "message": None,
+                    "parent": ids[step - 1] if step else None,
+                }
                 node["children"] = ids[step + 1 : step + 2]
                 if step:
                     author: dict[str, object] = {
@@ -69,7 +81,10 @@ def _chatgpt(path: Path, size: int) -> int:
                     about: dict[str, object] = {"request_id": id[:16], "turn_exchange_id": ids[0]}
                     about["timestamp_"] = "absolute"
                     if not step % 2:
-                        about |= {"model_slug": "gpt-4o", "finish_details": {"type": "stop", "stop_tokens": [200002]}}
+                        about |= {
+                            "model_slug": "gpt-4o",
+                            "finish_details": {"type": "stop", "stop_tokens": [200002]},
+                        }
                     node["message"] = {
                         "id": id,
                         "author": author,
@@ -87,8 +102,16 @@ def _chatgpt(path: Path, size: int) -> int:
                 "title": f"Conversation {number}",
                 "create_time": 1736676000.125 + number,
             }
-            conversation |= {"update_time": 1736676100.5 + number, "mapping": nodes, "current_node": ids[-1]}
-            conversation |= {"conversation_id": _id(number), "id": _id(number), "is_archived": False}
+            conversation |= {
+                "update_time": 1736676100.5 + number,
+                "mapping": nodes,
+                "current_node": ids[-1],
+            }
+            conversation |= {
+                "conversation_id": _id(number),
+                "id": _id(number),
+                "is_archived": False,
+            }
             file.write((b", " if number else b"") + orjson.dumps(conversation))
             number += 31
         file.write(b"]")
@@ -111,12 +134,22 @@ def _sessions(folder: Path, size: int) -> int:
 
 
 def _record(session: str, number: int, before: str | None, text: str, *, is_answer: bool) -> bytes:
-    record = {"parentUuid": before, "isSidechain": False, "userType": "external", "cwd": "/home/dev/app"}
+    record = {
+        "parentUuid": before,
+        "isSidechain": False,
+        "userType": "external",
+        "cwd": "/home/dev/app",
+    }
     record |= {"sessionId": session, "version": "2.0.14", "gitBranch": "main", "uuid": _id(number)}
     at = f"2025-10-02T12:{number // 60 % 60:02d}:{number % 60:02d}.000Z"
     message: dict[str, object] = {"role": "user", "content": text}
     if is_answer:
-        message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5"}
+        message = {
+            "id": f"msg_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5",
+        }
         message |= {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
         message |= {"usage": {"input_tokens": 10, "output_tokens": 400}}
     kind = "assistant" if is_answer else "user"
@@ -159,13 +192,26 @@ def run(bench: Bench) -> Report:
             rows.append((f"{name}, {many / _MB:,.0f} MB", what, micro(one[0]), *figures))
         data = {"bytes": many, "first": first, "again": again}
         report.data[name] = data
-        report.bars.append(_bar(f"Import of {name}", f"{bar} MB/s", f"{speed:,.0f} MB/s", speed >= bar))
+        report.bars.append(
+            _bar(f"Import of {name}", f"{bar} MB/s", f"{speed:,.0f} MB/s", speed >= bar)
+        )
         ratio = speed_again / speed
-        report.bars.append(_bar(f"The same again: {name}", f"{_AGAIN_BAR}x", f"{ratio:,.1f}x", ratio >= _AGAIN_BAR))
+        report.bars.append(
+            _bar(f"The same again: {name}", f"{_AGAIN_BAR}x", f"{ratio:,.1f}x", ratio >= _AGAIN_BAR)
+        )
         peak = first[2] / _MB
-        report.bars.append(_bar(f"Memory for {name}", f"{_MEMORY_BAR_MB} MB", f"{peak:,.0f} MB", peak < _MEMORY_BAR_MB))
+        report.bars.append(
+            _bar(
+                f"Memory for {name}",
+                f"{_MEMORY_BAR_MB} MB",
+                f"{peak:,.0f} MB",
+                peak < _MEMORY_BAR_MB,
+            )
+        )
     columns = ("what", "when", "seconds", "speed", "processor", "peak of memory", "conversations")
-    report.tables.append(Table("Importing", columns, rows, "Each in a process of its own; flushes included."))
+    report.tables.append(
+        Table("Importing", columns, rows, "Each in a process of its own; flushes included.")
+    )
     if "claude-code" in formats():
         _follow(bench, report)
     return report
@@ -197,7 +243,17 @@ def _follow(bench: Bench, report: Report) -> None:
     session = _id(7)
     path = folder / f"{session}.jsonl"
     path.write_bytes(_record(session, 1, None, "Begin", is_answer=False))
-    command = [sys.executable, "-m", "capsule_cli", "--store", str(root), "import", "--follow", str(folder), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "capsule_cli",
+        "--store",
+        str(root),
+        "import",
+        "--follow",
+        str(folder),
+        "--json",
+    ]
     rounds, behind = bench.rounds(40, 10), []
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -206,7 +262,9 @@ def _follow(bench: Bench, report: Report) -> None:
             for number in range(2, rounds + 2):
                 time.sleep(0.05)
                 with path.open("ab") as file:
-                    file.write(_record(session, number, _id(number - 1), "More", is_answer=number % 2 == 0))
+                    file.write(
+                        _record(session, number, _id(number - 1), "More", is_answer=number % 2 == 0)
+                    )
                 begin = time.perf_counter()
                 process.stdout.readline()
                 behind.append(time.perf_counter() - begin)
@@ -217,10 +275,18 @@ def _follow(bench: Bench, report: Report) -> None:
         process.terminate()
     samples = Samples("a line of a session, until it is told as imported", behind)
     rows = [(samples.name, *(micro(samples.quantile(q)) for q in (0.5, 0.95, 1.0)), f"{idle:.2%}")]
-    report.tables.append(Table("Following", ("what", "median", "p95", "max", "processor, idle"), rows))
+    report.tables.append(
+        Table("Following", ("what", "median", "p95", "max", "processor, idle"), rows)
+    )
     worst = samples.quantile(1.0)
-    report.bars.append(_bar("A followed session, behind", f"{_BEHIND_BAR_S} s", micro(worst), worst < _BEHIND_BAR_S))
-    report.bars.append(_bar("Following, idle", f"{_IDLE_BAR:.0%} of a processor", f"{idle:.2%}", idle < _IDLE_BAR))
+    report.bars.append(
+        _bar(
+            "A followed session, behind", f"{_BEHIND_BAR_S} s", micro(worst), worst < _BEHIND_BAR_S
+        )
+    )
+    report.bars.append(
+        _bar("Following, idle", f"{_IDLE_BAR:.0%} of a processor", f"{idle:.2%}", idle < _IDLE_BAR)
+    )
 
 
 def _processor_s(pid: int) -> float:

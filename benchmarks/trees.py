@@ -1,6 +1,8 @@
-"""What branches cost: drawing the active path of a large tree, switching, and appending to a branch.
+"""What branches cost: drawing the active path of a large tree, switching, and appending to a
+branch.
 
-Every store is opened anew for a switch and an append that say "first": what an open one remembers doesn't help them.
+Every store is opened anew for a switch and an append that say "first": what an open one remembers
+doesn't help them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def run(bench: Bench) -> Report:
 
 
 def write_tree(root: Path, id: str, messages: int, branches: int) -> list[str]:
-    """Write a canonical capsule with branches that go off the newest one, not far from its end; the ids."""
+    """Write a canonical capsule with branches that go off the newest one, not far from its end; the
+    ids.
+    """
     draw = random.Random(7)
     entries = [dict(entry) for entry in history(messages)]
     for place in draw.sample(range(1, messages), branches):
@@ -74,8 +78,13 @@ def _draw(bench: Bench, report: Report) -> None:
         )
     us = samples["capsule show, drawn"]
     ratio = us.median / samples["Store.load"].median
-    label = f"{_MESSAGES // scale:,} messages, {_BRANCHES // scale:,} branches, {shown:,} messages active"
-    report.tables.append(Table("The active path of a large tree", _COLUMNS, sample_rows(label, samples.values(), us)))
+    label = (
+        f"{_MESSAGES // scale:,} messages, {_BRANCHES // scale:,} branches, {shown:,} "
+        "messages active"
+    )
+    report.tables.append(
+        Table("The active path of a large tree", _COLUMNS, sample_rows(label, samples.values(), us))
+    )
     report.bars.append(
         Bar(
             f"drawing the active path of a tree of {label}",
@@ -98,7 +107,10 @@ def _switch(bench: Bench, report: Report) -> None:
         _, tree, _ = store.branches.tree("c")
     forks = sorted(places for places in tree.children.values() if len(places) > 1)
     places = {"near the end": -1, "at the beginning": 0}
-    pairs = {name: itertools.cycle([str(tree.ids[place]) for place in forks[at][:2]]) for name, at in places.items()}
+    pairs = {
+        name: itertools.cycle([str(tree.ids[place]) for place in forks[at][:2]])
+        for name, at in places.items()
+    }
     elsewhere, numbers = str(tree.ids[forks[1][0]]), itertools.count()
     #: One step to the next of two, from a message halfway up.
     beside = str(tree.ids[forks[len(forks) // 2][0]])
@@ -122,38 +134,59 @@ def _switch(bench: Bench, report: Report) -> None:
 
         def to(name: str) -> Contestant:
             act = lambda store: store.branches.switch("c", next(pairs[name]))  # noqa: E731
-            return Contestant(f"Store.branches.switch, to a message {name}", lambda: once(act, store), prepare=away)
+            return Contestant(
+                f"Store.branches.switch, to a message {name}",
+                lambda: once(act, store),
+                prepare=away,
+            )
 
         rename = lambda store: store.rename("c", f"Title {next(numbers)}")  # noqa: E731
         step = lambda store: store.branches.switch("c", beside, step=1)  # noqa: E731
         return [
             *map(to, pairs),
-            Contestant("Store.branches.switch, to the next beside a message", lambda: once(step, store), prepare=away),
+            Contestant(
+                "Store.branches.switch, to the next beside a message",
+                lambda: once(step, store),
+                prepare=away,
+            ),
             Contestant("Store.rename", lambda: once(rename, store), prepare=os.sync),
             Contestant("Store.load", lambda: once(lambda store: store.load("c"), store)),
             Contestant("cp + fsync", lambda: copy_durably(path, copy), prepare=clear),
         ]
 
-    rounds = bench.rounds(10, 5)  # Each switch parses the whole file, as does the one that prepares it.
+    rounds = bench.rounds(
+        10, 5
+    )  # Each switch parses the whole file, as does the one that prepares it.
     label = f"{path.stat().st_size / 1e6:.0f} MB"
     told: list[str] = []
     ratios: list[float] = []
-    stores: dict[str, Store | None] = {"a Store opened for it": None, "an open Store that did it before": kept}
+    stores: dict[str, Store | None] = {
+        "a Store opened for it": None,
+        "an open Store that did it before": kept,
+    }
     for how, opened in stores.items():
         with bench.progress(f"switch on {label}, {how}", rounds) as step:
             samples = interleave(contestants(opened), rounds, warm_up=2, tick=step)
         load = samples["Store.load"]
-        found = {name.removeprefix("Store.branches.switch, to ").removeprefix("a message "): one.median / load.median
-                 for name, one in samples.items() if name.startswith("Store.branches.switch")}  # fmt: skip
-        told.append(f"{how}: " + ", ".join(f"{times(ratio)} {name}" for name, ratio in found.items()))
-        ratios += found.values()
+        step_ratios: dict[str, float] = {}
+        for name, sample in samples.items():
+            if name.startswith("Store.branches.switch"):
+                step_name = name.removeprefix("Store.branches.switch, to ").removeprefix(
+                    "a message "
+                )
+                step_ratios[step_name] = sample.median / load.median
+        told.append(
+            f"{how}: " + ", ".join(f"{times(ratio)} {name}" for name, ratio in step_ratios.items())
+        )
+        ratios += step_ratios.values()
         us = samples["Store.branches.switch, to a message near the end"]
         report.tables.append(
             Table(
                 f"Switching to another branch: {how}",
                 _COLUMNS,
                 sample_rows(f"switch, {label}", samples.values(), us),
-                "By the id of a message, or by a step. Each parses the file and copies it in the kernel.",
+                "By the id of a message, or by a step. Each parses the file and copies it in the "
+                "kernel.",
             )
         )
         report.data[f"switch, {how}"] = {name: one.as_json() for name, one in samples.items()}
@@ -218,8 +251,10 @@ def _append(bench: Bench, report: Report) -> None:
     report.bars.append(
         Bar(
             "durable append to the active branch, another one being the last",
-            f"median at most {BAR_RATIO}x of the same two pwrites + fdatasync, plus {BAR_US:.0f} µs",
-            f"{micro(us.median)} of {micro(allowed)} allowed (the bare calls: {micro(bare.median)})",
+            f"median at most {BAR_RATIO}x of the same two pwrites + fdatasync, plus {BAR_US:.0f} "
+            "µs",
+            f"{micro(us.median)} of {micro(allowed)} allowed (the bare calls: "
+            f"{micro(bare.median)})",
             us.median <= allowed,
             "what Python does around the calls",
         )

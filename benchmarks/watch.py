@@ -1,7 +1,8 @@
 """How soon one process hears of what another one appended.
 
-What must stay true: the writer is a process of its own, and both read one clock, the system's monotonic one. The time
-runs from before the writer's append is called, so that the append with its sync is part of it.
+What must stay true: the writer is a process of its own, and both read one clock, the system's
+monotonic one. The time runs from before the writer's append is called, so that the append with its
+sync is part of it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from capsule.disk.directory_tracker import DirectoryTracker
 __all__ = ["run"]
 
 _WHAT = "append in one process to the watch event in another"
-_CAPSULE, _ALONE, _AWATCH = "Store.watch", "Store.watch, notices from watchfiles alone", "watchfiles.awatch as it comes"
+_CAPSULE, _ALONE, _AWATCH = (
+    "Store.watch",
+    "Store.watch, notices from watchfiles alone",
+    "watchfiles.awatch as it comes",
+)
 #: By listener: the longest median, in seconds, and the share of a processor that waiting may take.
 _BARS = {_CAPSULE: (0.01, 0.003), _ALONE: (0.03, 0.005)}
 _IDLE_S = 30
@@ -63,7 +68,9 @@ def run(bench: Bench) -> Report:
         for block in range(blocks):
             for case, name, hear, pauses, count in plan:
                 took = asyncio.run(_block(made.root, hear, ids, pauses, count, block))
-                samples = found.setdefault(case, {}).setdefault(name, (Samples(name), Samples(name)))
+                samples = found.setdefault(case, {}).setdefault(
+                    name, (Samples(name), Samples(name))
+                )
                 for one, seconds in zip(samples, zip(*took, strict=True), strict=True):
                     one.seconds += seconds
                 step()
@@ -131,7 +138,9 @@ async def _awatch(root: Path) -> Heard:
     stop = asyncio.Event()
     try:
         # With yield_on_timeout it tells that it has begun to listen.
-        async for changes in awatch(root / "conversations", stop_event=stop, yield_on_timeout=True, rust_timeout=200):
+        async for changes in awatch(
+            root / "conversations", stop_event=stop, yield_on_timeout=True, rust_timeout=200
+        ):
             now = time.monotonic_ns()
             if not changes:
                 yield "", 0
@@ -162,9 +171,20 @@ async def _block(
     await listening.wait()
     if task.done():
         task.result()
-    words = [sys.executable, "-m", "benchmarks.watch", str(root), json.dumps([ids, pauses, count, seed])]
-    where, env = Path(__file__).parent.parent, os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    writer = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd=where, env=env)
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.watch",
+        str(root),
+        json.dumps([ids, pauses, count, seed]),
+    ]
+    where, env = (
+        Path(__file__).parent.parent,
+        os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    writer = await asyncio.create_subprocess_exec(
+        *words, stdout=subprocess.PIPE, cwd=where, env=env
+    )
     out, _ = await writer.communicate()
     if writer.returncode:
         raise RuntimeError("the writer failed")
@@ -182,10 +202,15 @@ async def _block(
 def _matched(
     written: list[tuple[str, str, int, int]], heard: list[tuple[str, int]]
 ) -> list[tuple[float, float]] | None:
-    """When each append was heard of; None while one wasn't. A message is known by its id, else by its file and time."""
+    """When each append was heard of; None while one wasn't. A message is known by its id, else by
+    its file and time.
+    """
     took = []
     for id, message, begin, end in written:
-        at = next((when for what, when in heard if what == message or (what == id and when >= begin)), None)
+        at = next(
+            (when for what, when in heard if what == message or (what == id and when >= begin)),
+            None,
+        )
         if at is None:
             return None
         took.append(((at - begin) / 1e9, (at - end) / 1e9))
@@ -220,10 +245,12 @@ def _tell(report: Report, found: Found, made: corpus.Corpus) -> None:
     )
     report.tables.append(
         Table(
-            f"From an append to the event in another process, in a store of {made.conversations:,} conversations",
+            "From an append to the event in another process, in a store of "
+            f"{made.conversations:,} conversations",
             columns,
             rows,
-            "In blocks that take turns. watchfiles tells the file and no more; Store.watch tells which message.",
+            "In blocks that take turns. watchfiles tells the file and no more; Store.watch tells "
+            "which message.",
         )
     )
     for name, (bar_s, _) in _BARS.items():
@@ -235,7 +262,8 @@ def _tell(report: Report, found: Found, made: corpus.Corpus) -> None:
                 f"median under {bar_s * 1000:g} ms while someone waits",
                 f"{micro(us.median)} ({case}), the append included",
                 us.median < bar_s,
-                "the append, two milliseconds for what comes with it, and bringing the index up to date",
+                "the append, two milliseconds for what comes with it, and bringing the index up "
+                "to date",
             )
         )
     report.data["watch"] = {
@@ -248,7 +276,9 @@ def _tell(report: Report, found: Found, made: corpus.Corpus) -> None:
 
 
 def _write(root: str, asked: Any) -> list[tuple[str, str, int, int]]:
-    """Run in a process of its own: append now and then; for each conversation, message, and when it began and ended."""
+    """Run in a process of its own: append now and then; for each conversation, message, and when it
+    began and ended.
+    """
     ids, (shortest, longest), count, seed = asked
     draw, text, done = random.Random(seed), texts()[0], []
     with Store.open(root) as store:

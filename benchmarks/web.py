@@ -1,8 +1,9 @@
-"""The page: how soon it is there, what it loads, how soon it shows what another process wrote, and its cost when idle.
+"""The page: how soon it is there, what it loads, how soon it shows what another process wrote, and
+its cost when idle.
 
-What must stay true: the page is `capsule web` in a process of its own, and beside it stands a bare Starlette page in
-another one; whatever a person sees is timed inside a real browser, by its own clock, and a writer is a process of its
-own that reads the clock of the system, as the browser does.
+What must stay true: the page is `capsule web` in a process of its own, and beside it stands a bare
+Starlette page in another one; whatever a person sees is timed inside a real browser, by its own
+clock, and a writer is a process of its own that reads the clock of the system, as the browser does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ import httpx2
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks import corpus
-from benchmarks.browsing import LOADED, PAINTED, WATCH_HITS, WATCH_TEXTS, evaluated, launched, opened
+from benchmarks.browsing import (
+    LOADED,
+    PAINTED,
+    WATCH_HITS,
+    WATCH_TEXTS,
+    evaluated,
+    launched,
+    opened,
+)
 from benchmarks.environment import usual
 from benchmarks.fixtures import write_capsule
 from benchmarks.harness import Contestant, Samples, interleave
@@ -36,7 +45,15 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _OURS, _BARE = "capsule web", "a bare Starlette page"
-_LIST_S, _LIST_RATIO, _LOADED, _PAINT_S, _HEARD_S, _SEARCH_S, _IDLE = 0.1, 8.0, 150_000, 0.3, 0.05, 0.06, 0.05
+_LIST_S, _LIST_RATIO, _LOADED, _PAINT_S, _HEARD_S, _SEARCH_S, _IDLE = (
+    0.1,
+    8.0,
+    150_000,
+    0.3,
+    0.05,
+    0.06,
+    0.05,
+)
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capsule web / it")
 _TABS, _IDLE_S, _SETTLE_S = 200, 20, 60
 
@@ -57,7 +74,9 @@ def run(bench: Bench) -> Report:
     Store.init(root)
     messages = bench.rounds(100_000, 5_000, 500)
     write_capsule(root, "large", messages=messages, type="chat")
-    write_capsule(root, "small", messages=20, type="chat")  # For many tabs: most of a tab's cost is its text.
+    write_capsule(
+        root, "small", messages=20, type="chat"
+    )  # For many tabs: most of a tab's cost is its text.
     with _served(root, bench) as served, _bare() as bare, launched(report) as browser:
         if browser is not None:
             _paint(bench, report, browser, served, bare, messages)
@@ -67,7 +86,7 @@ def run(bench: Bench) -> Report:
     return report
 
 
-# -- What serves, and what looks ---------------------------------------------------------------------------------------
+# -- What serves, and what looks -------------------------------------------------------------------
 
 
 @contextmanager
@@ -95,15 +114,21 @@ def _process(module: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=here, env=usual())
 
 
-# -- The measurements --------------------------------------------------------------------------------------------------
+# -- The measurements ------------------------------------------------------------------------------
 
 
-def _tell(report: Report, key: str, title: str, what: str, samples: dict[str, Samples], note: str = "") -> None:
-    report.tables.append(Table(title, _COLUMNS, sample_rows(what, samples.values(), samples[_OURS]), note))
+def _tell(
+    report: Report, key: str, title: str, what: str, samples: dict[str, Samples], note: str = ""
+) -> None:
+    report.tables.append(
+        Table(title, _COLUMNS, sample_rows(what, samples.values(), samples[_OURS]), note)
+    )
     report.data[key] = {name: one.as_json() for name, one in samples.items()}
 
 
-def _first_page(bench: Bench, report: Report, made: corpus.Corpus, served: Served, bare: str) -> None:
+def _first_page(
+    bench: Bench, report: Report, made: corpus.Corpus, served: Served, bare: str
+) -> None:
     with httpx2.Client(base_url=bare) as client:
         contestants = [
             Contestant(_OURS, lambda: served.client.get("/").raise_for_status()),
@@ -132,7 +157,9 @@ def _loaded(report: Report, browser: Browser, served: Served) -> None:
     context.close()
     total = sum(size for _, size in parts)
     rows = [(path, f"{size:,}") for path, size in sorted(parts, key=lambda part: -part[1])]
-    report.tables.append(Table("What a first page loads, in bytes, with headers", ("what", "bytes"), rows))
+    report.tables.append(
+        Table("What a first page loads, in bytes, with headers", ("what", "bytes"), rows)
+    )
     report.bars.append(
         Bar(
             "all that a first page loads",
@@ -145,7 +172,9 @@ def _loaded(report: Report, browser: Browser, served: Served) -> None:
     report.data["loaded"] = dict(parts)
 
 
-def _paint(bench: Bench, report: Report, browser: Browser, served: Served, bare: str, messages: int) -> None:
+def _paint(
+    bench: Bench, report: Report, browser: Browser, served: Served, bare: str, messages: int
+) -> None:
     def painted(name: str) -> float:
         context = browser.new_context()  # With nothing in its cache.
         context.add_cookies(served.cookies())  # type: ignore[arg-type]
@@ -160,7 +189,9 @@ def _paint(bench: Bench, report: Report, browser: Browser, served: Served, bare:
         for name in draw.sample([*samples], 2):
             samples[name].seconds.append(painted(name))
     us, what = samples[_OURS], f"a conversation of {messages:,} messages"
-    _tell(report, "paint", "From the request to the first paint, with an empty cache", what, samples)
+    _tell(
+        report, "paint", "From the request to the first paint, with an empty cache", what, samples
+    )
     report.bars.append(
         Bar(
             f"first paint of {what}",
@@ -190,11 +221,14 @@ def _appended(bench: Bench, report: Report, browser: Browser, served: Served, ba
     samples = {}
     for name, page in pages.items():
         seen: dict[str, float] = evaluated(page, f"() => __until('mark-{count}-')")
-        samples[name] = Samples(name, [seen[mark] / 1000 - moment for mark, moment in begun[name].items()])
+        samples[name] = Samples(
+            name, [seen[mark] / 1000 - moment for mark, moment in begun[name].items()]
+        )
     context.close()
     us = samples[_OURS]
     note = (
-        "A writer takes turns, after 30 to 130 ms: it appends, or posts to the bare page, which sends on from memory."
+        "A writer takes turns, after 30 to 130 ms: it appends, or posts to the bare page, "
+        "which sends on from memory."
     )
     title = "From before an append in another process until the text is in the page"
     _tell(report, "appended", title, "one tab", samples, note)
@@ -204,12 +238,15 @@ def _appended(bench: Bench, report: Report, browser: Browser, served: Served, ba
             f"median under {_HEARD_S * 1000:.0f} ms",
             f"{micro(us.median)}, {times(us.median / samples[_BARE].median)} of a bare page",
             us.median < _HEARD_S,
-            "the append with its sync, the notice, the index, the event, and the page's question for the message",
+            "the append with its sync, the notice, the index, the event, and the page's question "
+            "for the message",
         )
     )
 
 
-def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus, served: Served) -> None:
+def _search(
+    bench: Bench, report: Report, browser: Browser, made: corpus.Corpus, served: Served
+) -> None:
     words, _ = corpus._words()
     queries, draw = itertools.cycle(words[200:300]), random.Random(3)
     context = browser.new_context()
@@ -250,7 +287,9 @@ def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus,
 
 
 def _idle(bench: Bench, report: Report, served: Served, bare: str) -> None:
-    """In a fresh browser each, a minute after the last tab was opened: until then it tidies up what it loaded."""
+    """In a fresh browser each, a minute after the last tab was opened: until then it tidies up what
+    it loaded.
+    """
     count, seconds = bench.rounds(_TABS, 20, 3), bench.rounds(_IDLE_S, 5, 1)
     settle, shares = bench.rounds(_SETTLE_S, 10, 1), dict[str, tuple[float, float]]()
     still = f"{bare}/still"
@@ -273,7 +312,10 @@ def _idle(bench: Bench, report: Report, served: Served, bare: str) -> None:
         (f"{count} tabs of {_BARE} without script", f"{bare_total:.2%}", ""),
     ]
     title = f"Idle for {seconds} s, {settle} s after the last tab was opened: shares of a processor"
-    note = "The browser and the server, without the program that drives the browser, which a person does not have."
+    note = (
+        "The browser and the server, without the program that drives the browser, which a "
+        "person does not have."
+    )
     report.tables.append(Table(title, ("what", "all", "capsule web"), rows, note))
     report.bars.append(
         Bar(
@@ -298,10 +340,15 @@ def _shares(served: Served, seconds: int) -> tuple[float, float]:
 
 
 def _times(served: Served) -> dict[int, float]:
-    """The processor times of the server and of what the driver of the browser started, in seconds."""
+    """The processor times of the server and of what the driver of the browser started,
+    in seconds.
+    """
     found = {}
     drivers = [one for one in psutil.Process().children() if "run-driver" in one.cmdline()]
-    for process in [psutil.Process(served.process.pid), *(each for one in drivers for each in one.children(True))]:
+    for process in [
+        psutil.Process(served.process.pid),
+        *(each for one in drivers for each in one.children(True)),
+    ]:
         try:
             used = process.cpu_times()
         except psutil.NoSuchProcess:
@@ -310,11 +357,13 @@ def _times(served: Served) -> dict[int, float]:
     return found
 
 
-# -- The writer --------------------------------------------------------------------------------------------------------
+# -- The writer ------------------------------------------------------------------------------------
 
 
 def _write(root: str, bare: str, count: int) -> None:
-    """Run in a process of its own: append marked texts, and post others to the bare page; when each was begun."""
+    """Run in a process of its own: append marked texts, and post others to the bare page; when each
+    was begun.
+    """
     draw = random.Random(1)
     with Store.open(root, keep_locks=False) as store, httpx2.Client(base_url=bare) as client:
         send: dict[str, Callable[[str], Any]] = {

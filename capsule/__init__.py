@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: The public names, by module. A module is imported on first use: the validation library alone takes 50 ms to import.
+#: The public names, by module. A module is imported on first use: the validation library alone
+#: takes 50 ms to import.
 _MODULES = {
     "capsule.engines.changes": "Change Changes",
     "capsule.engines.queries": "Facets Filter Found Hit Listed Stats",

@@ -1,8 +1,10 @@
-"""The connections of an HTTP server that strangers can reach: how many at once, and how long a request may take.
+"""The connections of an HTTP server that strangers can reach: how many at once, and how long a
+request may take.
 
-What must stay true: a stranger keeps nobody out, neither by opening many connections nor by sending half of a request.
-A connection counts as a stranger's until the server calls `trust`; when there are too many strangers, the oldest one's
-connection is closed. Over TLS this begins after the handshake.
+What must stay true: a stranger keeps nobody out, neither by opening many connections nor by sending
+half of a request. A connection counts as a stranger's until the server calls `trust`; when there
+are too many strangers, the oldest one's connection is closed. Over TLS this begins after the
+handshake.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Connections:
     Args:
         most: Connections at once, of whomever. Requests beyond are answered with 503.
         strangers: Connections of strangers at once.
-        of_one: Of these, those of one address. It is more than clients open at once, as each begins as a stranger.
+        of_one: Of these, those of one address. It is more than clients open at once, as each begins
+            as a stranger.
     """
 
     def __init__(self, most: int, strangers: int, of_one: int) -> None:
@@ -61,7 +64,9 @@ class Connections:
 
 
 class _Connection(H11Protocol):
-    """One connection. uvicorn itself does not limit the time in which the head of a request comes."""
+    """One connection. uvicorn itself does not limit the time in which the head of a
+    request comes.
+    """
 
     def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -75,7 +80,8 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # What comes after an answer is the beginning of the next request, or the rest of one that was refused.
+        # What comes after an answer is the beginning of the next request, or the rest of one that
+        # was refused.
         if self.cycle is not None and self.cycle.response_complete and not self._is_limited:
             self._limit_head()
 

@@ -11,9 +11,9 @@
     +-- StoreBusy          8     the wait for a document's mutex timed out
     +-- GitFailed          9     git failed, or a person has to decide
 
-What must stay true: each class below the root has its own exit code, has fields for programs, and can be pickled. Its
-message says which operation failed, and on which id or path. The next step is data, a `Remedy`: each door words it as
-a command or as a tool call.
+What must stay true: each class below the root has its own exit code, has fields for programs, and
+can be pickled. Its message says which operation failed, and on which id or path. The next step is
+data, a `Remedy`: each door words it as a command or as a tool call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Action = Literal[
     "trash",  # List the trash.
     "webhook",  # Make a webhook of the name.
     "copy",  # Copy the store into one of files.
-    "update",  # Update Capsule, or delete the derived files after the newer version has flushed the store.
+    # Update Capsule, or delete the derived files after the newer version has flushed the store.
+    "update",
     "migrate",  # Bring the tables of the store to this version.
     "repair",  # Examine and repair the store.
     "conflicts",  # List the conflicts of merges.
@@ -88,7 +89,9 @@ class CapsuleError(Exception):
         return (_revive, (type(self), self.message, self.remedy, self.fields))
 
 
-def _revive(kind: type[CapsuleError], message: str, remedy: Remedy | None, fields: dict[str, Any]) -> CapsuleError:
+def _revive(
+    kind: type[CapsuleError], message: str, remedy: Remedy | None, fields: dict[str, Any]
+) -> CapsuleError:
     return kind(message, remedy=remedy, **fields)
 
 

@@ -1,4 +1,6 @@
-"""What a forked child of this process does first: it shares no thread, no lock and no descriptor with its parent."""
+"""What a forked child of this process does first: it shares no thread, no lock and no descriptor
+with its parent.
+"""
 
 from __future__ import annotations
 

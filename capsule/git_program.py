@@ -1,8 +1,9 @@
 """Running the `git` program: the one place that starts it.
 
-What must stay true: unless a person commits or exchanges with a remote (`trusting`), git runs nothing that a repository
-names, and reaches no network: the repository may have come out of an archive. Git's answers are read in its machine
-formats only, byte for byte; when git fails, the error has git's own words; and nothing here knows a conversation.
+What must stay true: unless a person commits or exchanges with a remote (`trusting`), git runs
+nothing that a repository names, and reaches no network: the repository may have come out of an
+archive. Git's answers are read in its machine formats only, byte for byte; when git fails, the
+error has git's own words; and nothing here knows a conversation.
 """
 
 from __future__ import annotations
@@ -16,24 +17,36 @@ from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-#: For every call: paths as they are, a history that doesn't depend on a person's settings, and no program that pages,
-#: watches files or checks signatures.
+#: For every call: paths as they are, a history that doesn't depend on a person's settings, and no
+#: program that pages, watches files or checks signatures.
 _ALWAYS = (
     "--no-pager",
-    *("-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "core.fsmonitor=false"),
+    *(
+        "-c",
+        "core.quotePath=false",
+        "-c",
+        "advice.detachedHead=false",
+        "-c",
+        "core.fsmonitor=false",
+    ),
     *("-c", "log.showSignature=false", "-c", "log.showRoot=true", "-c", "log.follow=false"),
 )
 #: Hooks are looked for where there are none.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-#: No object is fetched that a partial clone lacks, nobody is asked for a password, and a command that only reads writes
-#: no index.
-_READS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+#: No object is fetched that a partial clone lacks, nobody is asked for a password, and a command
+#: that only reads writes no index.
+_READS = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
 #: The transports that git allows by itself, whatever a repository allows.
 _PROTOCOLS = "file:git:http:https:ssh"
 #: The settings of a filter, and the values that turn it off.
 _FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
-#: The variables by which git names its repository to hooks and drivers: `git rev-parse --local-env-vars` (git 2.39).
-#: The settings of `git -c` (GIT_CONFIG_*) are the caller's.
+#: The variables by which git names its repository to hooks and drivers: `git rev-parse
+#: --local-env-vars` (git 2.39). The settings of `git -c` (GIT_CONFIG_*) are the caller's.
 _OF_HOOKS = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|DIR|GRAFT_FILE|IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|"
     "NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|PREFIX|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE)"
@@ -41,7 +54,9 @@ _OF_HOOKS = re.compile(
 
 
 def outside_hooks() -> dict[str, str]:
-    """This process's environment without what a hook's git put there, and with git's messages in English."""
+    """This process's environment without what a hook's git put there, and with git's messages in
+    English.
+    """
     kept = {name: value for name, value in os.environ.items() if not _OF_HOOKS.fullmatch(name)}
     return {**kept, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
@@ -83,7 +98,8 @@ class Git:
         directory: Where it runs.
         config: Settings that overrule all others.
         variables: Variables of its environment besides `outside_hooks`.
-        trusting: Whether hooks may run, and remotes be reached: for what a person commits or exchanges.
+        trusting: Whether hooks may run, and remotes be reached: for what a person commits or
+            exchanges.
     """
 
     directory: str
@@ -92,7 +108,9 @@ class Git:
     trusting: bool = False
 
     def start(self, *arguments: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        """Start a command, with pipes to its streams; `errors` is its standard error. Raises Refused without git."""
+        """Start a command, with pipes to its streams; `errors` is its standard error. Raises
+        Refused without git.
+        """
         config = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
         hooks = () if self.trusting else _NO_HOOKS
         env = {**outside_hooks(), **self.variables}
@@ -100,9 +118,13 @@ class Git:
         pipe = subprocess.PIPE
         command = ["git", *_ALWAYS, *hooks, *config, *arguments]
         try:
-            return subprocess.Popen(command, cwd=self.directory, env=env, stdin=pipe, stdout=pipe, stderr=errors)
+            return subprocess.Popen(
+                command, cwd=self.directory, env=env, stdin=pipe, stdout=pipe, stderr=errors
+            )
         except FileNotFoundError as error:
-            raise Refused("there is no program git here; install it, and try again", path=self.directory) from error
+            raise Refused(
+                "there is no program git here; install it, and try again", path=self.directory
+            ) from error
 
     def run(
         self,
@@ -129,35 +151,52 @@ class Git:
                 out, err = process.communicate(input, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                late = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was killed"
+                late = (
+                    f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} "
+                    "seconds, and was killed"
+                )
                 raise GitFailed(late, command=list(arguments), words="") from error
             except BaseException:
                 process.kill()
                 raise
         answer = Answer(process.returncode, out, err)
         if answer.code not in fine:
-            reason = f"git {arguments[0]} failed in {self.directory}: {answer.words or f'exit code {answer.code}'}"
+            reason = (
+                f"git {arguments[0]} failed in {self.directory}: "
+                f"{answer.words or f'exit code {answer.code}'}"
+            )
             raise GitFailed(reason, command=list(arguments), words=answer.words)
         return answer
 
     def head(self) -> str | None:
         """The commit that HEAD names; None before the first one."""
-        return self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", fine=(0, 1, 128)).text or None
+        return (
+            self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", fine=(0, 1, 128)).text
+            or None
+        )
 
     def with_config(self, config: Mapping[str, str]) -> Git:
         """Git with these settings besides."""
         return replace(self, config={**self.config, **config})
 
     def without_filters(self) -> Git:
-        """Git without any filter, for commands that read files of a working tree which others have configured.
+        """Git without any filter, for commands that read files of a working tree which others have
+        configured.
 
         Raises:
             GitFailed: The configuration can't be read.
             Refused: A filter has a name that can't be turned off.
         """
-        names = self.run("config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)).fields
+        names = self.run(
+            "config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)
+        ).fields
         drivers = {name.rpartition(".")[0] for name in names}
         for driver in drivers:
             if "=" in driver:
-                raise Refused(f"git's configuration has {driver!r}, which can't be turned off", path=self.directory)
-        return self.with_config({f"{driver}.{name}": off for driver in drivers for name, off in _FILTER.items()})
+                raise Refused(
+                    f"git's configuration has {driver!r}, which can't be turned off",
+                    path=self.directory,
+                )
+        return self.with_config(
+            {f"{driver}.{name}": off for driver in drivers for name, off in _FILTER.items()}
+        )

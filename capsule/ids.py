@@ -17,7 +17,9 @@ from capsule.forks import call_in_child
 
 _MAX_BYTES = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{_MAX_BYTES - 1}}}")
-_NO_PATH = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # Those between stand for bytes that are no UTF-8.
+_NO_PATH = re.compile(
+    "[\0\ud800-\udc7f\udd00-\udfff]"
+)  # Those between stand for bytes that are no UTF-8.
 _FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
 _MAX_FILE_NAME_BYTES = 200
 
@@ -43,25 +45,32 @@ def check_id(text: str) -> str:
     if _ID.fullmatch(text) is None:  # Not by `is_id`: each path to a document is made with this.
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
-            f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, digits and "
+            f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, "
+            "digits and "
             f". _ @ -, and has at most {_MAX_BYTES} bytes"
         )
     return text
 
 
 def check_file_name(text: str) -> str:
-    """`text`, if a file in a folder of the store may be called so: a name and no path, of at most 200 bytes, which
-    begins with no dot. Raises InvalidInput."""
-    if _FILE_NAME.fullmatch(text) is None or len(text.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES:
+    """`text`, if a file in a folder of the store may be called so: a name and no path, of at most
+    200 bytes, which begins with no dot. Raises InvalidInput."""
+    if (
+        _FILE_NAME.fullmatch(text) is None
+        or len(text.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES
+    ):
         raise InvalidInput(
-            f"{text[:60]!r} is no name of a file: it has no slash and no control character, begins with no dot, "
+            f"{text[:60]!r} is no name of a file: it has no slash and no control character, "
+            "begins with no dot, "
             f"and has at most {_MAX_FILE_NAME_BYTES} bytes"
         )
     return text
 
 
 def slug(text: str) -> str:
-    """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing is left."""
+    """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing
+    is left.
+    """
     if not text.isascii():
         from anyascii import anyascii  # A table of all scripts.
 
@@ -70,7 +79,8 @@ def slug(text: str) -> str:
 
 
 def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
-    """The id for a folder that is made of its name, and the one that no other folder has: with a suffix of its path.
+    """The id for a folder that is made of its name, and the one that no other folder has: with a
+    suffix of its path.
 
     Args:
         path: The folder.
@@ -80,7 +90,9 @@ def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
     Raises InvalidInput: No folder has this path.
     """
     if _NO_PATH.search(path):
-        raise InvalidInput(f"{path[:200]!r} is no path of a folder: it has a zero, or half a character")
+        raise InvalidInput(
+            f"{path[:200]!r} is no path of a folder: it has a zero, or half a character"
+        )
     from hashlib import sha256  # OpenSSL with it, which only a new name needs.
 
     suffix = sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:6]
@@ -89,7 +101,9 @@ def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
 
 
 def new_id() -> str:
-    """A new id of a conversation or an instance: a UUIDv4, so that its first characters are unique."""
+    """A new id of a conversation or an instance: a UUIDv4, so that its first characters
+    are unique.
+    """
     return str(uuid.uuid4())
 
 
@@ -107,7 +121,9 @@ class _MessageIds:
         self._random = b""
 
     def new(self, ms: int | None = None) -> str:
-        """An id of a time in milliseconds since 1970, or of this moment; later than the one before in any case."""
+        """An id of a time in milliseconds since 1970, or of this moment; later than the one before
+        in any case.
+        """
         if ms is None:
             ms = time.time_ns() // 1_000_000
         with self._guard:
@@ -126,7 +142,8 @@ class _MessageIds:
 
 
 _message_ids = _MessageIds()
-# A forked child must not make the same ids, nor find the guard held by a thread that it doesn't have.
+# A forked child must not make the same ids, nor find the guard held by a thread that it doesn't
+# have.
 call_in_child(_message_ids, _MessageIds.__init__)
 
 
@@ -135,11 +152,15 @@ new_message_id = _message_ids.new
 
 
 def message_ids_at(times_ms: Iterable[int]) -> list[str]:
-    """New message ids for messages of these times (milliseconds since 1970), which sort in this order."""
+    """New message ids for messages of these times (milliseconds since 1970), which sort in this
+    order.
+    """
     return list(map(_MessageIds().new, times_ms))
 
 
-def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:
+def message_id_for(
+    conversation: str, position: int, role: str, timestamp: str, content: str
+) -> str:
     """The id for a message without one: the same in every clone of the conversation.
 
     Args:
@@ -153,7 +174,8 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
 
 
 def version_id_for(conversation: str, message: str, digest: str) -> str:
-    """The id for the other version of a message that two clones edited differently: the same in both.
+    """The id for the other version of a message that two clones edited differently: the same in
+    both.
 
     Args:
         conversation: The conversation's id.
@@ -164,7 +186,9 @@ def version_id_for(conversation: str, message: str, digest: str) -> str:
 
 
 def keyed_message_id(conversation: str, key: str) -> str:
-    """The id of the message that is appended to a conversation under an idempotency key: always the same."""
+    """The id of the message that is appended to a conversation under an idempotency key: always the
+    same.
+    """
     return uuid5(_KEYS, conversation, key)
 
 
@@ -190,7 +214,9 @@ def imported_conversation_id(format: str, source: str) -> str:
 
 
 def imported_message_id(conversation: str, source: str) -> str:
-    """The id of the message of a conversation that has this id in another program: the same in every store."""
+    """The id of the message of a conversation that has this id in another program: the same in
+    every store.
+    """
     return uuid5(_SOURCES, conversation, source, "")  # No other name has two of them.
 
 
@@ -198,7 +224,9 @@ def uuid5(namespace: bytes, *names: str) -> str:
     """As `uuid.uuid5`, in a tenth of the time: an import makes many."""
     from hashlib import sha1
 
-    text = sha1(namespace + "\0".join(names).encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+    text = sha1(
+        namespace + "\0".join(names).encode("utf-8", "surrogatepass"), usedforsecurity=False
+    ).hexdigest()
     variant = "89ab"[int(text[16], 16) & 3]
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}"
 

@@ -1,7 +1,8 @@
 """Finding a store, as git finds its repository, and making one.
 
-What must stay true: a store is a directory with a `capsule.toml`. No existing file is ever overwritten. This is the
-only module below the doors that reads the environment, so that every door finds the same store.
+What must stay true: a store is a directory with a `capsule.toml`. No existing file is ever
+overwritten. This is the only module below the doors that reads the environment, so that every door
+finds the same store.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _WORDS: Final[dict[Reason, str]] = {
     "option": "named with --store",
     "environment": "named by CAPSULE_STORE",
     "above": f"the nearest directory upwards with a {settings.FILE_NAME}",
-    "own": f"your own store, since none was named and no directory upwards has a {settings.FILE_NAME}",
+    "own": "your own store, since none was named and no directory upwards has a "
+    f"{settings.FILE_NAME}",
 }
 
 
@@ -36,7 +38,9 @@ _given: dict[str, str] = {}
 
 
 class Location(NamedTuple):
-    """The directory of the store to use, or its address in a database without a password; and why it is this one."""
+    """The directory of the store to use, or its address in a database without a password; and why
+    it is this one.
+    """
 
     root: str
     reason: Reason
@@ -50,7 +54,8 @@ class Location(NamedTuple):
 def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Settings, Engine]:
     """The place of the store to use, as `find_store` finds it, its settings, and its engine.
 
-    Raises NotFound, InvalidInput, InvalidDocument, Refused; StorageFailed: its database can't be reached.
+    Raises NotFound, InvalidInput, InvalidDocument, Refused; StorageFailed: its database can't be
+    reached.
     """
     if (url := named(path)) is not None:
         import platformdirs
@@ -73,7 +78,9 @@ def named(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def hide_password() -> None:
-    """Take the password out of `CAPSULE_STORE`, so that no child has it. This process goes on with it."""
+    """Take the password out of `CAPSULE_STORE`, so that no child has it. This process goes on with
+    it.
+    """
     with suppress(InvalidInput):
         if opening.is_address(url := os.environ.get("CAPSULE_STORE", "")):
             os.environ["CAPSULE_STORE"] = shown = opening.shown(url)
@@ -81,7 +88,8 @@ def hide_password() -> None:
 
 
 def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:
-    """The directory of the store to use, as `locate_store` finds it; the user's own is made if need be and `is_made`.
+    """The directory of the store to use, as `locate_store` finds it; the user's own is made if need
+    be and `is_made`.
 
     Raises NotFound, Refused.
     """
@@ -92,8 +100,8 @@ def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> 
 
 
 def locate_store(path: str | os.PathLike[str] | None) -> Location:
-    """The store to use: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a `capsule.toml`, else
-    the user's own store, which need not exist. Nothing is made.
+    """The store to use: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
+    `capsule.toml`, else the user's own store, which need not exist. Nothing is made.
 
     Raises:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
@@ -132,8 +140,8 @@ def locate_store(path: str | os.PathLike[str] | None) -> Location:
 
 
 def _ensure_trusted(root: str) -> None:
-    """Raise Refused if a store that the user did not name belongs to another user, as git does: its settings and
-    conversations would be taken for the user's own."""
+    """Raise Refused if a store that the user did not name belongs to another user, as git does: its
+    settings and conversations would be taken for the user's own."""
     if not hasattr(os, "geteuid"):
         return
     me = os.geteuid()
@@ -143,14 +151,16 @@ def _ensure_trusted(root: str) -> None:
         owner = os.stat(path).st_uid
         if owner not in trusted:
             raise Refused(
-                f"{path} belongs to another user (uid {owner}), so the store there is used only when it is named: "
+                f"{path} belongs to another user (uid {owner}), so the store there is used only "
+                "when it is named: "
                 f"--store {root}, or CAPSULE_STORE={root}",
                 path=path,
             )
 
 
 def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
-    """Make a store of `directory`, or in the database with this address. Existing files stay as they are.
+    """Make a store of `directory`, or in the database with this address. Existing files stay as
+    they are.
 
     Returns:
         The paths that were made; of a database its address without a password.

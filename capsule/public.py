@@ -1,6 +1,8 @@
-"""The `Store` that users of the library open: the core's, and a typed line for each object of a room.
+"""The `Store` that users of the library open: the core's, and a typed line for each object of a
+room.
 
-What must stay true: nothing below imports this module, not even for types, so that the core works without a room.
+What must stay true: nothing below imports this module, not even for types, so that the core works
+without a room.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 class Store(CoreStore):
     """An open store: one instance, which several threads may use.
 
-    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
-    of `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
+    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until
+    `locks.release`, the end of `with store.locks.take(id)`, or `close`; conversations of other
+    types have many writers.
 
     Attributes:
         root: The store's directory.

@@ -1,8 +1,10 @@
-"""The settings of a store, and what is declared of channels, agents and links, as `capsule.toml` gives them.
+"""The settings of a store, and what is declared of channels, agents and links, as `capsule.toml`
+gives them.
 
-What must stay true: an empty `capsule.toml` means the defaults below. An invalid value is an error that names the file
-and the setting, never a silent default. An unknown setting is only a warning, with its line and the most similar
-setting, so that an older Capsule opens a newer store. What is declared takes no effect here.
+What must stay true: an empty `capsule.toml` means the defaults below. An invalid value is an error
+that names the file and the setting, never a silent default. An unknown setting is only a warning,
+with its line and the most similar setting, so that an older Capsule opens a newer store. What is
+declared takes no effect here.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def seconds(text: str) -> float:
     """
     match = re.fullmatch(_DURATION, text.strip())
     if match is None:
-        raise InvalidInput(f"{text!r} is no duration: write a number and ms, s, m, h, d or w, such as 30m")
+        raise InvalidInput(
+            f"{text!r} is no duration: write a number and ms, s, m, h, d or w, such as 30m"
+        )
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -112,7 +116,9 @@ def _duration(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """`value`, if it is true or false; else InvalidInput is raised, as by each check of a value here."""
+    """`value`, if it is true or false; else InvalidInput is raised, as by each check of a value
+    here.
+    """
     if isinstance(value, bool):
         return value
     raise InvalidInput(f"{_shown(value)} is neither true nor false")
@@ -138,7 +144,9 @@ def text(value: Any) -> str:
 
 def names(value: Any) -> tuple[str, ...]:
     """`value`, if it is a list of names."""
-    if isinstance(value, list) and all(isinstance(name, str) and name and "\0" not in name for name in value):
+    if isinstance(value, list) and all(
+        isinstance(name, str) and name and "\0" not in name for name in value
+    ):
         return tuple(value)
     raise InvalidInput(f"{_shown(value)} is no list of names")
 
@@ -203,7 +211,9 @@ def parse(data: bytes, path: str) -> Settings:
     Raises:
         InvalidDocument: It is no TOML, or a setting has a value that can't be accepted.
     """
-    if data == TEMPLATE.encode():  # Nearly every store has it, and `tomllib` takes longer than an append to import.
+    if (
+        data == TEMPLATE.encode()
+    ):  # Nearly every store has it, and `tomllib` takes longer than an append to import.
         return Settings()
     import tomllib
 
@@ -215,7 +225,9 @@ def parse(data: bytes, path: str) -> Settings:
     except ValueError as error:  # Also a number that has too many digits.
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (0, 0)
-        raise InvalidDocument.of([Problem(path, line, column, "", f"is no TOML: {error}")]) from error
+        raise InvalidDocument.of(
+            [Problem(path, line, column, "", f"is no TOML: {error}")]
+        ) from error
     values: dict[str, Any] = {}
     unknown = []
     for keys, value in leaves:
@@ -225,7 +237,9 @@ def parse(data: bytes, path: str) -> Settings:
             try:
                 _put(values, (attribute,) if attribute else keys, check(value))
             except InvalidInput as error:
-                raise InvalidDocument.of([Problem(path, *_place(keys, data), ".".join(keys), str(error))]) from error
+                raise InvalidDocument.of(
+                    [Problem(path, *_place(keys, data), ".".join(keys), str(error))]
+                ) from error
         elif value != {}:
             reason = f"is no setting that this version of Capsule knows{meant(name, _KNOWN)}"
             unknown.append(Problem(path, *_place(keys, data), ".".join(keys), reason))

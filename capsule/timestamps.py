@@ -1,7 +1,7 @@
 """Times as the format writes them: ISO 8601, UTC, milliseconds, always 24 characters.
 
-What must stay true: written timestamps compare as strings as they compare as times. Each has `WIDTH` characters, so
-that it can be overwritten in place.
+What must stay true: written timestamps compare as strings as they compare as times. Each has
+`WIDTH` characters, so that it can be overwritten in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ WIDTH = 24
 #: The time of a message of a source that knows no times.
 UNKNOWN = "1970-01-01T00:00:00.000Z"
 _CANONICAL = re.compile(
-    r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}Z", re.ASCII
+    r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}Z",
+    re.ASCII,
 )
 
 
@@ -38,7 +39,9 @@ def later_than(stamp: str) -> str:
     if is_canonical(stamp) and stamp[20:23] != "999":
         return f"{stamp[:20]}{int(stamp[20:23]) + 1:03d}Z"
     try:
-        return canonical((parse(stamp) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"))
+        return canonical(
+            (parse(stamp) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
+        )
     except OverflowError:
         return stamp
 
@@ -85,7 +88,13 @@ def parse(text: str) -> datetime:
         return moment
     try:
         zone = moment.tzinfo
-        return moment if zone is UTC else moment.replace(tzinfo=UTC) if zone is None else moment.astimezone(UTC)
+        return (
+            moment
+            if zone is UTC
+            else moment.replace(tzinfo=UTC)
+            if zone is None
+            else moment.astimezone(UTC)
+        )
     except OverflowError as error:
         raise ValueError(f"{text!r} lies outside the years 1 to 9999") from error
 
@@ -102,7 +111,9 @@ def canonical(text: str) -> str:
 
 
 def seconds_between(earlier: str, later: str) -> float:
-    """Seconds from one ISO 8601 time to another. Raises ValueError if `earlier` or `later` is no such time."""
+    """Seconds from one ISO 8601 time to another. Raises ValueError if `earlier` or `later` is no
+    such time.
+    """
     return (parse(later) - parse(earlier)).total_seconds()
 
 

@@ -1,6 +1,7 @@
 """The versions of Capsule and of what it runs on, for a bug report.
 
-What must stay true: no library is imported to tell its version, and nothing here names a machine, a user or a path.
+What must stay true: no library is imported to tell its version, and nothing here names a machine, a
+user or a path.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def versions() -> dict[str, Any]:
     return {
         "version": capsule.__version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "platform": {"os": platform.system(), "release": platform.release(), "machine": platform.machine()},
+        "platform": {
+            "os": platform.system(),
+            "release": platform.release(),
+            "machine": platform.machine(),
+        },
         "libraries": {name: _library(name) for name in LIBRARIES},
         "sqlite": sqlite3.sqlite_version,
         "git": _git(),
@@ -43,6 +48,10 @@ def _git() -> str | None:
     from capsule.git_program import Git
 
     try:
-        return Git(os.path.abspath(os.sep)).run("version", timeout_s=_GIT_S).text.removeprefix("git version ")
+        return (
+            Git(os.path.abspath(os.sep))
+            .run("version", timeout_s=_GIT_S)
+            .text.removeprefix("git version ")
+        )
     except (GitFailed, Refused):
         return None

@@ -1,7 +1,9 @@
-"""Makes docs/api/: what a program can call, from the signatures and docstrings of the package, by griffe.
+"""Makes docs/api/: what a program can call, from the signatures and docstrings of the package, by
+griffe.
 
-What must stay true: nothing is listed by hand but the page where it stands. A method that is added to `Store`, or to an
-object that it offers, is there at the next `make docs`, and so is each type of Capsule that a signature names.
+What must stay true: nothing is listed by hand but the page where it stands. A method that is added
+to `Store`, or to an object that it offers, is there at the next `make docs`, and so is each type of
+Capsule that a signature names.
 """
 
 from __future__ import annotations
@@ -33,22 +35,34 @@ and to read what is new in files that changed.
 `store.inner`, `store.engine` and `store.questions` are for packages that extend Capsule, and may change.
 """
 
-#: The pages: a title, and what stands there: members of `Store`, and functions of modules. A member of `Store` that is
-#: on no page is on that of conversations, and the types stand behind.
+#: The pages: a title, and what stands there: members of `Store`, and functions of modules. A member
+#: of `Store` that is on no page is on that of conversations, and the types stand behind.
 _PAGES = {
     "index": (
         "The Python library",
-        "init open in_memory beside read_settings set_settings instance_id release flush close room",
+        (
+            "init open in_memory beside read_settings set_settings instance_id release flush close "
+            "room"
+        ),
     ),
     "conversations": ("Conversations", ""),
     "search-and-watch": (
         "Search and watch",
-        "list facets search stats ids heads resolve reindex changes watch wait_for_changes await_changes remember_own",
+        (
+            "list facets search stats ids heads resolve reindex changes watch wait_for_changes "
+            "await_changes remember_own"
+        ),
     ),
-    "messaging": ("Messages between agents", "agents projects channels groups messages notes configuration"),
+    "messaging": (
+        "Messages between agents",
+        "agents projects channels groups messages notes configuration",
+    ),
     "sessions": ("Sessions", "sessions"),
     "transfer": ("Import and export", "import_ export transfer.registry.formats"),
-    "context": ("Project context", "context context.capture.capture context.drift.check context.drift.diff"),
+    "context": (
+        "Project context",
+        "context context.capture.capture context.drift.check context.drift.diff",
+    ),
     "git": ("Conversations under git", "git.open conflicts incoming"),
     "models": ("The models of a conversation", ""),
     "errors": ("Errors", ""),
@@ -59,7 +73,8 @@ _TYPES = {name: name for name in ("messaging", "sessions", "transfer", "context"
 _TYPES |= {"public": "index", "store.store": "index", "format.models": "models", "": "values"}
 #: What packages that extend Capsule use of a store, and programs do not.
 _INSIDE = ("inner", "engine", "questions")
-#: The types whose fields the format describes, with their parts in `PARTS`. The types of these fields follow from them.
+#: The types whose fields the format describes, with their parts in `PARTS`. The types of these
+#: fields follow from them.
 _PARTS = {
     "capsule.format.models.Capsule": "",
     "capsule.format.documents.head.Head": "metadata",
@@ -75,7 +90,10 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 def pages() -> Iterator[tuple[str, str]]:
     """The name of each page's file, and its text."""
-    return ((f"{page}.md", "\n".join(parts).rstrip("\n") + "\n") for page, parts in _Reference().pages().items())
+    return (
+        (f"{page}.md", "\n".join(parts).rstrip("\n") + "\n")
+        for page, parts in _Reference().pages().items()
+    )
 
 
 class _Reference:
@@ -83,7 +101,11 @@ class _Reference:
 
     def __init__(self) -> None:
         self._package: Any = griffe.load("capsule", search_paths=[_ROOT], resolve_aliases=True)
-        self._members = {name: member for name, member in _public(self._package["public.Store"]) if name not in _INSIDE}
+        self._members = {
+            name: member
+            for name, member in _public(self._package["public.Store"])
+            if name not in _INSIDE
+        }
         #: The page of each member of `Store`, and of each function.
         self._home = dict.fromkeys(self._members, "conversations")
         self._home |= {name: page for page, (_, names) in _PAGES.items() for name in names.split()}
@@ -106,7 +128,9 @@ class _Reference:
                 pages[page] += self._type(paths[name])
             elif (member := self._members.get(name)) is None:
                 module, _, function = f"capsule.{name}".rpartition(".")
-                call = self._call(f"from {module} import {function}\n\n{function}", self._package[name])
+                call = self._call(
+                    f"from {module} import {function}\n\n{function}", self._package[name]
+                )
                 pages[page] += [f"## `capsule.{name}`\n", *call]
             elif _is_call(member):
                 call = f"{'Store' if 'classmethod' in member.labels else 'store'}.{name}"
@@ -125,26 +149,44 @@ class _Reference:
         if name := self._objects.get(path):
             return self._home[name], f"store.{name}"
         below = path.removeprefix("capsule.")
-        return next(page for start, page in _TYPES.items() if below.startswith(start)), below.rpartition(".")[2]
+        return next(
+            page for start, page in _TYPES.items() if below.startswith(start)
+        ), below.rpartition(".")[2]
 
     def _type(self, path: str) -> list[str]:
         """A class with its fields and methods, or another name of a type."""
         kind, heading = self._package[path.removeprefix("capsule.")], self._place(path)[1]
         parts = [f"## `{heading}`\n"]
         if not kind.is_class:
-            return [*parts, f"{_text(f'Another name of `{_code(kind.value)}`. {self._see(kind)}')}\n"]
+            return [
+                *parts,
+                f"{_text(f'Another name of `{_code(kind.value)}`. {self._see(kind)}')}\n",
+            ]
         if "exit_code" in kind.all_members and kind.name != "CapsuleError":
             code, meaning = (kind.all_members[name].value for name in ("exit_code", "meaning"))
-            parts.append(f"Exit code {code}: {meaning[1:-1]}. It has the attributes of a `CapsuleError`, too.\n")
+            parts.append(
+                f"Exit code {code}: {meaning[1:-1]}. It has the attributes of a `CapsuleError`, "
+                "too.\n"
+            )
         parts += _described(kind)
         if "__call__" in kind.members:
             parts += self._call(heading, kind.members["__call__"])
-        members = [item for item in _public(kind) if item[0] not in _INSIDE and "classmethod" not in item[1].labels]
+        members = [
+            item
+            for item in _public(kind)
+            if item[0] not in _INSIDE and "classmethod" not in item[1].labels
+        ]
         if kind.name == "Store":  # Its methods stand on several pages.
             members = [item for item in members if not _is_call(item[1])]
         elif kind.name == "CoreStore" or "exit_code" in kind.all_members:
-            members = [item for item in members if item[0] in kind.members and kind.name != "CoreStore"]
-        calls = [item for item in members if _is_call(item[1]) and (path in self._objects or not _is_short(item[1]))]
+            members = [
+                item for item in members if item[0] in kind.members and kind.name != "CoreStore"
+            ]
+        calls = [
+            item
+            for item in members
+            if _is_call(item[1]) and (path in self._objects or not _is_short(item[1]))
+        ]
         parts += self._rows(kind, [item for item in members if item not in calls])
         for name, member in calls:
             parts += [f"### `{heading}.{name}`\n", *self._call(f"{heading}.{name}", member)]
@@ -152,14 +194,27 @@ class _Reference:
 
     def _rows(self, kind: Any, members: list[tuple[str, Any]]) -> list[str]:
         """A line for each field, and for each method that a line describes."""
-        meanings = {name: text for title, items in _sections(kind) if title == "Attributes" for name, text in items}
+        meanings = {
+            name: text
+            for title, items in _sections(kind)
+            if title == "Attributes"
+            for name, text in items
+        }
         if (part := self._named.get(kind.path)) or kind.name == "Capsule":
-            meanings = {field.name: field.says for field in (*PARTS[""], *PARTS.get(part, ()))} | meanings
+            meanings = {
+                field.name: field.says for field in (*PARTS[""], *PARTS.get(part, ()))
+            } | meanings
             for name, member in members:
-                self._named |= {other.path: f"{part}.{camel(name)}".lstrip(".") for other in self._types(member)}
+                self._named |= {
+                    other.path: f"{part}.{camel(name)}".lstrip(".") for other in self._types(member)
+                }
         lines = []
         for name, member in members:
-            meaning = meanings.get(name) or meanings.get(camel(name)) or (member.docstring and member.docstring.value)
+            meaning = (
+                meanings.get(name)
+                or meanings.get(camel(name))
+                or (member.docstring and member.docstring.value)
+            )
             text = _text(f"{meaning or ''} {self._see(member)}")
             lines.append(f"- `{_signature(name, member)}`{text and ': '}{text}\n")
         return ["".join(lines)] if lines else []
@@ -183,12 +238,23 @@ class _Reference:
         """The types of Capsule that a member names."""
         annotations = [getattr(member, "annotation", None) or getattr(member, "value", None)]
         if member.is_function:
-            annotations = [*(parameter.annotation for parameter in member.parameters), member.returns]
+            annotations = [
+                *(parameter.annotation for parameter in member.parameters),
+                member.returns,
+            ]
         for annotation in annotations:
-            for name in annotation.iterate(flat=True) if isinstance(annotation, griffe.Expr) else ():
+            for name in (
+                annotation.iterate(flat=True) if isinstance(annotation, griffe.Expr) else ()
+            ):
                 path = name.canonical_path if isinstance(name, griffe.ExprName) else ""
-                kind = _target(self._package[path.removeprefix("capsule.")]) if path.startswith("capsule.") else None
-                if kind and (kind.is_class or (kind.is_attribute and "TypeVar" not in str(kind.value))):
+                kind = (
+                    _target(self._package[path.removeprefix("capsule.")])
+                    if path.startswith("capsule.")
+                    else None
+                )
+                if kind and (
+                    kind.is_class or (kind.is_attribute and "TypeVar" not in str(kind.value))
+                ):
                     yield kind
 
 
@@ -205,19 +271,35 @@ def _sections(thing: Any) -> Iterator[tuple[str, Any]]:
             yield title, value[0].description
         else:  # Of `a, b: ...`, griffe takes `b` for the type of `a,`.
             named = [(getattr(item, "name", ","), item) for item in value]
-            named = [(name + str(item.annotation) if name[-1] == "," else name, item) for name, item in named]
-            yield title, [(name, item.description) for names, item in named for name in re.findall(r"\w+", names)]
+            named = [
+                (name + str(item.annotation) if name[-1] == "," else name, item)
+                for name, item in named
+            ]
+            yield (
+                title,
+                [
+                    (name, item.description)
+                    for names, item in named
+                    for name in re.findall(r"\w+", names)
+                ],
+            )
 
 
 def _described(thing: Any) -> list[str]:
-    """The docstring as Markdown; of a class without its attributes, and without the arguments that make one."""
+    """The docstring as Markdown; of a class without its attributes, and without the arguments that
+    make one.
+    """
     parts = []
     for title, said in _sections(thing):
         if isinstance(said, str):
             parts.append(f"**{title}** {_text(said)}\n" if title else f"{_text(said)}\n")
         elif not thing.is_class:
             title = title.replace("Parameters", "Arguments")
-            parts.append("\n".join([f"**{title}**\n", *(f"- `{name}`: {_text(text)}" for name, text in said), ""]))
+            parts.append(
+                "\n".join(
+                    [f"**{title}**\n", *(f"- `{name}`: {_text(text)}" for name, text in said), ""]
+                )
+            )
     return parts
 
 
@@ -227,11 +309,18 @@ def _text(text: str) -> str:
 
 
 def _signature(call: str, member: Any) -> str:
-    """A field as it is declared, or the call of a function, with a line for each argument when it is long."""
+    """A field as it is declared, or the call of a function, with a line for each argument when it
+    is long.
+    """
     if not member.is_function:
         is_default = "class-attribute" in member.labels and "(" not in str(member.value or "(")
-        return f"{call}: {_code(member.annotation)}" + (f" = {_code(member.value)}" if is_default else "")
-    line = _code(("await " if "async" in member.labels else "") + member.signature(return_type=True, name=call))
+        return f"{call}: {_code(member.annotation)}" + (
+            f" = {_code(member.value)}" if is_default else ""
+        )
+    line = _code(
+        ("await " if "async" in member.labels else "")
+        + member.signature(return_type=True, name=call)
+    )
     if len(line.rpartition("\n")[2]) <= 100:
         return line
     start, _, rest = line.partition("(")
@@ -246,7 +335,9 @@ def _code(expression: Any) -> str:
 
 def _public(kind: Any) -> list[tuple[str, Any]]:
     """The public methods and fields of a class, those of its bases first."""
-    members = [(name, _target(member)) for name, member in kind.all_members.items() if name[0] != "_"]
+    members = [
+        (name, _target(member)) for name, member in kind.all_members.items() if name[0] != "_"
+    ]
     return [
         (name, member)
         for name, member in members

@@ -1,6 +1,7 @@
 """The pages that document the command line, made from the program: `make docs`.
 
-What must stay true: nothing in these pages is written by hand; the exit codes come from the errors themselves.
+What must stay true: nothing in these pages is written by hand; the exit codes come from the errors
+themselves.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ A name of the release before is understood in this one; a line on stderr says wh
 
 #: The pages of the commands: the title, and the names at the top whose commands are there.
 PAGES = {
-    "conversations": ("Conversations", "new append list show search watch edit set delete restore trash lock"),
+    "conversations": (
+        "Conversations",
+        "new append list show search watch edit set delete restore trash lock",
+    ),
     "branches": ("Branches, summaries and context", "branch summarize context"),
     "messages": ("Messages between agents", "send inbox listen history message mention note"),
     "agents": ("Agents and projects", "agent project config"),
@@ -134,8 +138,16 @@ OPTIONS = {
 
 def _exit_codes() -> list[tuple[int, str, str]]:
     """Each exit code: the number, what it means, and the error it belongs to (empty: none)."""
-    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)]
-    told = {kind.exit_code: (kind.meaning, kind.__name__) for kind in kinds if kind is not errors.CapsuleError}
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)
+    ]
+    told = {
+        kind.exit_code: (kind.meaning, kind.__name__)
+        for kind in kinds
+        if kind is not errors.CapsuleError
+    }
     told |= {
         0: ("done", ""),
         INTERRUPTED: ("interrupted by Ctrl-C", ""),
@@ -165,7 +177,9 @@ def _overview() -> Iterator[str]:
         yield f"### {title}\n"
         rows = []
         for names, says in lines:
-            links = [f"[{name}](cli/{page_of[name]}.md#capsule-{name})" for name in commands_in(names)]
+            links = [
+                f"[{name}](cli/{page_of[name]}.md#capsule-{name})" for name in commands_in(names)
+            ]
             rows.append((", ".join(links), says))
         yield from _table(("command", "what it does"), rows)
     others = ", ".join(f"`{short}` is `{name}`" for short, name in SHORT.items())
@@ -173,10 +187,15 @@ def _overview() -> Iterator[str]:
     yield "## Options of every command\n\nThey stand before or after the command's name.\n"
     yield from _table(("option", ""), [_option(param) for param in everywhere()])
     yield "## Options that mean the same everywhere\n"
-    rows = [(f"`{name}`", value.replace("|", "\\|"), means) for name, (value, means) in OPTIONS.items()]
+    rows = [
+        (f"`{name}`", value.replace("|", "\\|"), means) for name, (value, means) in OPTIONS.items()
+    ]
     yield from _table(("option", "value", "meaning"), rows)
     yield "## Exit codes\n"
-    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in _exit_codes()])
+    yield from _table(
+        ("code", "meaning", "error"),
+        [(str(code), what, kind) for code, what, kind in _exit_codes()],
+    )
 
 
 def _page(title: str, names: list[str]) -> Iterator[str]:

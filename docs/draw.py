@@ -1,6 +1,7 @@
 """docs/architecture.svg, drawn from docs/drawing.txt: `make docs`.
 
-What must stay true: arrows point downwards and cross no box, and every text fits its box; else nothing is drawn.
+What must stay true: arrows point downwards and cross no box, and every text fits its box; else
+nothing is drawn.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
-#: In pixels: a column, and what lies between two boxes, between a box and its text, and between two rows.
+#: In pixels: a column, and what lies between two boxes, between a box and its text, and between two
+#: rows.
 COLUMN, GAP, PAD, ROW_GAP = 43, 12, 10, 38
-#: For each style of text: the height of a line, and the width that a character takes at most, on average.
+#: For each style of text: the height of a line, and the width that a character takes at most, on
+#: average.
 LINES = {"name": (21, 8.6), "path": (18, 7.0), "text": (17, 6.7)}
-#: The boxes of each row, of the side, and within others: fill and line on a light page, and on a dark one.
+#: The boxes of each row, of the side, and within others: fill and line on a light page, and on a
+#: dark one.
 COLORS = {
     "row1": "#dbeafe #3b82f6 #172f55 #60a5fa",
     "row2": "#ede9fe #8b5cf6 #2e2352 #a78bfa",
@@ -50,7 +54,9 @@ class Box:
     height: float = 0
 
     def lines(self) -> list[tuple[str, str]]:
-        """The lines of text in it, each with its style. Raises ValueError when a word is too long."""
+        """The lines of text in it, each with its style. Raises ValueError when a word is
+        too long.
+        """
         room = self.width - 2 * PAD
         wrapped = wrap(self.text, int(room / LINES["text"][1]), break_long_words=False)
         lines = [("name", self.name), ("path", self.path), *(("text", line) for line in wrapped)]
@@ -65,15 +71,24 @@ class Box:
         self.width = min(right, self.last * COLUMN) - self.x
         self.height = 2 * PAD + sum(LINES[style][0] for style, _ in self.lines())
         for row in [[box] for box in self.inner] if self.color == "side" else [self.inner]:
-            self.height += placed(row, y + self.height, self.x + PAD, self.x + self.width - PAD) + PAD if row else 0
+            self.height += (
+                placed(row, y + self.height, self.x + PAD, self.x + self.width - PAD) + PAD
+                if row
+                else 0
+            )
 
     def svg(self) -> str:
         """It, its text, and what is in it."""
         size = f'width="{self.width:g}" height="{self.height:g}" rx="9"'
-        parts, y = [f'<rect class="{self.color}" x="{self.x:g}" y="{self.y:g}" {size}/>'], self.y + PAD - 4
+        parts, y = (
+            [f'<rect class="{self.color}" x="{self.x:g}" y="{self.y:g}" {size}/>'],
+            self.y + PAD - 4,
+        )
         for style, text in self.lines():
             y += LINES[style][0]
-            parts.append(f'<text class="{style}" x="{self.x + PAD:g}" y="{y:g}">{escape(text)}</text>')
+            parts.append(
+                f'<text class="{style}" x="{self.x + PAD:g}" y="{y:g}">{escape(text)}</text>'
+            )
         return "\n".join([*parts, *(box.svg() for box in self.inner)])
 
 
@@ -104,10 +119,14 @@ def read(drawing: str) -> tuple[list[list[Box]], list[tuple[str, str]]]:
 
 
 def way_down(source: Box, target: Box, others: list[Box]) -> float:
-    """Where a line straight down from one box to another crosses no other. Raises ValueError: nowhere."""
+    """Where a line straight down from one box to another crosses no other. Raises ValueError:
+    nowhere.
+    """
     top, at = source.y + source.height, max(source.x, target.x)
     right, free = min(source.x + source.width, target.x + target.width), list[tuple[float, float]]()
-    between = sorted((box.x - GAP / 2, box.x + box.width + GAP / 2) for box in others if top <= box.y < target.y)
+    between = sorted(
+        (box.x - GAP / 2, box.x + box.width + GAP / 2) for box in others if top <= box.y < target.y
+    )
     for begin, end in [*between, (right, right)]:
         free.append((min(begin, right) - at, at))
         at = max(at, end)
@@ -136,7 +155,9 @@ def svg(drawing: str) -> str:
     for source, target in ((named[one], named[other]) for one, other in arrows):
         x, end = way_down(source, target, boxes), target.y - 8
         path = f"M{x:g} {source.y + source.height + 3:g}V{end:g}M{x - 4:g} {end - 1:g}h8l-4 7z"
-        lines.append(f'<path class="arrow" d="{path}"><title>{source.name} to {target.name}</title></path>')
+        lines.append(
+            f'<path class="arrow" d="{path}"><title>{source.name} to {target.name}</title></path>'
+        )
     width = max(box.x + box.width for box in boxes) + GAP
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">
 <title>The rooms of Capsule</title>

@@ -1,4 +1,5 @@
-"""Puts measured figures into pages: what stands between `<!--=name-->` and `<!--=-->` is taken from results.json.
+"""Puts measured figures into pages: what stands between `<!--=name-->` and `<!--=-->` is taken from
+results.json.
 
 What must stay true: a sentence on speed has no figure that a run of `make bench` did not measure.
 """
@@ -23,11 +24,17 @@ Measured = Mapping[str, Any]
 
 def _run(measured: Measured, processes: int, conversations: int) -> dict[str, Any]:
     runs = measured["contention"]["runs"]
-    return next(run["who"] for run in runs if (run["processes"], run["conversations"]) == (processes, conversations))
+    return next(
+        run["who"]
+        for run in runs
+        if (run["processes"], run["conversations"]) == (processes, conversations)
+    )
 
 
 def _append_us(who: str, messages: int = 1000) -> Callable[[Measured], str]:
-    """The median of a durable append to a conversation of so many messages, in the loop that all peers share."""
+    """The median of a durable append to a conversation of so many messages, in the loop that all
+    peers share.
+    """
 
     def figure(measured: Measured) -> str:
         rows = {row["messages"]: row["who"] for row in measured["append"]["by_size"]}
@@ -38,10 +45,16 @@ def _append_us(who: str, messages: int = 1000) -> Callable[[Measured], str]:
 
 
 def _append_alone(who: str) -> Callable[[Measured], str]:
-    """The median of a durable append to 1,000 messages, in the loop without programs that rewrite their file."""
+    """The median of a durable append to 1,000 messages, in the loop without programs that rewrite
+    their file.
+    """
 
     def figure(measured: Measured) -> str:
-        row = next(row for row in measured["append"]["bars"] if (row["messages"], row["context_bytes"]) == (1000, 0))
+        row = next(
+            row
+            for row in measured["append"]["bars"]
+            if (row["messages"], row["context_bytes"]) == (1000, 0)
+        )
         return f"{row['who'][who]['median_us'] / 1000:.2f} ms"
 
     return figure
@@ -50,7 +63,9 @@ def _append_alone(who: str) -> Callable[[Measured], str]:
 def _against_sqlite(measured: Measured) -> str:
     """The time of SQLite's append, by that of ours, at the worst and the best size."""
     rows = [row["who"] for row in measured["append"]["bars"]]
-    ratios = sorted(row["sqlite3 WAL FULL"]["median_us"] / row["capsule (group)"]["median_us"] for row in rows)
+    ratios = sorted(
+        row["sqlite3 WAL FULL"]["median_us"] / row["capsule (group)"]["median_us"] for row in rows
+    )
     return f"{ratios[0]:.2f} to {ratios[-1]:.2f} times"
 
 
@@ -77,7 +92,9 @@ def _kept(who: str) -> Callable[[Measured], str]:
 
 
 def _disk_kb(who: str) -> Callable[[Measured], str]:
-    return lambda measured: f"{measured['amplification']['bytes_per_append'][who]['1000']['disk'] / 1000:.0f} kB"
+    return lambda measured: (
+        f"{measured['amplification']['bytes_per_append'][who]['1000']['disk'] / 1000:.0f} kB"
+    )
 
 
 def _small(work: str, ours: str, theirs: str) -> Callable[[Measured], str]:
@@ -85,13 +102,17 @@ def _small(work: str, ours: str, theirs: str) -> Callable[[Measured], str]:
 
     def figure(measured: Measured) -> str:
         small = measured["heads"]["small"]
-        return f"{small[f'{work}: {ours}']['median_us'] / small[f'{work}: {theirs}']['median_us']:.0f}"
+        return (
+            f"{small[f'{work}: {ours}']['median_us'] / small[f'{work}: {theirs}']['median_us']:.0f}"
+        )
 
     return figure
 
 
 def _page_ms(key: str) -> Callable[[Measured], str]:
-    """The median of what the page of a store takes: `first_page`, `paint`, `appended` or `search`."""
+    """The median of what the page of a store takes: `first_page`, `paint`,
+    `appended` or `search`.
+    """
     return lambda measured: f"{measured['web'][key]['capsule web']['median_us'] / 1000:.0f} ms"
 
 
@@ -140,6 +161,12 @@ FIGURES: dict[str, Callable[[Measured], str]] = {
 
 
 def filled(page: str) -> str:
-    """A page with the figures of the last run. Raises KeyError: it names a figure that there is not."""
-    measured = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))["measurements"]
-    return _MARKED.sub(lambda match: f"<!--={match[1]}-->{FIGURES[match[1]](measured)}<!--=-->", page)
+    """A page with the figures of the last run. Raises KeyError: it names a figure that there is
+    not.
+    """
+    measured = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))[
+        "measurements"
+    ]
+    return _MARKED.sub(
+        lambda match: f"<!--={match[1]}-->{FIGURES[match[1]](measured)}<!--=-->", page
+    )

@@ -1,4 +1,6 @@
-"""Writes what is generated in this repository, or says what of it isn't up to date: `make docs`, `make docs-check`."""
+"""Writes what is generated in this repository, or says what of it isn't up to date: `make docs`,
+`make docs-check`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def main(check: bool) -> int:
             if not check:
                 path.write_text(text, encoding="utf-8")
     for name in stale:
-        print(f"{name}: {'is not what `make docs` makes of it; run that, and commit' if check else 'written'}")
+        print(
+            f"{name}: "
+            f"{'is not what `make docs` makes of it; run that, and commit' if check else 'written'}"
+        )
     return 1 if stale and check else 0
 
 

@@ -104,25 +104,39 @@ gets another title. The server follows the store only while a client is subscrib
 
 def text() -> str:
     """The page."""
-    server, of_session = build(NO_STORE, version="", tools="all"), build(NO_STORE, version="", tools="session")
+    server, of_session = (
+        build(NO_STORE, version="", tools="all"),
+        build(NO_STORE, version="", tools="session"),
+    )
     server.ready()
     of_session.ready()
 
     async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
         tools = await server.list_tools()
-        return tools, await server.list_resources(), await server.list_resource_templates(), await server.list_prompts()
+        return (
+            tools,
+            await server.list_resources(),
+            await server.list_resource_templates(),
+            await server.list_prompts(),
+        )
 
     tools, resources, templates, prompts = asyncio.run(listed())
     parts = [
         _INTRODUCTION,
         "What the server tells a client's model, of the tools that it offers:\n",
-        *(f"> {added_to(tools)[0].instructions}\n" for tools in ("conversations", "messaging", "session")),
+        *(
+            f"> {added_to(tools)[0].instructions}\n"
+            for tools in ("conversations", "messaging", "session")
+        ),
     ]
     own = {tool.__name__ for tool, _ in CONVERSATIONS}
     parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name in own)]
     parts += [_MESSAGING, *(_tool(tool) for tool in tools if tool.name not in own)]
     parts += [_SESSION, *map(_tool, asyncio.run(of_session.list_tools()))]
-    parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
+    parts += [
+        "## Resources\n",
+        _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)]),
+    ]
     parts += ["The server completes ids, titles, tags and kinds.\n", _SUBSCRIPTIONS, "## Prompts\n"]
     parts.append(_table(("prompt", "what", "arguments"), [_prompt(prompt) for prompt in prompts]))
     return "\n".join(parts)
@@ -130,20 +144,31 @@ def text() -> str:
 
 def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [titles, tuple("---" for _ in titles), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )
 
 
 def _tool(tool: Tool) -> str:
     hints = tool.annotations
     assert hints is not None
-    kind = "reads only" if hints.read_only_hint else "destructive" if hints.destructive_hint else "adds or sets"
+    kind = (
+        "reads only"
+        if hints.read_only_hint
+        else "destructive"
+        if hints.destructive_hint
+        else "adds or sets"
+    )
     kind += ", idempotent" if hints.idempotent_hint else ""
     required = tool.input_schema.get("required", ())
     rows = [
         (f"`{name}`" + (" (required)" if name in required else ""), _type(part), _meaning(part))
         for name, part in tool.input_schema["properties"].items()
     ]
-    made = f"### `{tool.name}`\n\n{tool.description} *({kind})*\n\n{_table(('argument', 'type', 'meaning'), rows)}\n"
+    made = (
+        f"### `{tool.name}`\n\n{tool.description} "
+        f"*({kind})*\n\n{_table(('argument', 'type', 'meaning'), rows)}\n"
+    )
     return made + f"Result: {_fields(tool.output_schema or {})}\n"
 
 
@@ -168,7 +193,8 @@ def _type(part: dict[str, Any]) -> str:
 def _fields(schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
     return ", ".join(
-        f"`{name}`{'' if name in required else '?'}" + (f" {_type(part)}" if part.get("type") == "array" else "")
+        f"`{name}`{'' if name in required else '?'}"
+        + (f" {_type(part)}" if part.get("type") == "array" else "")
         for name, part in schema["properties"].items()
     )
 

@@ -1,8 +1,10 @@
-"""Records docs/tour.svg: the commands of a short tour, run for real in a store of their own, with what they print.
+"""Records docs/tour.svg: the commands of a short tour, run for real in a store of their own, with
+what they print.
 
     python docs/record.py
 
-The picture loads nothing from another site: rich's link to a font is taken out, and the reader's own font is used.
+The picture loads nothing from another site: rich's link to a font is taken out, and the reader's
+own font is used.
 """
 
 from __future__ import annotations
@@ -37,12 +39,21 @@ capsule store stats | grep ^messages  # appended: 1 with the conversation, 1 by 
 
 def record() -> str:
     """Run the tour, and draw it as SVG."""
-    console = Console(record=True, width=108, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=108, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     steps = TOUR.splitlines()
     script = "\n".join(f"{step}\nprintf '%s\\n' '--- done'" for step in steps)
     with tempfile.TemporaryDirectory() as directory:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("CAPSULE_", "GIT_"))}
-        environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": directory}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CAPSULE_", "GIT_"))
+        }
+        environment |= {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": directory,
+        }
         done = subprocess.run(
             ["bash", "-c", script], cwd=directory, env=environment, stdin=subprocess.DEVNULL, text=True, check=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,4 +1,6 @@
-"""A hook of mkdocs: on the site, a link to a file of the repository that is no page is plain text."""
+"""A hook of mkdocs: on the site, a link to a file of the repository that is no page is
+plain text.
+"""
 
 from __future__ import annotations
 

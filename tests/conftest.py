@@ -1,7 +1,8 @@
-"""The environment of every test: without the caller's settings, with an empty home and fixed randomness.
+"""The environment of every test: without the caller's settings, with an empty home and fixed
+randomness.
 
-What must stay true: a test uses only the Python and the tools of the machine, and leaves no files there. The time limit
-of a test and `filterwarnings = error` are in `pyproject.toml`.
+What must stay true: a test uses only the Python and the tools of the machine, and leaves no files
+there. The time limit of a test and `filterwarnings = error` are in `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -42,9 +43,17 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 # In CI each run tries the same examples, so that only a change of the code can make it fail.
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=60, print_blob=True, database=None, suppress_health_check=_SLOW
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    print_blob=True,
+    database=None,
+    suppress_health_check=_SLOW,
 )
-settings.register_profile("dev", deadline=None, max_examples=15, print_blob=True, suppress_health_check=_SLOW)
+settings.register_profile(
+    "dev", deadline=None, max_examples=15, print_blob=True, suppress_health_check=_SLOW
+)
 settings.register_profile(
     "torture",
     deadline=None,
@@ -60,8 +69,13 @@ settings.load_profile(_PROFILE)
 _HOMES = count()
 
 #: The seed of every test with random choices (the `rng` fixture); CAPSULE_SEED repeats a run.
-SEED = int(os.environ.get("CAPSULE_SEED") or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32)))
-os.environ["CAPSULE_SEED"] = str(SEED)  # The workers of pytest-xdist inherit it, so that all share one seed.
+SEED = int(
+    os.environ.get("CAPSULE_SEED")
+    or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32))
+)
+os.environ["CAPSULE_SEED"] = str(
+    SEED
+)  # The workers of pytest-xdist inherit it, so that all share one seed.
 
 
 def pytest_report_header() -> str:
@@ -70,7 +84,9 @@ def pytest_report_header() -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     if exitstatus:
-        terminalreporter.write_line(f"to repeat the random parts: CAPSULE_SEED={SEED} HYPOTHESIS_PROFILE={_PROFILE}")
+        terminalreporter.write_line(
+            f"to repeat the random parts: CAPSULE_SEED={SEED} HYPOTHESIS_PROFILE={_PROFILE}"
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -115,7 +131,9 @@ def _engine(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """The random numbers of this test: the same in any order of tests, for the seed in the header of the report."""
+    """The random numbers of this test: the same in any order of tests, for the seed in the header
+    of the report.
+    """
     return random.Random(f"{SEED} {request.node.nodeid}")
 
 
@@ -142,7 +160,9 @@ def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(request: pytest.FixtureRequest, tmp_path: Path, initialised: Path) -> Path:
-    """The directory of a fresh store; with CAPSULE_ENGINE=postgres its address, for tests that look at no files."""
+    """The directory of a fresh store; with CAPSULE_ENGINE=postgres its address, for tests that look
+    at no files.
+    """
     if IS_POSTGRES:
         return cast(Path, Place(request.getfixturevalue("database")))
     return Path(shutil.copytree(initialised, tmp_path / "store"))

@@ -1,7 +1,8 @@
-"""Real processes for tests: Python programs that exchange lines of JSON with the test; and waiting for what others do.
+"""Real processes for tests: Python programs that exchange lines of JSON with the test; and waiting
+for what others do.
 
-What must stay true: a child shares only the file system with the test; a child says when it has come to the point that
-the test waits for; and every child has ended when its test ends.
+What must stay true: a child shares only the file system with the test; a child says when it has
+come to the point that the test waits for; and every child has ended when its test ends.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def until(is_so: Callable[[], T]) -> T:
 
 
 class Child:
-    """A Python program in a separate process; it has `Store`, `say`, `hear` and its arguments in `sys.argv`.
+    """A Python program in a separate process; it has `Store`, `say`, `hear` and its arguments in
+    `sys.argv`.
 
-    What else it needs of a module, it imports: `Child("from tests.torture.writers import main; main(say, hear)", ...)`.
+    What else it needs of a module, it imports: `Child("from tests.torture.writers import main;
+    main(say, hear)", ...)`.
     """
 
     def __init__(self, body: str, *args: str, **settings: Any) -> None:
@@ -67,7 +70,9 @@ class Child:
         assert self._process.stdout is not None and self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
-            raise AssertionError(f"the child ended: {self._process.wait()}\n{self._process.stderr.read()}")
+            raise AssertionError(
+                f"the child ended: {self._process.wait()}\n{self._process.stderr.read()}"
+            )
         return json.loads(line)
 
     def say(self, value: Any = None) -> None:
@@ -88,7 +93,9 @@ class Child:
         return self._process.wait()
 
     def ended(self) -> tuple[int, str]:
-        """Close its standard input, and wait until it ends. Returns: its exit code, and what it said on stderr."""
+        """Close its standard input, and wait until it ends. Returns: its exit code, and what it
+        said on stderr.
+        """
         _, words = self._process.communicate(timeout=2 * PATIENCE_S)
         return self._process.returncode, words
 

@@ -25,8 +25,14 @@ def is_path(word: str) -> bool:
 
 def rooms() -> dict[str, list[str]]:
     """The rows of the table of rooms: each room, and the paths in it that its row names."""
-    rows = [in_code(line) for line in PAGE.splitlines() if re.match(r"\| `(capsule|cli)[^`]*/` \|", line)]
-    return {room: [word for word in rest if is_path(word)] for room, *rest in rows if room.endswith("/")}
+    rows = [
+        in_code(line)
+        for line in PAGE.splitlines()
+        if re.match(r"\| `(capsule|cli)[^`]*/` \|", line)
+    ]
+    return {
+        room: [word for word in rest if is_path(word)] for room, *rest in rows if room.endswith("/")
+    }
 
 
 def names_in(module: str) -> set[str]:
@@ -41,18 +47,28 @@ def names_in(module: str) -> set[str]:
 
 def test_every_path_on_the_page_exists() -> None:
     in_rooms = [f"{room}{path}" for room, paths in rooms().items() for path in paths]
-    elsewhere = [word for word in in_code(PAGE) if is_path(word) and word.startswith(("capsule/", "cli/", "tests/"))]
+    elsewhere = [
+        word
+        for word in in_code(PAGE)
+        if is_path(word) and word.startswith(("capsule/", "cli/", "tests/"))
+    ]
     elsewhere = [word for word in elsewhere if "NAME" not in word]
     assert len(elsewhere) > 100
     assert [path for path in in_rooms + elsewhere if not (ROOT / path).exists()] == []
 
 
 def test_every_module_that_a_page_names_exists() -> None:
-    modules = [f"/{path.relative_to(ROOT)}" for top in (*TOPS, "docs", "tests") for path in (ROOT / top).rglob("*.py")]
+    modules = [
+        f"/{path.relative_to(ROOT)}"
+        for top in (*TOPS, "docs", "tests")
+        for path in (ROOT / top).rglob("*.py")
+    ]
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]:
         for word in in_code(page.read_text(encoding="utf-8")):
             is_module = re.fullmatch(r"[\w/]+\.py", word)
-            assert not is_module or any(path.endswith(f"/{word}") for path in modules), f"{page.name}: {word}"
+            assert not is_module or any(path.endswith(f"/{word}") for path in modules), (
+                f"{page.name}: {word}"
+            )
 
 
 def test_every_named_function_is_in_the_module_named_before_it() -> None:
@@ -96,18 +112,27 @@ def test_the_boxes_of_the_picture_are_rooms_and_its_arrows_are_imports() -> None
         # An engine imports the interface that it implements.
         source, target = (below, above) if above == "Engine interface" else (above, below)
         place = ROOT / paths[source]
-        code = "".join(path.read_text("utf-8") for path in ([place] if place.is_file() else place.rglob("*.py")))
+        code = "".join(
+            path.read_text("utf-8")
+            for path in ([place] if place.is_file() else place.rglob("*.py"))
+        )
         imported = paths[target].removesuffix("/").removesuffix(".py").replace("/", ".")
         assert f"from {imported}" in code, f"{source} imports nothing of {target}"
 
 
 def test_no_box_of_the_picture_covers_another() -> None:
     drawn = picture()["svg"](DRAWING)
-    sizes = re.findall(r'<rect class="\w+" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawn)
+    sizes = re.findall(
+        r'<rect class="\w+" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawn
+    )
     boxes = [(float(x), float(y), float(x) + float(w), float(y) + float(h)) for x, y, w, h in sizes]
     assert len(boxes) > 15
     for one, other in combinations(boxes, 2):
-        outer, inner = sorted((one, other), key=lambda box: (box[2] - box[0]) * (box[3] - box[1]), reverse=True)
+        outer, inner = sorted(
+            (one, other), key=lambda box: (box[2] - box[0]) * (box[3] - box[1]), reverse=True
+        )
         left, top, right, bottom = outer
         is_inside = left < inner[0] and top < inner[1] and inner[2] < right and inner[3] < bottom
-        assert is_inside or inner[0] > right or inner[2] < left or inner[1] > bottom or inner[3] < top
+        assert (
+            is_inside or inner[0] > right or inner[2] < left or inner[1] > bottom or inner[3] < top
+        )

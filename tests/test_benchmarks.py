@@ -1,4 +1,6 @@
-"""The runner of the measurements, and how they measure memory. `make bench-smoke` runs the measurements themselves."""
+"""The runner of the measurements, and how they measure memory. `make bench-smoke` runs the
+measurements themselves.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ def test_a_measurement_that_fails_is_named_at_the_end_and_ends_no_other(
     runs = {"benchmarks.append": fail, "benchmarks.git": lambda bench: Report(data={"figure": 1})}
     monkeypatch.setattr(runner, "import_module", lambda name: SimpleNamespace(run=runs[name]))
     monkeypatch.setattr(runner, "_HERE", tmp_path / "benchmarks")
-    monkeypatch.setattr(sys, "argv", ["", "--only", "append", "git", "--json", "--directory", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["", "--only", "append", "git", "--json", "--directory", str(tmp_path)]
+    )
     assert runner.main() == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["measurements"]["git"]["figure"] == 1
     assert err.splitlines()[-1] == "failed: append"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak of a process is told as its own")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere the peak of a process is told as its own"
+)
 def test_the_peak_of_an_import_is_not_that_of_the_process_that_started_it(tmp_path: Path) -> None:
     Store.init(tmp_path / "store")
     (tmp_path / "chat.jsonl").write_bytes(b"")

@@ -22,17 +22,34 @@ BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "capsule", "cli")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built without a network from a copy of the source, so that no build files remain in the source."""
+    """The wheel, built without a network from a copy of the source, so that no build files remain
+    in the source.
+    """
     root = Path(__file__).resolve().parents[1]
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in BUILT_FROM:
         if (root / name).is_dir():
-            shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                root / name,
+                source / name,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            )
         else:
             shutil.copy(root / name, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-q",
+    ]
     done = subprocess.run(
-        [*command, "--disable-pip-version-check", "-w", str(target), str(source)], capture_output=True, text=True
+        [*command, "--disable-pip-version-check", "-w", str(target), str(source)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     (made,) = target.glob("*.whl")
@@ -45,7 +62,10 @@ def test_the_wheel_installs_two_packages_and_nothing_else(wheel: zipfile.ZipFile
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile, repository: Path) -> None:
-    packages = {"capsule": repository / "capsule", "capsule_cli": repository / "cli" / "capsule_cli"}
+    packages = {
+        "capsule": repository / "capsule",
+        "capsule_cli": repository / "cli" / "capsule_cli",
+    }
     source = {
         (Path(name) / path.relative_to(folder)).as_posix()
         for name, folder in packages.items()
@@ -66,7 +86,10 @@ def test_the_wheel_has_the_version_of_the_package(wheel: zipfile.ZipFile) -> Non
 
 def test_every_requirement_has_a_lower_bound_and_is_in_the_lock(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
     lines = (repository / "constraints.txt").read_text().splitlines()
     locked = {line.split("==")[0].lower() for line in lines if line and not line.startswith("#")}
     assert {re.split(r"\[|>=", one)[0].lower() for one in wanted} <= locked
@@ -84,4 +107,12 @@ def test_importing_capsule_loads_nothing_heavy() -> None:
     script = "import sys, capsule; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     command = [sys.executable, "-c", script]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not {"pydantic", "orjson", "typer", "rich", "platformdirs", "portalocker", "asyncio"} & set(loaded)
+    assert not {
+        "pydantic",
+        "orjson",
+        "typer",
+        "rich",
+        "platformdirs",
+        "portalocker",
+        "asyncio",
+    } & set(loaded)

@@ -1,9 +1,9 @@
 """Every block of the README and of the pages in docs/ runs, and prints the output on the page.
 
-The blocks of a page run in one shell, one after the other. Those of the README run in a copy of this repository's
-store, which they leave unchanged; those of another page start in an empty directory. A UUID, a time or a host stands
-for any other, and `...` for the directory. A `python` block prints the `text` block behind it. The targets in `sh`
-blocks exist.
+The blocks of a page run in one shell, one after the other. Those of the README run in a copy of
+this repository's store, which they leave unchanged; those of another page start in an empty
+directory. A UUID, a time or a host stands for any other, and `...` for the directory. A `python`
+block prints the `text` block behind it. The targets in `sh` blocks exist.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-TYPED = [page for page in PAGES if page.parent.name != "api"]  # The others have signatures, and no examples.
+TYPED = [
+    page for page in PAGES if page.parent.name != "api"
+]  # The others have signatures, and no examples.
 TOURS = [page for page in PAGES if any(kind == "console" for kind, _ in blocks_of(page))]
 
 
@@ -98,7 +100,11 @@ def run(commands: list[str]) -> list[str]:
     """Run the commands one after the other in one shell, and return the output of each."""
     script = "\n".join(f"{command}\nprintf '%s\\n' '{DONE}'" for command in commands)
     done = subprocess.run(
-        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        ["bash", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     return done.stdout.split(f"{DONE}\n")[:-1]
 
@@ -115,7 +121,9 @@ VARYING = {
 
 
 def normal(output: str) -> str:
-    """`output` with placeholders for the parts that differ from run to run; `...` is the directory."""
+    """`output` with placeholders for the parts that differ from run to run; `...` is
+    the directory.
+    """
     output = output.replace(f"{os.getcwd()}-tour", "...").replace(os.getcwd(), "...")
     for pattern, name in VARYING.items():
         output = re.sub(pattern, name, output, flags=re.M)
@@ -133,7 +141,12 @@ def test_a_page_has_the_output_of_its_commands(page: Path, place: Path) -> None:
     for (command, expected), output in zip(steps, printed, strict=True):
         assert normal(output) == normal(expected), f"$ {command}"
     if page == README:
-        left = subprocess.run(["git", "status", "--porcelain", "--ignored"], capture_output=True, text=True, check=True)
+        left = subprocess.run(
+            ["git", "status", "--porcelain", "--ignored"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert left.stdout == "", "the tour changed the store that it is taken in"
 
 
@@ -144,7 +157,9 @@ def test_every_block_of_a_page_runs() -> None:
         # `test_rooms` runs the last two of the how-tos; a type checker reads the others.
         assert set(kinds) <= {"console", "python", "text", "sh", "py", "toml"}, page.name
         for at, kind in enumerate(kinds):
-            assert kind != "python" or kinds[at + 1] == "text", f"{page.name}: a python block without its output"
+            assert kind != "python" or kinds[at + 1] == "text", (
+                f"{page.name}: a python block without its output"
+            )
 
 
 def test_the_make_targets_that_pages_name_exist() -> None:
@@ -170,7 +185,9 @@ def anchors_of(page: Path) -> set[str]:
 
 def test_every_link_of_the_documentation_leads_to_a_file_and_a_heading() -> None:
     for page in ALL_PAGES:
-        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        for link, anchor in re.findall(
+            r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
+        ):
             target = page.parent / link if link else page
             assert target.exists(), f"{page.name}: {link}"
             assert not anchor or anchor in anchors_of(target), f"{page.name}: {link}#{anchor}"
@@ -178,7 +195,11 @@ def test_every_link_of_the_documentation_leads_to_a_file_and_a_heading() -> None
 
 def test_every_path_that_the_page_for_contributors_names_is_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    paths = [path for path in re.findall(r"`([\w.]+/[\w./]*)`", text) if not re.search("ROOM|FORMAT", path)]
+    paths = [
+        path
+        for path in re.findall(r"`([\w.]+/[\w./]*)`", text)
+        if not re.search("ROOM|FORMAT", path)
+    ]
     assert len(paths) > 10
     for path in paths:
         assert (ROOT / path).exists(), path
@@ -187,37 +208,57 @@ def test_every_path_that_the_page_for_contributors_names_is_there() -> None:
 
 
 def test_the_hooks_and_the_forms_for_contributors_call_what_there_is() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][
+        0
+    ]["hooks"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for hook in hooks:
         program = " ".join(hook["entry"].split()[:2]).removeprefix(".venv/bin/")
         assert f"@$(BIN)/{program}" in makefile, hook["id"]
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir():
-        assert {"name", "description", "body"} <= yaml.safe_load(form.read_text(encoding="utf-8")).keys()
+        assert {"name", "description", "body"} <= yaml.safe_load(
+            form.read_text(encoding="utf-8")
+        ).keys()
     bug = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8")
     assert "`capsule --version --json`" in bug and "`capsule doctor --report`" in bug
 
 
 def test_every_link_to_a_heading_of_the_library_leads_there() -> None:
     for page in (ROOT / "docs" / "api").glob("*.md"):
-        for link, anchor in re.findall(r"\]\(([\w-]+\.md)#([^)]*)\)", page.read_text(encoding="utf-8")):
-            headings = re.findall(r"^#+ `?([^`\n]*)", (page.parent / link).read_text(encoding="utf-8"), re.M)
+        for link, anchor in re.findall(
+            r"\]\(([\w-]+\.md)#([^)]*)\)", page.read_text(encoding="utf-8")
+        ):
+            headings = re.findall(
+                r"^#+ `?([^`\n]*)", (page.parent / link).read_text(encoding="utf-8"), re.M
+            )
             assert [re.sub(r"[^\w-]", "", text).lower() for text in headings].count(anchor) == 1, (
                 f"{page.name}: {anchor}"
             )
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    named = re.findall(r": (\w[\w/-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    assert sorted(named) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES if page != README)
+    named = re.findall(
+        r": (\w[\w/-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M
+    )
+    assert sorted(named) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in PAGES if page != README
+    )
 
 
 def _options() -> Iterator[tuple[str, str, str]]:
-    """Each option of each command: its name, its value as the pages show it (empty: none), and the command."""
+    """Each option of each command: its name, its value as the pages show it (empty: none), and the
+    command.
+    """
     for words in (words for part in parts() for words in part.modules()):
         for param in command_of(words).params:
-            value = "" if getattr(param, "is_flag", True) else "|".join(choices_of(param)) or str(param.metavar)
-            for name in (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ():
+            value = (
+                ""
+                if getattr(param, "is_flag", True)
+                else "|".join(choices_of(param)) or str(param.metavar)
+            )
+            for name in (
+                (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ()
+            ):
                 yield name, value, words
 
 
@@ -231,7 +272,9 @@ def test_an_option_means_one_thing_everywhere(cli_page: Any) -> None:
     assert table == {name: next(iter(values[name])) for name in table}
     alone = {name for name, kinds in values.items() if sum(map(len, kinds.values())) == 1}
     of_every_command = {name for param in everywhere() for name in param.opts}
-    shared = {name for name in values.keys() - alone - of_every_command if re.match("--(?!no-)", name)}
+    shared = {
+        name for name in values.keys() - alone - of_every_command if re.match("--(?!no-)", name)
+    }
     assert shared <= table.keys()
 
 
@@ -250,7 +293,9 @@ def test_troubleshooting_has_a_part_for_every_error() -> None:
 
 def test_all_that_a_store_offers_is_in_the_reference_of_the_library() -> None:
     parts = dict(re.findall(r"^#+ `(?i:store)\.([^`]*)`\n(.*?)(?=^#|\Z)", API, re.M | re.S))
-    fields = re.findall(r"^- `(\w+): ", re.findall(r"^## `Store`\n(.*?)^#", API, re.M | re.S)[0], re.M)
+    fields = re.findall(
+        r"^- `(\w+): ", re.findall(r"^## `Store`\n(.*?)^#", API, re.M | re.S)[0], re.M
+    )
     missing = []
     with Store.in_memory() as store:
         for name in public_names(store):
@@ -269,7 +314,11 @@ def test_all_that_a_store_offers_is_in_the_reference_of_the_library() -> None:
 
 def public_names(thing: object) -> list[str]:
     """The public names of a store, or of an object that it offers."""
-    return [name for name in dir(thing) if name[0] != "_" and name not in ("inner", "engine", "questions")]
+    return [
+        name
+        for name in dir(thing)
+        if name[0] != "_" and name not in ("inner", "engine", "questions")
+    ]
 
 
 def test_every_public_type_is_in_the_reference_of_the_library() -> None:
@@ -277,8 +326,15 @@ def test_every_public_type_is_in_the_reference_of_the_library() -> None:
 
 
 def test_every_type_in_a_signature_is_in_the_reference_of_the_library() -> None:
-    signatures = [*re.findall(r"^```python\n(.*?)^```$", API, re.M | re.S), *re.findall(r"^- `([^`]*)`", API, re.M)]
-    named = {name for text in signatures for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", re.sub(r'"[^"]*"', "", text))}
+    signatures = [
+        *re.findall(r"^```python\n(.*?)^```$", API, re.M | re.S),
+        *re.findall(r"^- `([^`]*)`", API, re.M),
+    ]
+    named = {
+        name
+        for text in signatures
+        for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", re.sub(r'"[^"]*"', "", text))
+    }
     others = {
         *vars(builtins),
         *typing.__all__,
@@ -299,9 +355,15 @@ def test_the_reference_of_the_library_shows_nothing_private() -> None:
 
 def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> None:
     with Store.in_memory() as store:
-        members = [(name, member) for owner in Store.__mro__ for name, member in vars(owner).items()]
-        parts = [type(getattr(store, name)) for name, member in members if isinstance(member, Offered)] + [Locks]
-    owners = [owner for owner in (*Store.__mro__, *parts) if owner.__module__.startswith("capsule.")]
+        members = [
+            (name, member) for owner in Store.__mro__ for name, member in vars(owner).items()
+        ]
+        parts = [
+            type(getattr(store, name)) for name, member in members if isinstance(member, Offered)
+        ] + [Locks]
+    owners = [
+        owner for owner in (*Store.__mro__, *parts) if owner.__module__.startswith("capsule.")
+    ]
     public = [(owner, name) for owner in owners for name in vars(owner) if not name.startswith("_")]
     missing = []
     for owner, name in public:
@@ -318,13 +380,21 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
 
 
 @pytest.mark.slow
-def test_examples_have_the_right_types_in_a_project_that_installed_this_package(tmp_path: Path) -> None:
-    settings = "[mypy]\nstrict = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+def test_examples_have_the_right_types_in_a_project_that_installed_this_package(
+    tmp_path: Path,
+) -> None:
+    settings = (
+        "[mypy]\nstrict = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+    )
     (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
-    examples = [block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")]
+    examples = [
+        block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")
+    ]
     for number, block in enumerate(examples):
         (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
-    outside = {name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")}
+    outside = {
+        name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")
+    }
     command = [sys.executable, "-m", "mypy", "."]
     done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,14 +28,17 @@ def test_the_settings_are_those_of_a_new_store() -> None:
 
 def test_the_samples_are_of_several_kinds() -> None:
     kinds = {
-        (about.get("type", "chat"), about["isSummary"]) for about in (document_in(path)["metadata"] for path in SAMPLES)
+        (about.get("type", "chat"), about["isSummary"])
+        for about in (document_in(path)["metadata"] for path in SAMPLES)
     }
     assert kinds >= {("chat", False), ("group", False), ("chat", True)}
 
 
 def test_committed_pages_equal_the_generated_ones() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -22,7 +22,10 @@ from tests.core.mcp_server.serving import environment, over_stdio
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Takes the way to the installed source, which would find there what was deleted here.
-NO_OTHER_SOURCE = 'import sys; sys.meta_path[:] = [each for each in sys.meta_path if "ditable" not in repr(each)]\n'
+NO_OTHER_SOURCE = (
+    'import sys; sys.meta_path[:] = [each for each in sys.meta_path if "ditable" '
+    "not in repr(each)]\n"
+)
 #: Runs the commands that it is told, one after the other.
 COMMANDS = """
 import json, sys
@@ -32,7 +35,8 @@ for line in sys.stdin:
     result = CliRunner().invoke(app, json.loads(line))
     print(json.dumps([result.exit_code, result.stdout, result.stderr or repr(result.exception)]), flush=True)
 """
-#: What of the core asks for rooms; below it, where tests/test_source.py allows no import of one, nothing is otherwise.
+#: What of the core asks for rooms; below it, where tests/test_source.py allows no import of one,
+#: nothing is otherwise.
 ABOVE = ["cli", "mcp_server", "store", "watch"]
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
@@ -54,13 +58,17 @@ def test_the_table_and_the_rooms_say_the_same() -> None:
         assert {name for name in rooms.ANSWERS if getattr(room, name)} == {
             name for name, answering in rooms.ANSWERS.items() if answering == room.name
         }
-        assert all(hasattr(rooms.load(room.objects[name]), method) for name, method in room.keepers.items())
+        assert all(
+            hasattr(rooms.load(room.objects[name]), method) for name, method in room.keepers.items()
+        )
     assert all(map(rooms.answer, rooms.ANSWERS))
     kinds = [kind for room in found for kind in room.kinds]
     assert sorted(kinds) == sorted({*KINDS, "sessions"} - {"conversations"})
 
 
-def test_nothing_is_scanned_for_a_store_that_names_no_room(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_scanned_for_a_store_that_names_no_room(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "importlib.metadata", None)  # Its import fails.
     capsule.new("Plan")
     capsule("--help")
@@ -79,7 +87,9 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     entry, settings = re.findall(r"```toml\n(.*?)```", page, re.S)
     about = site / "capsule_words-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: capsule-words\nVersion: 1.0\n", "utf-8")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: capsule-words\nVersion: 1.0\n", "utf-8"
+    )
     place = entry.splitlines()[1].replace('"', "")
     (about / "entry_points.txt").write_text(f"[{rooms.GROUP}]\n{place}\n", "utf-8")
     monkeypatch.syspath_prepend(site)
@@ -89,7 +99,9 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_room_of_another_package_adds_a_command_a_tool_and_an_object(capsule: Any, words: Path) -> None:
+def test_a_room_of_another_package_adds_a_command_a_tool_and_an_object(
+    capsule: Any, words: Path
+) -> None:
     id = capsule.new("Plan", "-m", "two words")
     assert "No such command 'words'" in capsule("words", id, expect=2).stderr
     with pytest.raises(Refused):
@@ -106,7 +118,13 @@ def test_a_room_of_another_package_adds_a_command_a_tool_and_an_object(capsule: 
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The two packages without their rooms, and the tests of the core."""
     place = tmp_path_factory.mktemp("core")
-    pages = ("pyproject.toml", "README.md", "capsule.toml", "tests/conftest.py", "tests/processes.py")
+    pages = (
+        "pyproject.toml",
+        "README.md",
+        "capsule.toml",
+        "tests/conftest.py",
+        "tests/processes.py",
+    )
     folders = (
         "capsule",
         "cli/capsule_cli",
@@ -140,7 +158,9 @@ def alone(core: Path) -> dict[str, str]:
 @pytest.mark.sample
 def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_path: Path) -> None:
     root = tmp_path / "store"
-    process = subprocess.Popen([sys.executable, "-c", COMMANDS], **PIPES, env=alone(core), cwd=tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMANDS], **PIPES, env=alone(core), cwd=tmp_path
+    )
     assert process.stdin is not None and process.stdout is not None
 
     def capsule(*words: str, expect: int = 0) -> str:
@@ -154,7 +174,11 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     id = capsule("new", "Plan", "-m", "hello", *at).strip()
     cursor = capsule("watch", "--print-cursor", *at).strip()
     capsule("append", id, "world", *at)
-    assert "world" in capsule("show", id, *at) and id in capsule("list", *at) and id in capsule("search", "wor*", *at)
+    assert (
+        "world" in capsule("show", id, *at)
+        and id in capsule("list", *at)
+        and id in capsule("search", "wor*", *at)
+    )
     watch = [sys.executable, "-m", "capsule_cli", "watch", "--after", cursor, *at]
     with subprocess.Popen(watch, **PIPES, env=alone(core)) as watching:
         assert watching.stdout is not None and "appended" in watching.stdout.readline()
@@ -165,13 +189,23 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     capsule("trash", "list", *at), capsule("trash", "purge", "--yes", *at)
     with over_stdio(root, env=alone(core)) as client:
         assert client.call("read_conversation", id=id)["title"] == "Plan"
-    words = {"send": "messaging", "git": "git", "import": "transfer", "context": "context", "worker": "sessions"}
+    words = {
+        "send": "messaging",
+        "git": "git",
+        "import": "transfer",
+        "context": "context",
+        "worker": "sessions",
+    }
     for command, room in words.items():
-        assert f"{room} is not installed here" in capsule(command, "x", *at, expect=Refused.exit_code)
+        assert f"{room} is not installed here" in capsule(
+            command, "x", *at, expect=Refused.exit_code
+        )
         assert command not in re.findall(r"\w+", capsule("--help").replace("with git", ""))
     assert "git is not installed" in capsule("show", id, "--at", "HEAD", *at, expect=6)
     tools = [sys.executable, "-m", "capsule_cli", "mcp", "--tools", "messaging", *at]
-    served = subprocess.run(tools, capture_output=True, text=True, env=alone(core), stdin=subprocess.DEVNULL)
+    served = subprocess.run(
+        tools, capture_output=True, text=True, env=alone(core), stdin=subprocess.DEVNULL
+    )
     assert served.returncode == 6 and "installed" in served.stderr
     assert "No such command" in capsule("sendd", *at, expect=2)
     process.communicate()
@@ -179,7 +213,9 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("tests", [pytest.param(["store/test_store_basics.py"], marks=pytest.mark.sample), ABOVE])
+@pytest.mark.parametrize(
+    "tests", [pytest.param(["store/test_store_basics.py"], marks=pytest.mark.sample), ABOVE]
+)
 def test_the_cores_own_tests_pass_without_the_rooms(core: Path, tests: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
     command += [f"tests/core/{name}" for name in tests] + (["-n", "auto"] if tests is ABOVE else [])

@@ -1,4 +1,6 @@
-"""The source keeps the rules of docs/architecture.md, and of docs/design.md, "Rules across the code"."""
+"""The source keeps the rules of docs/architecture.md, and of docs/design.md, "Rules across the
+code".
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from capsule.rooms import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: The layers from the bottom to the top, by prefixes of module names; the longest match decides. A module imports from
-#: its own layer and those below, at load time, later and for types. Each room is one layer.
+#: The layers from the bottom to the top, by prefixes of module names; the longest match decides. A
+#: module imports from its own layer and those below, at load time, later and for types. Each room
+#: is one layer.
 LAYERS = (
     (
         "capsule",
@@ -63,7 +66,12 @@ LAYERS = (
     ("capsule_cli.commands.demo", "capsule_cli.drivers"),
 )
 #: The doors, with what rooms add to them.
-DOORS = ("capsule.mcp_server", "capsule_cli", "capsule.messaging.tools", "capsule.transfer.resources")
+DOORS = (
+    "capsule.mcp_server",
+    "capsule_cli",
+    "capsule.messaging.tools",
+    "capsule.transfer.resources",
+)
 DOORS += ("capsule.sessions.tools", "capsule.web")
 #: The rooms, with what they add to the doors; the demo shows them all.
 ROOMS = (
@@ -91,8 +99,15 @@ CIRCLES = {
 }
 #: Runs git, and imports errors only; every module that uses git imports this one.
 RUNS_GIT = "capsule.git_program"
-#: The rooms above the engines: they reach documents through an engine, and never use files or processes themselves.
-ABOVE_ENGINES = ("capsule.store", "capsule.locks", "capsule.messaging", "capsule.watch", "capsule.maintenance")
+#: The rooms above the engines: they reach documents through an engine, and never use files or
+#: processes themselves.
+ABOVE_ENGINES = (
+    "capsule.store",
+    "capsule.locks",
+    "capsule.messaging",
+    "capsule.watch",
+    "capsule.maintenance",
+)
 #: These reach other programs and the folders of projects, and no document.
 BEYOND_THE_STORE = (
     "capsule.messaging.doorbells",
@@ -105,15 +120,23 @@ OF_THE_MACHINE = {"io", "mmap", "pathlib", "shutil", "sqlite3", "stat", "subproc
 MAX_LINES = 1000
 
 #: The names of `os` that the rooms above the engines use; none of them touches a file.
-HARMLESS = {"os.getpid", "os.getuid", "os.uname", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
+HARMLESS = {
+    "os.getpid",
+    "os.getuid",
+    "os.uname",
+    "os.urandom",
+    "os.register_at_fork",
+    "os.fspath",
+    "os.PathLike",
+}
 HARMLESS |= {"os.path", "os.path.abspath", "os.path.join", "os.path.basename", "os.path.dirname"}
 READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "touch"}
 #: A method of the store with such a name.
 OF_THE_STORE = "projects.unlink"
 #: Finds the store's directory before there is an engine.
 FINDS_THE_STORE = "capsule.locate"
-#: Programs that git runs or has in its configuration, the notice for an agent, and the notice of a message that failed:
-#: their readers have a shell, or know a person who has one.
+#: Programs that git runs or has in its configuration, the notice for an agent, and the notice of a
+#: message that failed: their readers have a shell, or know a person who has one.
 READ_IN_A_SHELL = (
     "capsule.git.drivers",
     "capsule.git.setup",
@@ -142,7 +165,12 @@ def is_in(module: str, package: str) -> bool:
 
 
 def layer(module: str) -> int:
-    fits = [(len(name), number) for number, names in enumerate(LAYERS) for name in names if is_in(module, name)]
+    fits = [
+        (len(name), number)
+        for number, names in enumerate(LAYERS)
+        for name in names
+        if is_in(module, name)
+    ]
     return max(fits)[1]
 
 
@@ -153,7 +181,9 @@ def tree(module: str) -> ast.Module:
 
 @cache
 def nodes(module: str, *, running: bool = False, loading: bool = False) -> Sequence[ast.AST]:
-    """The nodes of a module: all, without `if TYPE_CHECKING` (running), or what runs on import only (loading)."""
+    """The nodes of a module: all, without `if TYPE_CHECKING` (running), or what runs on import only
+    (loading).
+    """
     nodes, left = [], list(ast.iter_child_nodes(tree(module)))
     while left:
         node = left.pop()
@@ -169,7 +199,9 @@ def nodes(module: str, *, running: bool = False, loading: bool = False) -> Seque
 
 @cache
 def imports(module: str, *, loading: bool = False) -> set[str]:
-    """The modules of this project that `module` imports: when it is loaded, or whenever and for types too."""
+    """The modules of this project that `module` imports: when it is loaded, or whenever and for
+    types too.
+    """
     found = set()
     for node in nodes(module, loading=loading):
         if isinstance(node, ast.Import):
@@ -216,7 +248,9 @@ def test_nothing_above_the_engines_imports_from_a_kind_of_engine() -> None:
 
 
 def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:
-    TopologicalSorter({module: imports(module, loading=True) - {"capsule"} for module in MODULES}).prepare()
+    TopologicalSorter(
+        {module: imports(module, loading=True) - {"capsule"} for module in MODULES}
+    ).prepare()
     reasons = {module: reason for reason, modules in CIRCLES.items() for module in modules}
     picture: dict[str, set[str]] = {}
     for module in MODULES:
@@ -229,14 +263,22 @@ def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:
 def test_only_a_store_uses_its_private_names() -> None:
     stores = {"store", "acting", "owner", "copy", "main", "inner"}
     for module, node in ((name, node) for name in MODULES for node in nodes(name)):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+        ):
             owner = dotted(node.value).rpartition(".")[2].lstrip("_")
-            assert owner not in stores, f"{module}:{node.lineno}: use {owner}.inner, not {node.attr}"
+            assert owner not in stores, (
+                f"{module}:{node.lineno}: use {owner}.inner, not {node.attr}"
+            )
 
 
 def test_imports_are_absolute() -> None:
     for module in MODULES:
-        relative = [node.lineno for node in nodes(module) if isinstance(node, ast.ImportFrom) and node.level]
+        relative = [
+            node.lineno for node in nodes(module) if isinstance(node, ast.ImportFrom) and node.level
+        ]
         assert not relative
 
 
@@ -260,9 +302,18 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
 
 def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
     found = [(module, node) for module in MODULES for node in nodes(module)]
-    named = {(module, alias.name) for module, node in found if isinstance(node, ast.Import) for alias in node.names}
-    named |= {(module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)}
-    takers = {module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")}
+    named = {
+        (module, alias.name)
+        for module, node in found
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    named |= {
+        (module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)
+    }
+    takers = {
+        module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")
+    }
     assert takers == {"capsule.disk.kernel_locks"}
     # F_FULLFSYNC of macOS, which is no lock.
     assert {module for module, name in named if name == "fcntl"} == {"capsule.disk.syscalls"}
@@ -281,7 +332,9 @@ def test_only_the_doors_use_standard_streams_and_the_environment() -> None:
 
 
 def test_no_text_below_the_doors_names_a_command() -> None:
-    """A remedy is data (`capsule.errors.Remedy`): a model has tools, and a Python program has methods, not commands."""
+    """A remedy is data (`capsule.errors.Remedy`): a model has tools, and a Python program has
+    methods, not commands.
+    """
     import typer.main
 
     from capsule_cli.app import app
@@ -292,7 +345,11 @@ def test_no_text_below_the_doors_names_a_command() -> None:
             continue
         docs = {id(node.value) for node in nodes(module) if isinstance(node, ast.Expr)}
         for node in nodes(module):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in docs
+            ):
                 found = re.search(rf"capsule ({commands})\b", node.value)
                 assert not found, f"{module}:{node.lineno}: {node.value!r}"
 
@@ -311,14 +368,18 @@ def test_every_door_has_a_text_for_every_remedy() -> None:
 def test_every_module_is_short_and_has_a_docstring() -> None:
     for module in MODULES:
         lines = MODULES[module].read_text(encoding="utf-8").count("\n")
-        assert lines <= MAX_LINES, f"{module} has {lines} lines; split it where a reader may want one part alone"
+        assert lines <= MAX_LINES, (
+            f"{module} has {lines} lines; split it where a reader may want one part alone"
+        )
         assert ast.get_docstring(tree(module)), f"{module} has no docstring"
 
 
 def test_every_except_names_its_errors() -> None:
     for module in MODULES:
         for node in nodes(module):
-            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), (
+                f"{module}:{node.lineno}"
+            )
 
 
 def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
@@ -329,7 +390,11 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
     from mcp.server.session import ServerSession
 
     server = MCPServer("any")
-    private = {name for kind in (Connection, Server, MCPServer, Context, ServerSession) for name in vars(kind)}
+    private = {
+        name
+        for kind in (Connection, Server, MCPServer, Context, ServerSession)
+        for name in vars(kind)
+    }
     private |= {*vars(server), *vars(server._lowlevel_server), "_connection", "_server_instances"}
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     assert "_lowlevel_server" in private
@@ -337,12 +402,17 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
         # Attributes that our classes set themselves are not the SDK's.
         attributes = [node for node in nodes(module) if isinstance(node, ast.Attribute)]
         own = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-        own |= {node.name for node in nodes(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        own |= {
+            node.name
+            for node in nodes(module)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
         found = {node.attr for node in attributes} & private - own
         imported = {
             node.module or ""
             for node in nodes(module)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("mcp", "mcp_types")
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] in ("mcp", "mcp_types")
         }
         found |= {name for name in imported if "._" in name}
         if module.startswith("capsule.mcp_server") and module != "capsule.mcp_server.sdk":
@@ -355,7 +425,9 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
     from typer.main import Typer
 
     command = TyperCommand("any", params=[])
-    private = {name for kind in (Typer, TyperCommand, TyperGroup) for name in vars(kind)} | set(vars(command))
+    private = {name for kind in (Typer, TyperCommand, TyperGroup) for name in vars(kind)} | set(
+        vars(command)
+    )
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     private |= {"registered_commands", "registered_groups", "registered_callback"}
     private |= {"type_descriptor", "get_runtime_param"}
@@ -378,7 +450,9 @@ def test_one_module_starts_git() -> None:
     for module in MODULES:
         for node in nodes(module):
             started = (
-                isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1 and ast.unparse(node.elts[0]) == "'git'"
+                isinstance(node, ast.List | ast.Tuple)
+                and len(node.elts) > 1
+                and ast.unparse(node.elts[0]) == "'git'"
             )
             # The demo runs git's commands as a person does, in a separate repository.
             assert not started or module in (RUNS_GIT, "capsule_cli.commands.demo.demo"), (

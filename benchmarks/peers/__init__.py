@@ -1,7 +1,7 @@
 """What a project would use instead of the store, each behind the few calls that are measured.
 
-What must stay true: `append` returns when the peer's own call returns, with nothing added to it or left out; and a
-peer that can't be imported is skipped with a reason, never in silence.
+What must stay true: `append` returns when the peer's own call returns, with nothing added to it or
+left out; and a peer that can't be imported is skipped with a reason, never in silence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Peer:
 
     def open(self, directory: Path) -> Messages:
         """Open the store in a directory, making it if need be."""
-        make: Callable[[Path], Messages] = getattr(import_module(f"benchmarks.peers.{self.module}"), self.attribute)
+        make: Callable[[Path], Messages] = getattr(
+            import_module(f"benchmarks.peers.{self.module}"), self.attribute
+        )
         return make(directory)
 
     def missing(self) -> str:
@@ -75,7 +77,9 @@ PEERS = {
         Peer("JSONL", "jsonl", "open_unflushed", durable=False),
         Peer("rewriting", "rewriting", "open_rewriting"),
         Peer("tinydb", "tinydb", "open_tinydb", needs="tinydb"),
-        Peer("langchain", "langchain", "open_langchain", needs="langchain-community", durable=False),
+        Peer(
+            "langchain", "langchain", "open_langchain", needs="langchain-community", durable=False
+        ),
         Peer("llm", "llm_db", "open_llm", needs="llm", largest=100),
     )
 }

@@ -1,4 +1,6 @@
-"""The limit for `capsule web`: a page of a few bytes by bare Starlette, and texts that it sends on from memory."""
+"""The limit for `capsule web`: a page of a few bytes by bare Starlette, and texts that it sends on
+from memory.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 _PAGE = (
-    "<!doctype html><html lang=en><title>Bare</title><script src=/script.js defer></script><main>A text </main></html>"
+    "<!doctype html><html lang=en><title>Bare</title><script src=/script.js "
+    "defer></script><main>A text </main></html>"
 )
-_SCRIPT = "new EventSource('/events').onmessage = sent => document.querySelector('main').append(sent.data, ' ')"
+_SCRIPT = (
+    "new EventSource('/events').onmessage = sent => "
+    "document.querySelector('main').append(sent.data, ' ')"
+)
 _waiting: set[asyncio.Queue[str]] = set()
 
 
@@ -54,10 +60,16 @@ async def _append(request: Request) -> Response:
 
 def main() -> None:
     """Print the address, and serve until the process is killed."""
-    routes = [Route("/", _page), Route("/still", _still), Route("/script.js", _script), Route("/events", _events)]
+    routes = [
+        Route("/", _page),
+        Route("/still", _still),
+        Route("/script.js", _script),
+        Route("/events", _events),
+    ]
     app = Starlette(routes=[*routes, Route("/append", _append, methods=["POST"])])
     listening = socket.create_server(("127.0.0.1", 0))
-    # asyncio sets it only where the protocol was named: else the body of a small answer waits 40 ms behind its head.
+    # asyncio sets it only where the protocol was named: else the body of a small answer waits 40 ms
+    # behind its head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run([listening])

@@ -1,6 +1,7 @@
 """basic-memory, through its MCP server, in a throwaway environment of its own.
 
-This module runs in the environment of the benchmarks; `basic_memory_client.py` beside it runs in the other.
+This module runs in the environment of the benchmarks; `basic_memory_client.py` beside it runs in
+the other.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ _PYTHONS = ("python3.12", "python3.13", "python3", "python3.14")
 
 
 def _python() -> str:
-    """A Python of version 3.12 or newer that runs (a name in PATH may be a shim with nothing behind it)."""
+    """A Python of version 3.12 or newer that runs (a name in PATH may be a shim with nothing behind
+    it).
+    """
     check = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))"
     for name in _PYTHONS:
         found = shutil.which(name)
-        if found and subprocess.run([found, "-c", check], capture_output=True, check=False).returncode == 0:
+        if (
+            found
+            and subprocess.run([found, "-c", check], capture_output=True, check=False).returncode
+            == 0
+        ):
             return found
     return ""
 
@@ -49,7 +56,9 @@ def measure(directory: Path, requirement: str, appends: int) -> dict[str, Any] |
     environment = home / "venv"
     inside = environment / "bin" / "python"
     try:
-        subprocess.run([python, "-m", "venv", environment], check=True, capture_output=True, timeout=300)
+        subprocess.run(
+            [python, "-m", "venv", environment], check=True, capture_output=True, timeout=300
+        )
         subprocess.run(
             [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", requirement],
             check=True,
@@ -69,7 +78,9 @@ def measure(directory: Path, requirement: str, appends: int) -> dict[str, Any] |
             capture_output=True,
             text=True,
             timeout=1200,
-            env=os.environ | _SETTINGS | {"HOME": str(home), "BASIC_MEMORY_HOME": str(home / "notes")},
+            env=os.environ
+            | _SETTINGS
+            | {"HOME": str(home), "BASIC_MEMORY_HOME": str(home / "notes")},
         )
     except subprocess.CalledProcessError as error:
         return f"its server can't be used: {error.stderr.strip().splitlines()[-1:] or error}"

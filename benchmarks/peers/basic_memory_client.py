@@ -1,4 +1,5 @@
-"""Appends to a note through basic-memory's MCP server; run by `basic_memory.py` in the environment that has it.
+"""Appends to a note through basic-memory's MCP server; run by `basic_memory.py` in the environment
+that has it.
 
 Prints one line of JSON. Knows nothing of the rest of the benchmarks.
 """
@@ -50,7 +51,13 @@ async def _case(program: Path, processes: int, appends: int) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         sessions = [await _session(stack, program) for _ in range(processes)]
         tools = {tool.name: tool for tool in (await sessions[0].list_tools()).tools}
-        new = {"title": title, "content": "# Note\n", "folder": "bench", "directory": "bench", "project": "main"}
+        new = {
+            "title": title,
+            "content": "# Note\n",
+            "folder": "bench",
+            "directory": "bench",
+            "project": "main",
+        }
         made = await sessions[0].call_tool("write_note", _arguments(tools["write_note"], new))
         if made.isError:
             raise RuntimeError(made.content[0].text)
@@ -68,12 +75,17 @@ async def _case(program: Path, processes: int, appends: int) -> dict[str, Any]:
                 answer = await session.call_tool("edit_note", _arguments(tools["edit_note"], edit))
                 taken.append(time.perf_counter() - start)
                 said = " ".join(getattr(part, "text", "") for part in answer.content)
-                if not answer.isError and not said.lstrip("# ").lower().startswith(("error", "edit failed")):
+                if not answer.isError and not said.lstrip("# ").lower().startswith(
+                    ("error", "edit failed")
+                ):
                     acknowledged.append(text)
 
         await asyncio.gather(*(writer(number, session) for number, session in enumerate(sessions)))
     found = "".join(path.read_text("utf-8") for path in Path.home().rglob(f"{title}.md"))
-    found += "".join(path.read_text("utf-8") for path in Path.home().rglob(f"{title.lower().replace(' ', '-')}.md"))
+    found += "".join(
+        path.read_text("utf-8")
+        for path in Path.home().rglob(f"{title.lower().replace(' ', '-')}.md")
+    )
     return {
         "processes": processes,
         "attempted": processes * appends,

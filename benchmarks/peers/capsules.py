@@ -24,7 +24,9 @@ class Capsules:
 
     def fill(self, conversation: str, count: int) -> None:
         write_capsule(Path(self._store.root), conversation, messages=count)
-        self._store.append(conversation, role="user", content=texts()[0])  # Settled: it is the store's from here on.
+        self._store.append(
+            conversation, role="user", content=texts()[0]
+        )  # Settled: it is the store's from here on.
 
     def append(self, conversation: str, text: str) -> Message:
         return self._store.append(conversation, role="user", content=text)

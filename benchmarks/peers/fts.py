@@ -14,7 +14,8 @@ __all__ = ["BareText", "OurText"]
 #: A message: its conversation, its place there, role, time, id, text, and its tool calls as text.
 Row = tuple[str, int, str, str, str, str, str | None]
 
-#: What one would write first, and what a whole store needs besides: whose message it is, and a piece of the text.
+#: What one would write first, and what a whole store needs besides: whose message it is, and a
+#: piece of the text.
 _BARE = "SELECT rowid, content FROM said WHERE said MATCH ? ORDER BY rank LIMIT ?"
 _JOINED = """
 SELECT m.conversation, m.id, m.role, m.time, found.score, snippet(said, 0, '[', ']', '…', 16)
@@ -41,13 +42,17 @@ class BareText:
         self._db.execute("CREATE VIRTUAL TABLE said USING fts5 (content)")
         self._db.execute("CREATE VIRTUAL TABLE words USING fts5vocab (said, row)")
         self._db.execute(
-            "CREATE TABLE messages (num INTEGER PRIMARY KEY, conversation TEXT, id TEXT, role TEXT, time TEXT)"
+            "CREATE TABLE messages (num INTEGER PRIMARY KEY, conversation TEXT, id TEXT, role "
+            "TEXT, time TEXT)"
         )
 
     def fill(self, rows: Iterable[Row]) -> None:
         """Take in messages."""
         self._db.execute("BEGIN")
-        add, about = "INSERT INTO said (rowid, content) VALUES (?, ?)", "INSERT INTO messages VALUES (?, ?, ?, ?, ?)"
+        add, about = (
+            "INSERT INTO said (rowid, content) VALUES (?, ?)",
+            "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
+        )
         for num, (conversation, _, role, time, id, text, _) in enumerate(rows, 1):
             self._db.execute(add, (num, text))
             self._db.execute(about, (num, conversation, id, role, time))
@@ -63,11 +68,15 @@ class BareText:
 
     def count(self, query: str) -> int:
         """How many rows match."""
-        return int(self._db.execute("SELECT count(*) FROM said WHERE said MATCH ?", (query,)).fetchone()[0])
+        return int(
+            self._db.execute("SELECT count(*) FROM said WHERE said MATCH ?", (query,)).fetchone()[0]
+        )
 
     def words_in(self, rows: int, count: int) -> list[str]:
         """The words that stand in about so many rows."""
-        nearest = "SELECT term FROM words WHERE length(term) > 2 ORDER BY abs(doc - ?), term LIMIT ?"
+        nearest = (
+            "SELECT term FROM words WHERE length(term) > 2 ORDER BY abs(doc - ?), term LIMIT ?"
+        )
         return [str(term) for (term,) in self._db.execute(nearest, (rows, count))]
 
     def close(self) -> None:
@@ -75,7 +84,8 @@ class BareText:
 
 
 class OurText:
-    """Bare FTS5 with what the index has: its tokenizer, its columns, and texts that are kept beside, once.
+    """Bare FTS5 with what the index has: its tokenizer, its columns, and texts that are kept
+    beside, once.
 
     Args:
         path: The database file, which is made.
@@ -85,9 +95,13 @@ class OurText:
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute("CREATE VIRTUAL TABLE said USING fts5 (content, tools, content = '', tokenize = 'ascii')")
         self._db.execute(
-            "CREATE TABLE messages (num INTEGER PRIMARY KEY, conversation TEXT, id TEXT, role TEXT, time TEXT,"
+            "CREATE VIRTUAL TABLE said USING fts5 (content, tools, content = '', tokenize = "
+            "'ascii')"
+        )
+        self._db.execute(
+            "CREATE TABLE messages (num INTEGER PRIMARY KEY, conversation TEXT, id TEXT, role "
+            "TEXT, time TEXT,"
             " content TEXT, tools TEXT)"
         )
 

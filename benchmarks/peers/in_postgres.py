@@ -1,7 +1,8 @@
-"""Messages in PostgreSQL: ours, a transaction as one would write it, and two that agents' frameworks bring along.
+"""Messages in PostgreSQL: ours, a transaction as one would write it, and two that agents'
+frameworks bring along.
 
-What must stay true: each appends with its own calls, on one connection, and reads back with its own calls; a message
-has the same text and fields for all.
+What must stay true: each appends with its own calls, on one connection, and reads back with its own
+calls; a message has the same text and fields for all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from benchmarks.fixtures import MESSAGE_BYTES, texts
 from capsule import Store, timestamps
 from capsule.ids import new_message_id
 
-__all__ = ["IN_POSTGRES", "Capsules", "Checkpoints", "Naive", "Notifying", "Sessions", "Writer", "text_of"]
+__all__ = [
+    "IN_POSTGRES",
+    "Capsules",
+    "Checkpoints",
+    "Naive",
+    "Notifying",
+    "Sessions",
+    "Writer",
+    "text_of",
+]
 
 
 def text_of(writer: int, number: int) -> str:
@@ -77,13 +87,19 @@ class Naive:
     def __init__(self, url: str) -> None:
         import psycopg
 
-        self.connection = psycopg.connect(url, autocommit=True, application_name=type(self).__name__)
+        self.connection = psycopg.connect(
+            url, autocommit=True, application_name=type(self).__name__
+        )
 
     def fill(self, ids: list[str]) -> None:
         run = self.connection.execute
-        run("CREATE TABLE IF NOT EXISTS talks (id text PRIMARY KEY, count integer NOT NULL, updated text NOT NULL)")
         run(
-            "CREATE TABLE IF NOT EXISTS messages (talk text REFERENCES talks, place integer, id text NOT NULL,"
+            "CREATE TABLE IF NOT EXISTS talks (id text PRIMARY KEY, count integer NOT NULL, "
+            "updated text NOT NULL)"
+        )
+        run(
+            "CREATE TABLE IF NOT EXISTS messages (talk text REFERENCES talks, place integer, id "
+            "text NOT NULL,"
             " body text NOT NULL, PRIMARY KEY (talk, place))"
         )
         run("CREATE INDEX IF NOT EXISTS messages_id ON messages (id)")
@@ -98,11 +114,19 @@ class Naive:
     def _append(self, id: str, entry: dict[str, str]) -> None:
         run = self.connection.execute
         ((count,),) = run("SELECT count FROM talks WHERE id = %s FOR UPDATE", (id,)).fetchall()
-        run("INSERT INTO messages VALUES (%s, %s, %s, %s)", (id, count, entry["id"], json.dumps(entry)))
-        run("UPDATE talks SET count = %s, updated = %s WHERE id = %s", (count + 1, entry["timestamp"], id))
+        run(
+            "INSERT INTO messages VALUES (%s, %s, %s, %s)",
+            (id, count, entry["id"], json.dumps(entry)),
+        )
+        run(
+            "UPDATE talks SET count = %s, updated = %s WHERE id = %s",
+            (count + 1, entry["timestamp"], id),
+        )
 
     def texts(self, id: str) -> list[str]:
-        rows = self.connection.execute("SELECT body FROM messages WHERE talk = %s ORDER BY place", (id,))
+        rows = self.connection.execute(
+            "SELECT body FROM messages WHERE talk = %s ORDER BY place", (id,)
+        )
         return [json.loads(body)["content"] for (body,) in rows]
 
     def close(self) -> None:
@@ -118,14 +142,18 @@ class Notifying(Naive):
 
 
 class Checkpoints:
-    """LangGraph's PostgresSaver: the state with all messages is read, and one with one more is put."""
+    """LangGraph's PostgresSaver: the state with all messages is read, and one with one more
+    is put.
+    """
 
     def __init__(self, url: str) -> None:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver  # type: ignore[import-not-found, unused-ignore]
         from psycopg.rows import dict_row
 
-        self._connection: Any = psycopg.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)
+        self._connection: Any = psycopg.connect(
+            url, autocommit=True, prepare_threshold=0, row_factory=dict_row
+        )
         self._saver = PostgresSaver(self._connection)
 
     def fill(self, ids: list[str]) -> None:
@@ -140,13 +168,20 @@ class Checkpoints:
         messages = [*before["channel_values"].get("messages", []), _entry(text)]
         version = self._saver.get_next_version(before["channel_versions"].get("messages"), None)
         after: Any = create_checkpoint(before, None, len(messages))
-        after["channel_values"], after["channel_versions"] = {"messages": messages}, {"messages": version}
+        after["channel_values"], after["channel_versions"] = (
+            {"messages": messages},
+            {"messages": version},
+        )
         about: Any = {"source": "update", "step": len(messages), "parents": {}}
         self._saver.put(there.config if there else config, after, about, {"messages": version})
 
     def texts(self, id: str) -> list[str]:
         there = self._saver.get_tuple({"configurable": {"thread_id": id, "checkpoint_ns": ""}})
-        return [entry["content"] for entry in there.checkpoint["channel_values"]["messages"]] if there else []
+        return (
+            [entry["content"] for entry in there.checkpoint["channel_values"]["messages"]]
+            if there
+            else []
+        )
 
     def close(self) -> None:
         self._connection.close()
@@ -159,7 +194,9 @@ class Sessions:
         from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found, unused-ignore]
 
         self._loop = asyncio.new_event_loop()
-        self._engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"), pool_size=1)
+        self._engine = create_async_engine(
+            url.replace("postgresql:", "postgresql+asyncpg:"), pool_size=1
+        )
         self._sessions: dict[str, Any] = {}
 
     def _session(self, id: str, *, makes: bool = False) -> Any:
@@ -177,7 +214,9 @@ class Sessions:
         self._loop.run_until_complete(self._session(id).add_items([_entry(text)]))
 
     def texts(self, id: str) -> list[str]:
-        return [item["content"] for item in self._loop.run_until_complete(self._session(id).get_items())]
+        return [
+            item["content"] for item in self._loop.run_until_complete(self._session(id).get_items())
+        ]
 
     def close(self) -> None:
         self._loop.run_until_complete(self._engine.dispose())

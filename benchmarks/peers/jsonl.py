@@ -1,4 +1,6 @@
-"""A JSONL file a conversation, as scripts and agents log: one line a message, appended with one write."""
+"""A JSONL file a conversation, as scripts and agents log: one line a message, appended with one
+write.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class LineFiles:
 
     def fill(self, conversation: str, count: int) -> None:
         with self._path(conversation).open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(message, ensure_ascii=False) + "\n" for message in history(count))
+            file.writelines(
+                json.dumps(message, ensure_ascii=False) + "\n" for message in history(count)
+            )
             os.fsync(file.fileno())
 
     def append(self, conversation: str, text: str) -> None:
@@ -48,13 +52,19 @@ class LineFiles:
         if fd is None:
             fd = os.open(self._path(conversation), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._open[conversation] = fd
-        line = json.dumps({"role": "user", "content": text, "timestamp": STAMP}, ensure_ascii=False) + "\n"
+        line = (
+            json.dumps({"role": "user", "content": text, "timestamp": STAMP}, ensure_ascii=False)
+            + "\n"
+        )
         os.write(fd, line.encode())
         if self._flushed:
             os.fdatasync(fd)
 
     def texts(self, conversation: str) -> list[str]:
-        return [json.loads(line)["content"] for line in self._path(conversation).read_text("utf-8").splitlines()]
+        return [
+            json.loads(line)["content"]
+            for line in self._path(conversation).read_text("utf-8").splitlines()
+        ]
 
     def close(self) -> None:
         for fd in self._open.values():

@@ -1,4 +1,6 @@
-"""LangChain's FileChatMessageHistory: a JSON list in a file, read and written whole, without an fsync."""
+"""LangChain's FileChatMessageHistory: a JSON list in a file, read and written whole, without an
+fsync.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class ChatHistories:
     def fill(self, conversation: str, count: int) -> None:
         kinds = {"user": "human", "assistant": "ai"}
         entries = [
-            {"type": kinds[message["role"]], "data": {"content": message["content"], "type": kinds[message["role"]]}}
+            {
+                "type": kinds[message["role"]],
+                "data": {"content": message["content"], "type": kinds[message["role"]]},
+            }
             for message in history(count)
         ]
         (self._directory / f"langchain-{conversation}.json").write_text(json.dumps(entries))

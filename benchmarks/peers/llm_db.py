@@ -1,6 +1,8 @@
-"""The log database of `llm`, through its Python API: a turn of a conversation, logged after it was answered.
+"""The log database of `llm`, through its Python API: a turn of a conversation, logged after it was
+answered.
 
-The model is one of this module that answers nothing, so that only the logging costs. A message here is a turn.
+The model is one of this module that answers nothing, so that only the logging costs. A message here
+is a turn.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ class LogDatabase:
         response.log_to_db(self._db)
 
     def texts(self, conversation: str) -> list[str]:
-        return [str(row[0]) for row in self._db.conn.execute("SELECT text FROM parts WHERE text IS NOT NULL")]
+        return [
+            str(row[0])
+            for row in self._db.conn.execute("SELECT text FROM parts WHERE text IS NOT NULL")
+        ]
 
     def close(self) -> None:
         self._db.conn.close()

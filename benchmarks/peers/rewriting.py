@@ -1,4 +1,6 @@
-"""What most projects write by hand: read the JSON file, append, write it beside its place, fsync, rename."""
+"""What most projects write by hand: read the JSON file, append, write it beside its place, fsync,
+rename.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def open_rewriting(directory: Path) -> RewrittenFiles:
 
 
 class RewrittenFiles:
-    """A directory of JSON files, one a conversation. Nothing excludes another writer, as nothing mostly does."""
+    """A directory of JSON files, one a conversation. Nothing excludes another writer, as nothing
+    mostly does.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,7 +48,9 @@ class RewrittenFiles:
         os.close(directory)
 
     def fill(self, conversation: str, count: int) -> None:
-        self._write(conversation, {"id": conversation, "updatedAt": STAMP, "messages": list(history(count))})
+        self._write(
+            conversation, {"id": conversation, "updatedAt": STAMP, "messages": list(history(count))}
+        )
 
     def append(self, conversation: str, text: str) -> None:
         document = self._read(conversation)

@@ -1,8 +1,10 @@
-"""Two SQLite databases a session, as nanoclaw keeps them: the host writes one of them, the worker the other.
+"""Two SQLite databases a session, as nanoclaw keeps them: the host writes one of them, the worker
+the other.
 
-From its published schema (`src/db/schema.ts`), with the columns and indexes that a message needs. As there: rollback
-journals, a commit is durable, the host opens and closes a database for each operation, the worker keeps its own open
-and opens the host's for each look; what is delivered is found by reading both tables.
+From its published schema (`src/db/schema.ts`), with the columns and indexes that a message needs.
+As there: rollback journals, a commit is durable, the host opens and closes a database for each
+operation, the worker keeps its own open and opens the host's for each look; what is delivered is
+found by reading both tables.
 """
 
 from __future__ import annotations
@@ -33,12 +35,20 @@ CREATE TABLE messages_out (
     recurrence TEXT, kind TEXT NOT NULL, platform_id TEXT, channel_type TEXT, thread_id TEXT, content TEXT NOT NULL);
 CREATE TABLE processing_ack (message_id TEXT PRIMARY KEY, status TEXT NOT NULL, status_changed TEXT NOT NULL);
 """
-_IN = "INSERT INTO messages_in (id, seq, kind, timestamp, series_id, content) VALUES (?, ?, 'chat', ?, ?, ?)"
-_OUT = "INSERT INTO messages_out (id, seq, in_reply_to, timestamp, kind, content) VALUES (?, ?, ?, ?, 'chat', ?)"
+_IN = (
+    "INSERT INTO messages_in (id, seq, kind, timestamp, series_id, content) VALUES (?, ?, "
+    "'chat', ?, ?, ?)"
+)
+_OUT = (
+    "INSERT INTO messages_out (id, seq, in_reply_to, timestamp, kind, content) VALUES (?, ?, "
+    "?, ?, 'chat', ?)"
+)
 _ACK = "INSERT OR REPLACE INTO processing_ack VALUES (?, ?, datetime('now'))"
 _DELIVERED = "INSERT OR IGNORE INTO delivered VALUES (?, ?, 'delivered', datetime('now'))"
 _DUE = "(deliver_after IS NULL OR deliver_after <= datetime('now'))"
-_PENDING = "status = 'pending' AND (process_after IS NULL OR datetime(process_after) <= datetime('now'))"
+_PENDING = (
+    "status = 'pending' AND (process_after IS NULL OR datetime(process_after) <= datetime('now'))"
+)
 
 
 class SessionPair:
@@ -97,13 +107,17 @@ class SessionPair:
     def work(self) -> None:
         """As the worker: claim what is pending, answer it at once, and complete it."""
         with self._open(self._inbound) as db:
-            pending = db.execute(f"SELECT * FROM messages_in WHERE {_PENDING} ORDER BY seq DESC LIMIT 10").fetchall()
+            pending = db.execute(
+                f"SELECT * FROM messages_in WHERE {_PENDING} ORDER BY seq DESC LIMIT 10"
+            ).fetchall()
             acked = {id for (id,) in self._worker.execute("SELECT message_id FROM processing_ack")}
             ids = [row[0] for row in reversed(pending) if row[0] not in acked]
             with self._write(self._worker):
                 self._worker.executemany(_ACK, [(id, "processing") for id in ids])
             highest = max(
-                self._worker.execute("SELECT COALESCE(MAX(seq), 0) FROM messages_out").fetchone()[0],
+                self._worker.execute("SELECT COALESCE(MAX(seq), 0) FROM messages_out").fetchone()[
+                    0
+                ],
                 db.execute("SELECT COALESCE(MAX(seq), 0) FROM messages_in").fetchone()[0],
             )
         seq = highest + 1 + highest % 2
@@ -112,9 +126,13 @@ class SessionPair:
             self._worker.executemany(_ACK, [(id, "completed") for id in ids])
 
     def deliver(self, deliver: Callable[[str], str]) -> int:
-        """As the host: deliver what is due, and note that, and what the worker completed; how many were delivered."""
+        """As the host: deliver what is due, and note that, and what the worker completed; how many
+        were delivered.
+        """
         with self._open(self._outbound) as out, self._open(self._inbound) as db:
-            due = out.execute(f"SELECT * FROM messages_out WHERE {_DUE} ORDER BY timestamp ASC").fetchall()
+            due = out.execute(
+                f"SELECT * FROM messages_out WHERE {_DUE} ORDER BY timestamp ASC"
+            ).fetchall()
             delivered = {id for (id,) in db.execute("SELECT message_out_id FROM delivered")}
             new = [row for row in due if row[0] not in delivered]
             for row in new:
@@ -122,7 +140,8 @@ class SessionPair:
             acks = "SELECT message_id FROM processing_ack WHERE status IN ('completed', 'failed')"
             completed = out.execute(acks).fetchall()
             with self._write(db):
-                db.executemany("UPDATE messages_in SET status = 'completed' WHERE id = ? AND status != ?", [
+                db.executemany("UPDATE messages_in SET status = 'completed' WHERE id = ? AND "
+                               "status != ?", [
                     (id, "completed") for (id,) in completed
                 ])  # fmt: skip
         return len(new)

@@ -1,4 +1,6 @@
-"""sqlite3, as agents' message stores use it: WAL, an FTS5 index kept by triggers, a column for what is unread."""
+"""sqlite3, as agents' message stores use it: WAL, an FTS5 index kept by triggers, a column for what
+is unread.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,11 @@ class SqliteMessages:
         self._db.execute("BEGIN")
         self._db.execute("INSERT INTO conversations VALUES (?, ?, ?, ?)", about)
         self._db.executemany(
-            _INSERT, ((m["id"], conversation, m["role"], m["content"], m["timestamp"]) for m in history(count))
+            _INSERT,
+            (
+                (m["id"], conversation, m["role"], m["content"], m["timestamp"])
+                for m in history(count)
+            ),
         )
         self._db.execute("COMMIT")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -70,7 +76,9 @@ class SqliteMessages:
     def create(self, conversation: str, text: str) -> None:
         """Make a conversation with its first message, in one transaction."""
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("INSERT INTO conversations VALUES (?, ?, '', ?)", (conversation, text[:60], STAMP))
+        self._db.execute(
+            "INSERT INTO conversations VALUES (?, ?, '', ?)", (conversation, text[:60], STAMP)
+        )
         self.append(conversation, text)
         self._db.execute("COMMIT")
 
@@ -88,7 +96,9 @@ class SqliteMessages:
 
     def load(self, conversation: str) -> list[Any]:
         """All rows of a conversation."""
-        found = self._db.execute("SELECT * FROM messages WHERE conversation = ? ORDER BY seq", (conversation,))
+        found = self._db.execute(
+            "SELECT * FROM messages WHERE conversation = ? ORDER BY seq", (conversation,)
+        )
         return found.fetchall()
 
     def texts(self, conversation: str) -> list[str]:

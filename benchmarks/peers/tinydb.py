@@ -26,7 +26,11 @@ class TinyDocuments:
         self._db.table(conversation).insert_multiple(history(count))
 
     def append(self, conversation: str, text: str) -> int:
-        return int(self._db.table(conversation).insert({"role": "user", "content": text, "timestamp": STAMP}))
+        return int(
+            self._db.table(conversation).insert(
+                {"role": "user", "content": text, "timestamp": STAMP}
+            )
+        )
 
     def texts(self, conversation: str) -> list[str]:
         return [str(document["content"]) for document in self._db.table(conversation).all()]

@@ -1,7 +1,8 @@
 """Capturing a project: reading its files, selecting them, and making a context from them.
 
-What must stay true: the same project and the same selection give the same bytes. Each file is read once; its digest,
-size, tokens and secrets are those of the bytes in the context. A detected secret goes into a context only on request.
+What must stay true: the same project and the same selection give the same bytes. Each file is read
+once; its digest, size, tokens and secrets are those of the bytes in the context. A detected secret
+goes into a context only on request.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ Progress = Callable[[int, int], None]
 #: The most tokens that the heading of the document takes, with a project name of usual length.
 _HEADING_TOKENS = 40
 _TELL_EVERY = 50
-#: The number of files that are searched together for signs of secrets: a call costs more than a small file.
+#: The number of files that are searched together for signs of secrets: a call costs more than a
+#: small file.
 _AT_ONCE = 20
-#: The size of the pieces in which the document is encoded and written, in bytes: large enough to make calls cheap,
-#: small enough for the processor's cache.
+#: The size of the pieces in which the document is encoded and written, in bytes: large enough to
+#: make calls cheap, small enough for the processor's cache.
 _PIECE = 128 << 10
 
 
@@ -90,7 +92,9 @@ class Capture:
         return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
 
     def encoded(self) -> Iterator[bytes]:
-        """The context as a JSON object, in pieces. Raises Refused: it contains secrets, and they are not allowed."""
+        """The context as a JSON object, in pieces. Raises Refused: it contains secrets, and they
+        are not allowed.
+        """
         self.ensure_no_secrets()
         digest = hashlib.sha256()
         yield b'{\n  "fullContext": "'
@@ -110,9 +114,15 @@ class Capture:
         if self.findings and not self.secrets_allowed:
             shown = [f"  {finding}" for finding in self.findings[:10]]
             more = [f"  ... and {len(self.findings) - 10} more"] if len(self.findings) > 10 else []
-            many = "what looks like a secret" if len(self.findings) == 1 else f"{len(self.findings)} secrets, it seems"
+            many = (
+                "what looks like a secret"
+                if len(self.findings) == 1
+                else f"{len(self.findings)} secrets, it seems"
+            )
             lines = [f"{self.root} holds {many}; nothing was written:", *shown, *more]
-            way_out = "leave such files out with --exclude, or take them as they are with --allow-secrets"
+            way_out = (
+                "leave such files out with --exclude, or take them as they are with --allow-secrets"
+            )
             raise Refused("\n".join([*lines, way_out]), path=self.root)
 
     def _pieces(self) -> Iterator[bytes]:
@@ -135,7 +145,12 @@ class Capture:
             "estimatedTokens": self.tokens,
             "contextHash": f"sha256:{digest}",
             "files": [
-                {"path": file.path, "sha256": file.sha256, "bytes": len(file.data), "tokens": file.tokens}
+                {
+                    "path": file.path,
+                    "sha256": file.sha256,
+                    "bytes": len(file.data),
+                    "tokens": file.tokens,
+                }
                 for file in self.files
             ],
             "selection": selection | {"leftOut": self.beyond} if self.beyond else selection,
@@ -143,7 +158,11 @@ class Capture:
         }
 
 
-def capture(root: str, selection: Selection = Selection(), progress: Progress | None = None) -> Capture:  # noqa: B008
+def capture(
+    root: str,
+    selection: Selection = Selection(),  # noqa: B008
+    progress: Progress | None = None,
+) -> Capture:
     """Capture the project in the directory `root`.
 
     Args:
@@ -159,7 +178,9 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
     try:
         root.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
+        raise InvalidInput(
+            f"{root!a} is no UTF-8 text, which a capsule is; rename the directory"
+        ) from None
     made, inside = Capture(root, selection), Inside(root)
     listed = candidates(inside, selection)
     made.left_out, files = listed.left_out, []
@@ -167,7 +188,9 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
         if not_secret(selection, path):
             files.append((path, size))
         else:
-            made.left_out.append(LeftOut(path, f"looks like it holds secrets; to take it: --include {path}"))
+            made.left_out.append(
+                LeftOut(path, f"looks like it holds secrets; to take it: --include {path}")
+            )
     files, too_much = within(files, selection.total_bytes)
     made.left_out += too_much
     made.beyond = [file.path for file in too_much]
@@ -182,7 +205,11 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
     if selection.budget is not None:
         _fit(made, selection.budget)
     if not made.files:
-        why = f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}" if made.left_out else ""
+        why = (
+            f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}"
+            if made.left_out
+            else ""
+        )
         raise InvalidInput(f"{root}: there is no text file to take that git would track{why}")
     for at in range(0, len(made.files), _AT_ONCE):
         some = made.files[at : at + _AT_ONCE]
@@ -197,13 +224,19 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
 
 
 def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | None:
-    """Read a file, and take it or leave it out; None: there is no file, or a symlink leads to it."""
+    """Read a file, and take it or leave it out; None: there is no file, or a symlink leads
+    to it.
+    """
     data = inside.read(path, selection.file_bytes)
     if data is None:
         size = inside.size(path)
         if size is None:
             return None
-        return too_large(path, size, selection) if size > selection.file_bytes else LeftOut(path, "can't be read")
+        return (
+            too_large(path, size, selection)
+            if size > selection.file_bytes
+            else LeftOut(path, "can't be read")
+        )
     if why := _no_text(data):
         return LeftOut(path, why)
     before, behind = document.block_around(path, data)
@@ -222,14 +255,17 @@ def _no_text(data: bytes) -> str:
 
 
 def not_secret(selection: Selection, path: str) -> bool:
-    """Whether a file may be taken: its name is no name of a file of secrets, or the selection names it."""
+    """Whether a file may be taken: its name is no name of a file of secrets, or the selection names
+    it.
+    """
     return path in selection.named or not secrets.holds_secrets(path)
 
 
 def _fit(made: Capture, budget: int) -> None:
     """Leave out files until the document fits into a budget of tokens.
 
-    The most informative files stay: README files first, then by directory depth, then by size, the smallest first.
+    The most informative files stay: README files first, then by directory depth, then by size, the
+    smallest first.
     """
     left = budget - _HEADING_TOKENS
     kept = set()

@@ -1,7 +1,8 @@
 """Comparing a project with its captured context.
 
-What must stay true: files are compared by the digest of their content. A file counts as new only if the same selection
-would take it now. A context written by another program or by hand gets an answer, not a crash.
+What must stay true: files are compared by the digest of their content. A file counts as new only if
+the same selection would take it now. A context written by another program or by hand gets an
+answer, not a crash.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class Drift:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        fields: dict[str, Any] = {"projectPath": self.project, "drifted": self.has_drifted, "edited": self.edited}
+        fields: dict[str, Any] = {
+            "projectPath": self.project,
+            "drifted": self.has_drifted,
+            "edited": self.edited,
+        }
         fields |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
         return fields | {"problem": self.problem} if self.problem else fields
 
@@ -66,7 +71,9 @@ def is_empty(context: Mapping[str, Any]) -> bool:
     return not context.get("fullContext") and not _metadata(context).get("files")
 
 
-def check(context: Mapping[str, Any], project: str | None = None, progress: Progress | None = None) -> Drift:
+def check(
+    context: Mapping[str, Any], project: str | None = None, progress: Progress | None = None
+) -> Drift:
     """Compare a context with its project.
 
     Args:
@@ -81,11 +88,17 @@ def check(context: Mapping[str, Any], project: str | None = None, progress: Prog
     edited = _is_edited(context)
     files, odd = _manifest(metadata)
     if not files:
-        problem = "the context has no list of files, as one that another program made; capture it anew"
+        problem = (
+            "the context has no list of files, as one that another program made; capture it anew"
+        )
         return Drift(root, edited=edited, problem=problem)
     if not os.path.isdir(root):
-        problem = "the context doesn't say of which project it is" if not root else f"{root} is not here"
-        return Drift(root, edited=edited, problem=f"{problem}; say where the project is with --project DIR")
+        problem = (
+            "the context doesn't say of which project it is" if not root else f"{root} is not here"
+        )
+        return Drift(
+            root, edited=edited, problem=f"{problem}; say where the project is with --project DIR"
+        )
     selection, inside = Selection.of(metadata.get("selection")), Inside(root)
     try:
         listed = candidates(inside, selection)
@@ -104,11 +117,15 @@ def check(context: Mapping[str, Any], project: str | None = None, progress: Prog
             changed.append(path)
     new = [path for path in fresh if isinstance(judge(inside, path, selection), Taken)]
     problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
-    return Drift(root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem)
+    return Drift(
+        root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem
+    )
 
 
 def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
-    """The differences as lines of a unified diff, without newlines, from the context to the project."""
+    """The differences as lines of a unified diff, without newlines, from the context to the
+    project.
+    """
     parts = take_apart(str(context.get("fullContext") or ""))
     before = {part.path: part.data for part in parts or ()}
     inside = Inside(drift.project)
@@ -148,11 +165,19 @@ def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """The files with their digests, and the number of unusable entries: without a digest, or outside the project."""
+    """The files with their digests, and the number of unusable entries: without a digest, or
+    outside the project.
+    """
     files, odd = {}, 0
     for entry in metadata.get("files") or ():
         path, digest = entry.get("path"), entry.get("sha256")
-        if not path or not digest or "\0" in path or path.startswith("/") or ".." in path.split("/"):
+        if (
+            not path
+            or not digest
+            or "\0" in path
+            or path.startswith("/")
+            or ".." in path.split("/")
+        ):
             odd += 1
         else:
             files[path] = digest.removeprefix("sha256:").lower()
@@ -160,7 +185,9 @@ def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
 
 
 def _is_edited(context: Mapping[str, Any]) -> bool:
-    """Whether the text differs from its digest. A truncated digest, as in examples, is compared as far as it goes."""
+    """Whether the text differs from its digest. A truncated digest, as in examples, is compared as
+    far as it goes.
+    """
     algorithm, _, digest = str(_metadata(context).get("contextHash") or "").partition(":")
     digest = digest.rstrip(".").lower()
     if algorithm != "sha256" or not digest:
@@ -172,12 +199,19 @@ def _is_edited(context: Mapping[str, Any]) -> bool:
 
 
 def _fresh(
-    listed: list[tuple[str, int]], files: Mapping[str, str], selection: Selection, metadata: Mapping[str, Any]
+    listed: list[tuple[str, int]],
+    files: Mapping[str, str],
+    selection: Selection,
+    metadata: Mapping[str, Any],
 ) -> list[str]:
     """The new files that the selection takes."""
     kept = metadata.get("selection")
     left_out = kept.get("leftOut") if isinstance(kept, dict) else None
-    known = {*files, *(path for path in left_out if isinstance(path, str))} if isinstance(left_out, list) else files
+    known = (
+        {*files, *(path for path in left_out if isinstance(path, str))}
+        if isinstance(left_out, list)
+        else files
+    )
     return [path for path, _ in listed if path not in known and not_secret(selection, path)]
 
 

@@ -1,10 +1,12 @@
 """The files of a project that belong into a context: those that git would track.
 
-Git lists the files; outside a work tree it uses an empty repository beside the project. What must stay true: the same
-project gives the same list, sorted, on every machine. No symlink is followed. A store within the project is not taken.
-A file is left out only by a rule that can be named. Only regular files are read.
+Git lists the files; outside a work tree it uses an empty repository beside the project. What must
+stay true: the same project gives the same list, sorted, on every machine. No symlink is followed. A
+store within the project is not taken. A file is left out only by a rule that can be named. Only
+regular files are read.
 
-The rules of `.gitignore` are those of gitignore(5); pathspec implements them for `include` and `exclude`.
+The rules of `.gitignore` are those of gitignore(5); pathspec implements them for `include` and
+`exclude`.
 """
 
 from __future__ import annotations
@@ -57,14 +59,18 @@ class Inside:
         known = self._directories.get(directory)
         if known is None:
             try:
-                known = self.has_directory_of(directory) and stat.S_ISDIR(os.lstat(f"{self.root}/{directory}").st_mode)
+                known = self.has_directory_of(directory) and stat.S_ISDIR(
+                    os.lstat(f"{self.root}/{directory}").st_mode
+                )
             except (OSError, ValueError):
                 known = False
             self._directories[directory] = known
         return known
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The content of a regular file of at most `most` bytes; None: it is none, or can't be read. No FIFO blocks."""
+        """The content of a regular file of at most `most` bytes; None: it is none, or can't be
+        read. No FIFO blocks.
+        """
         if not self.has_directory_of(path):
             return None
         try:
@@ -88,8 +94,9 @@ class Selection:
     """The choice of files; the context keeps it, so that the project can be captured again.
 
     Attributes:
-        include: Patterns as in `.gitignore`; a file must match one of them. A path without a wildcard names a file,
-            which is then taken even if git ignores it or its name is one of a file of secrets. Empty: all files.
+        include: Patterns as in `.gitignore`; a file must match one of them. A path without a
+            wildcard names a file, which is then taken even if git ignores it or its name is one of
+            a file of secrets. Empty: all files.
         exclude: Patterns as in `.gitignore`; a file that matches one is left out.
         file_bytes: Files larger than this many bytes are left out.
         total_bytes: The largest files are left out, until the rest has at most this many bytes.
@@ -104,14 +111,18 @@ class Selection:
 
     @property
     def named(self) -> frozenset[str]:
-        """The paths that `include` names without a wildcard. Raises InvalidInput: a path leads out of the project."""
+        """The paths that `include` names without a wildcard. Raises InvalidInput: a path leads out
+        of the project.
+        """
         paths = set()
         for pattern in self.include:
             if pattern.startswith("!") or _WILD & set(pattern) or pattern.endswith("/"):
                 continue
             parts = pattern.removeprefix("./").lstrip("/").split("/")
             if ".." in parts:
-                raise InvalidInput(f"--include {pattern}: is outside the project; capture that directory instead")
+                raise InvalidInput(
+                    f"--include {pattern}: is outside the project; capture that directory instead"
+                )
             paths.add("/".join(parts))
         return frozenset(paths)
 
@@ -126,12 +137,18 @@ class Selection:
         """The selection in a capsule; missing and invalid fields have their defaults."""
         get = fields.get if isinstance(fields, dict) else {}.get
         include, exclude = (
-            tuple(str(text) for text in got if isinstance(text, str)) if isinstance(got := get(name), list) else ()
+            tuple(str(text) for text in got if isinstance(text, str))
+            if isinstance(got := get(name), list)
+            else ()
             for name in ("include", "exclude")
         )
         sizes = {
             name: int(got)
-            for name, key in (("file_bytes", "fileBytes"), ("total_bytes", "totalBytes"), ("budget", "budget"))
+            for name, key in (
+                ("file_bytes", "fileBytes"),
+                ("total_bytes", "totalBytes"),
+                ("budget", "budget"),
+            )
             if type(got := get(key)) is int and got >= 0
         }
         return cls(include, exclude, **sizes)
@@ -147,7 +164,9 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Candidates:
-    """The listed files: relative POSIX paths, sorted, with their sizes in bytes; and the files left out so far."""
+    """The listed files: relative POSIX paths, sorted, with their sizes in bytes; and the files left
+    out so far.
+    """
 
     files: list[tuple[str, int]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -191,7 +210,9 @@ def too_large(path: str, size: int, selection: Selection) -> LeftOut:
 
 
 def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int]], list[LeftOut]]:
-    """The files without the largest, so that together they have at most `most` bytes; and the files left out."""
+    """The files without the largest, so that together they have at most `most` bytes; and the files
+    left out.
+    """
     total = sum(size for _, size in files)
     if total <= most:
         return files, []
@@ -200,7 +221,9 @@ def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int
         if total <= most:
             break
         total -= size
-        dropped[path] = LeftOut(path, f"{size:,} bytes, and all files together have more than {most:,}")
+        dropped[path] = LeftOut(
+            path, f"{size:,} bytes, and all files together have more than {most:,}"
+        )
     return [file for file in files if file[0] not in dropped], list(dropped.values())
 
 
@@ -222,7 +245,9 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
     try:
         return GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
-        raise InvalidInput(f"a pattern can't be understood: {error}; patterns are those of .gitignore") from None
+        raise InvalidInput(
+            f"a pattern can't be understood: {error}; patterns are those of .gitignore"
+        ) from None
 
 
 def _listed(root: str) -> list[str]:

@@ -1,12 +1,13 @@
 """Detecting secrets: files whose purpose is to hold keys, and secrets in the text of other files.
 
-The detection is not complete: it knows the formats of keys of common services, and names like `password` with a value.
-The formats are this project's own patterns, after those of gitleaks (https://github.com/gitleaks/gitleaks, MIT);
-detect-secrets finds the rest. What must stay true: no part of a detected secret is ever shown.
+The detection is not complete: it knows the formats of keys of common services, and names like
+`password` with a value. The formats are this project's own patterns, after those of gitleaks
+(https://github.com/gitleaks/gitleaks, MIT); detect-secrets finds the rest. What must stay true: no
+part of a detected secret is ever shown.
 
-detect-secrets reads a megabyte a second, so it gets only lines with a sign: the name of a secret, or a part that every
-token of a kind has. Rust's `regex`, which comes with pydantic, searches for signs at gigabytes a second, in linear
-time.
+detect-secrets reads a megabyte a second, so it gets only lines with a sign: the name of a secret,
+or a part that every token of a kind has. Rust's `regex`, which comes with pydantic, searches for
+signs at gigabytes a second, in linear time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ RULES = {
     "Anthropic Key": r"sk-ant-[a-z0-9]{2,10}-[A-Za-z0-9_-]{20}",
     "Atlassian Token": r"ATATT3[A-Za-z0-9_=-]{100}",
     "AWS Access Key": r"(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{16}",
-    "AWS Secret Key": r"(?i:aws_?secret_?(?:access_?)?key)[ \t]*['\"]?[ \t]*(?::|=|=>)[ \t]*['\"]?[A-Za-z0-9/+]{40}",
+    "AWS Secret Key": r"(?i:aws_?secret_?(?:access_?)?key)[ \t]*['\"]?[ \t]*(?::|=|=>)[ "
+    r"\t]*['\"]?[A-Za-z0-9/+]{40}",
     "Azure Storage Key": r"AccountKey=[A-Za-z0-9+/]{80}",
     "DigitalOcean Token": r"do[opr]_v1_[a-f0-9]{64}",
     "Docker Token": r"dckr_pat_[A-Za-z0-9_-]{27}",
@@ -75,8 +77,8 @@ _GIVEN = re.compile(
     r"\s*(?=\S*\d)[^\s'\"`$<>{}()\[\],;]{6,}\s*$",
     re.IGNORECASE,
 )
-#: Signs besides the formats above: the names of secrets, as in the keyword detector, and the patterns of the other
-#: detectors.
+#: Signs besides the formats above: the names of secrets, as in the keyword detector, and the
+#: patterns of the other detectors.
 SIGNS = (
     r"(?i:(?:key|token)[a-z0-9_-]{0,40}['\"`\])]{0,3}[ \t]*[:=(])",
     r"(?i:passw|pwd|secret|contrase|db_?pass|key_?pass)",
@@ -96,12 +98,15 @@ _KEYWORD = "Secret Keyword"
 #: What stands in the place of a secret.
 REDACTED = "[redacted]"
 _KEY_BLOCK = re.compile(
-    r"-----BEGIN[ A-Z0-9]{0,40} PRIVATE KEY.*?(?:-----END[ A-Z0-9]{0,40} PRIVATE KEY[ A-Z]*-----|\Z)", re.DOTALL
+    r"-----BEGIN[ A-Z0-9]{0,40} PRIVATE KEY.*?(?:-----END[ A-Z0-9]{0,40} PRIVATE KEY[ "
+    r"A-Z]*-----|\Z)",
+    re.DOTALL,
 )
 
 #: The number of formats in one search: with more, the engine can't search for their first letters.
 _AT_ONCE = 5
-#: A longer line is searched in overlapping pieces of this many characters: some rules take quadratic time.
+#: A longer line is searched in overlapping pieces of this many characters: some rules take
+#: quadratic time.
 _LINE = 4_096
 #: The largest number of findings for one file.
 _MOST = 20
@@ -126,12 +131,18 @@ def holds_secrets(path: str) -> bool:
     directory, _, name = path.lower().rpartition("/")
     if "." in directory and not _DIRECTORIES.isdisjoint(directory.split("/")):
         return True
-    looks = name in _NAMES or name.endswith(_ENDINGS) or (name.startswith(_BEGINNINGS) and _OTHERS.match(name))
+    looks = (
+        name in _NAMES
+        or name.endswith(_ENDINGS)
+        or (name.startswith(_BEGINNINGS) and _OTHERS.match(name))
+    )
     return bool(looks) and not name.endswith(_HARMLESS)
 
 
 def may_hold_tokens(text: str) -> bool:
-    """Whether a text has a sign of a secret; without a sign it has no secret. Cost: 200 ms for 100 MB."""
+    """Whether a text has a sign of a secret; without a sign it has no secret. Cost: 200 ms for 100
+    MB.
+    """
     return any(has_sign(text) for has_sign in _signs())
 
 
@@ -142,19 +153,26 @@ def tokens_in(path: str, text: str) -> list[Finding]:
     for number, line in enumerate(text.split("\n") if signs else (), 1):
         for piece in _pieces(line):
             if any(has_sign(piece) for has_sign in signs):
-                findings |= dict.fromkeys(Finding(path, number, kind) for kind in _kinds(path, piece))
+                findings |= dict.fromkeys(
+                    Finding(path, number, kind) for kind in _kinds(path, piece)
+                )
         if len(findings) >= _MOST:
             break
     return list(findings)[:_MOST]
 
 
 def redacted(text: str) -> str:
-    """The text with `[redacted]` in the place of each secret that `tokens_in` would find, at the same cost."""
+    """The text with `[redacted]` in the place of each secret that `tokens_in` would find, at the
+    same cost.
+    """
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     if not signs:
         return text
     text = _KEY_BLOCK.sub(REDACTED, text)
-    return "\n".join(_redacted_line(line) if any(has(line) for has in signs) else line for line in text.split("\n"))
+    return "\n".join(
+        _redacted_line(line) if any(has(line) for has in signs) else line
+        for line in text.split("\n")
+    )
 
 
 def _redacted_line(line: str) -> str:
@@ -186,7 +204,9 @@ def _kinds(path: str, line: str) -> set[str]:
     for detector in _detectors():
         for secret in detector.analyze_line(filename=path, line=line):
             value = secret.secret_value or ""
-            if secret.type == _KEYWORD and (heuristic.is_indirect_reference(line) or any(is_(value) for is_ in dull)):
+            if secret.type == _KEYWORD and (
+                heuristic.is_indirect_reference(line) or any(is_(value) for is_ in dull)
+            ):
                 continue
             kinds.add(secret.type)
     if not kinds and determine_file_type(path) is FileType.OTHER and _GIVEN.search(line):
@@ -215,7 +235,9 @@ def _signs() -> tuple[Has, ...]:
     rules = list(RULES.values())
     batched = (rules[at : at + _AT_ONCE] for at in range(0, len(rules), _AT_ONCE))
     return tuple(
-        SchemaValidator(core_schema.str_schema(pattern=sign, regex_engine="rust-regex")).isinstance_python
+        SchemaValidator(
+            core_schema.str_schema(pattern=sign, regex_engine="rust-regex")
+        ).isinstance_python
         for sign in (*("|".join(some) for some in batched), *SIGNS)
     )
 

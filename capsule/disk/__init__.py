@@ -1,1 +1,3 @@
-"""Files: system calls, kernel locks, whole files, and notices of what changed. It knows no documents."""
+"""Files: system calls, kernel locks, whole files, and notices of what changed. It knows no
+documents.
+"""

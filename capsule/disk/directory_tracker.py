@@ -1,22 +1,24 @@
 """Report which files of a directory were touched, at once or to a thread that waits.
 
-- `InotifyTracker` answers at once (Linux, local file systems). Programs that want to know scan where it is not
-  available: on another platform, on a file system of another machine, or if the kernel has no instance left.
-- `DirectoryTracker` wakes a waiting thread, on every platform, with watchfiles. If there is an `InotifyTracker` it
-  listens to that, too, and hears sooner; nothing depends on it.
-- `TouchedNames` collects names for a thread that waits for a descriptor. Every kind of engine uses it.
+- `InotifyTracker` answers at once (Linux, local file systems). Programs that want to know scan
+  where it is not available: on another platform, on a file system of another machine, or if the
+  kernel has no instance left.
+- `DirectoryTracker` wakes a waiting thread, on every platform, with watchfiles. If there is an
+  `InotifyTracker` it listens to that, too, and hears sooner; nothing depends on it.
+- `TouchedNames` collects names for a thread that waits for a descriptor. Every kind of engine uses
+  it.
 - `mount_of` says on which kind of file system a directory is, and how that is mounted (Linux only).
 
 What must stay true:
 
-- If a write was acknowledged before `InotifyTracker.changed` is called, it is in the answer: the kernel queues the
-  event before the writer's call returns.
-- Two kinds of writes cause no event: writes through a memory mapping, and writes through a second name of the file
-  elsewhere. The caller has to scan now and then for these.
+- If a write was acknowledged before `InotifyTracker.changed` is called, it is in the answer: the
+  kernel queues the event before the writer's call returns.
+- Two kinds of writes cause no event: writes through a memory mapping, and writes through a second
+  name of the file elsewhere. The caller has to scan now and then for these.
 - An option of a mount whose value can name a machine, a person or a path is not reported.
 
-watchfiles can't replace inotify here. It polls every few milliseconds what the kernel reported, so hearing of a change
-soon costs processor time while nothing happens.
+watchfiles can't replace inotify here. It polls every few milliseconds what the kernel reported, so
+hearing of a change soon costs processor time while nothing happens.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class TouchedNames:
         self.is_open = True
 
     def touch(self, names: Iterable[str] | None) -> None:
-        """Add names, from any thread; None: any may have been touched. Nothing happens after `close`."""
+        """Add names, from any thread; None: any may have been touched. Nothing happens after
+        `close`.
+        """
         with self._guard:
             self._names.update(names or ())
             self._is_unsure = self._is_unsure or names is None
@@ -95,7 +99,9 @@ _VALUED = frozenset({"cache", "data", "errors", "local_lock", "proto", "vers"})
 
 
 class Mount(NamedTuple):
-    """A file system as it is mounted: its kind, as the kernel names it (empty: it can't be told), and its options."""
+    """A file system as it is mounted: its kind, as the kernel names it (empty: it can't be told),
+    and its options.
+    """
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -127,13 +133,19 @@ def of_longest(path: str, lines: Sequence[bytes]) -> Mount:
 
 
 def _mounts(lines: Sequence[bytes]) -> list[list[bytes]]:
-    return [fields for fields in (line.split(b" ") for line in lines) if len(fields) > 6 and b"-" in fields]
+    return [
+        fields
+        for fields in (line.split(b" ") for line in lines)
+        if len(fields) > 6 and b"-" in fields
+    ]
 
 
 def _mount(fields: list[bytes]) -> Mount:
     kind, _, *more = fields[fields.index(b"-") + 1 :]
     options = b",".join([fields[5], *more]).decode("ascii", "replace").split(",")
-    safe = (option for option in options if "=" not in option or option.partition("=")[0] in _VALUED)
+    safe = (
+        option for option in options if "=" not in option or option.partition("=")[0] in _VALUED
+    )
     return Mount(kind.decode("ascii", "replace"), tuple(dict.fromkeys(safe)))
 
 
@@ -167,7 +179,8 @@ class Inotify:
         return number
 
     def events(self) -> Iterator[tuple[int, int, bytes]]:
-        """What happened since the last call: the number of the directory, flags, and the name, empty for the directory.
+        """What happened since the last call: the number of the directory, flags, and the name,
+        empty for the directory.
 
         An event with `OVERFLOW` says that some are missing; its number is of none. Raises OSError.
         """
@@ -230,9 +243,12 @@ _WANTED = _NAMED | MODIFY | ATTRIB | DELETE_SELF | MOVE_SELF
 _ENDED = DELETE_SELF | MOVE_SELF | UNMOUNT | IGNORED
 
 #: Where the kernel sees every write: local, and not a view of another file system.
-_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "zfs", "bcachefs", "jfs"})
-#: How often watchfiles asks whether the kernel had a notice for it, in milliseconds: beside a tracker, and alone.
-#: It answers one to two such steps after a write. 50 ms cost 0.2 % of a processor, 16 ms 0.5 %, 10 ms 0.8 %.
+_LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "zfs", "bcachefs", "jfs"}
+)
+#: How often watchfiles asks whether the kernel had a notice for it, in milliseconds: beside a
+#: tracker, and alone. It answers one to two such steps after a write. 50 ms cost 0.2 % of a
+#: processor, 16 ms 0.5 %, 10 ms 0.8 %.
 _STEP_MS, _STEP_ALONE_MS = 50, 16
 #: How often watchfiles looks at all files where the kernel gives no notices, in milliseconds.
 _POLL_MS = 500
@@ -256,14 +272,16 @@ class InotifyTracker(Inotify):
         self._pid = os.getpid()
         self._directory = directory
         self._name = os.fsencode(os.path.basename(directory))
-        # The directory above tells when another one takes the name, and when one goes that somebody has open.
+        # The directory above tells when another one takes the name, and when one goes that somebody
+        # has open.
         self._above = self.watch(os.path.dirname(directory), _NAMED)
         self._is_of = _identity(directory)
         if self._is_of is not None:
             self.watch(directory, _WANTED | DONT_FOLLOW)
 
     def changed(self) -> set[str] | None:
-        """The names touched since the last call, without the suffix; None when that can't be told any more.
+        """The names touched since the last call, without the suffix; None when that can't be told
+        any more.
 
         After a None there may be answers again, but not of what happened before.
         """
@@ -297,8 +315,9 @@ def _ids(names: Iterable[str], suffix: str) -> set[str]:
     ids = set()
     for name in names:
         if name.startswith("."):
-            # A file that was made under its temporary name and linked to its own (see `Layout.temporary`) is written
-            # under the first, as the kernel tells it, for as long as its maker has it open.
+            # A file that was made under its temporary name and linked to its own (see
+            # `Layout.temporary`) is written under the first, as the kernel tells it, for as long as
+            # its maker has it open.
             name = name[1:-4] + suffix if name.endswith(".tmp") else ""
         if name.endswith(suffix):
             ids.add(name[: len(name) - len(suffix)])
@@ -317,7 +336,9 @@ def open_tracker(directory: str, suffix: str) -> InotifyTracker | None:
 
 
 def must_poll(directory: str) -> bool:
-    """Whether the kernel may miss writes in a directory, as another machine can make them. Linux only can tell."""
+    """Whether the kernel may miss writes in a directory, as another machine can make them. Linux
+    only can tell.
+    """
     return sys.platform.startswith("linux") and mount_of(directory).kind not in _LOCAL
 
 
@@ -331,10 +352,11 @@ def _identity(directory: str) -> tuple[int, int] | None:
 
 
 class DirectoryTracker:
-    """Tells which names in one directory are touched, and wakes whoever waits for its descriptor. See `Tracker`.
+    """Tells which names in one directory are touched, and wakes whoever waits for its descriptor.
+    See `Tracker`.
 
-    Its thread runs until `close`, which waits for it, up to 50 ms. It is also closed when the program ends, and when
-    nothing refers to it any more. A touched name may be reported twice.
+    Its thread runs until `close`, which waits for it, up to 50 ms. It is also closed when the
+    program ends, and when nothing refers to it any more. A touched name may be reported twice.
 
     Args:
         directory: The directory, which may come later; the one above it must be there.
@@ -354,7 +376,8 @@ class DirectoryTracker:
         self._touched = TouchedNames()
         self._fd = self._touched.fileno()
         self._held = ExitStack()
-        # A thread that comes back from a library after the interpreter has ended would end the process.
+        # A thread that comes back from a library after the interpreter has ended would end the
+        # process.
         self._close = weakref.finalize(self, self._held.close)
         self._held.callback(self._touched.close)
         self._tracker = self.sooner(directory, suffix)
@@ -369,7 +392,9 @@ class DirectoryTracker:
     def _start(self, directory: str, suffix: str) -> None:
         above = os.path.dirname(directory)  # It tells when the directory comes or goes.
         try:
-            watcher = WatchfilesWatcher([path for path in (directory, above) if os.path.isdir(path)] or [directory])
+            watcher = WatchfilesWatcher(
+                [path for path in (directory, above) if os.path.isdir(path)] or [directory]
+            )
         except Refused:
             if self._tracker is None:
                 raise
@@ -382,7 +407,9 @@ class DirectoryTracker:
         self._held.callback(_end, thread, stopped)
 
     def changed(self) -> set[str] | None:
-        """The names touched since the last call, without the suffix; None when that can't be told: look at all."""
+        """The names touched since the last call, without the suffix; None when that can't be told:
+        look at all.
+        """
         names = self._touched.changed()
         if self._tracker is not None and names is not None:
             sooner = self._tracker.changed()
@@ -408,7 +435,8 @@ class DirectoryTracker:
 
 
 class WatchfilesWatcher:
-    """watchfiles for directories, but not for those in them. On file systems of other machines it compares files.
+    """watchfiles for directories, but not for those in them. On file systems of other machines it
+    compares files.
 
     Args:
         directories: The directories.
@@ -424,7 +452,8 @@ class WatchfilesWatcher:
     def __init__(self, directories: Sequence[str]) -> None:
         self._library = load_part("watchfiles._rust_notify")
         self._directories = directories
-        #: Paths that are reported again, and when: of a file that is compared, two changes in one second look as one.
+        #: Paths that are reported again, and when: of a file that is compared, two changes in one
+        #: second look as one.
         self._again: dict[str, float] = {}
         self.polls = any(map(must_poll, directories))
         try:
@@ -436,27 +465,39 @@ class WatchfilesWatcher:
                     raise
                 except (OSError, self._library.WatchfilesRustInternalError) as error:
                     _log.debug("the system has no more notices to give: %s", error)
-            _log.warning("the system gives no notices of changes; files are compared every %d ms instead", _POLL_MS)
+            _log.warning(
+                "the system gives no notices of changes; files are compared every %d ms instead",
+                _POLL_MS,
+            )
             self.polls = True
             self._notify = self._opened()
             self._again = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
         except UnicodeEncodeError as error:
             path = str(error.object)
-            raise Refused(f"{path}: changes can be watched only below a path in UTF-8", path=path) from error
+            raise Refused(
+                f"{path}: changes can be watched only below a path in UTF-8", path=path
+            ) from error
 
     def _opened(self) -> RustNotify:
         opened: RustNotify = self._library.RustNotify(
-            self._directories, False, self.polls, _POLL_MS, recursive=False, ignore_permission_denied=True
+            self._directories,
+            False,
+            self.polls,
+            _POLL_MS,
+            recursive=False,
+            ignore_permission_denied=True,
         )
         return opened
 
     def wait(self, step_ms: int, stopped: threading.Event | None = None) -> set[str] | None:
-        """The paths that were touched, which it waits for; empty: it was stopped; None: any may have been.
+        """The paths that were touched, which it waits for; empty: it was stopped; None: any may
+        have been.
 
         Of a directory that is reported itself, any file may have been touched.
 
         Args:
-            step_ms: How often it looks for a notice, in milliseconds. It answers one to two such steps after a write.
+            step_ms: How often it looks for a notice, in milliseconds. It answers one to two such
+                steps after a write.
             stopped: Ends the wait when it is set.
 
         Raises KeyboardInterrupt, in the main thread.
@@ -465,14 +506,21 @@ class WatchfilesWatcher:
         timeout_ms = max(1, math.ceil(left_s * 1000)) if self._again else 0
         try:
             reported = self._notify.watch(step_ms, step_ms, timeout_ms, stopped)
-        except self._library.WatchfilesRustInternalError as error:  # As for a name that is not UTF-8.
+        except (
+            self._library.WatchfilesRustInternalError
+        ) as error:  # As for a name that is not UTF-8.
             _log.debug("watchfiles: %s", error)
-            with suppress(OSError, self._library.WatchfilesRustInternalError):  # It would give the error for ever.
+            with suppress(
+                OSError, self._library.WatchfilesRustInternalError
+            ):  # It would give the error for ever.
                 self._notify = self._opened()
             return None
         if reported == "signal":
             raise KeyboardInterrupt
-        paths, now = set() if isinstance(reported, str) else {path for _, path in reported}, time.monotonic()
+        paths, now = (
+            set() if isinstance(reported, str) else {path for _, path in reported},
+            time.monotonic(),
+        )
         due = {path for path, at in self._again.items() if at <= now}
         if self.polls:
             self._again = {path: at for path, at in self._again.items() if at > now}

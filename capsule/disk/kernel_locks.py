@@ -1,7 +1,8 @@
 """Kernel locks of open files, taken by portalocker: the only place that takes one.
 
-What must stay true: a lock goes with its process, however that dies (flock, not lockf: it belongs to the open file, so
-closing another descriptor of the same file does not release it). Cost beside the system calls: 1.4 us for both.
+What must stay true: a lock goes with its process, however that dies (flock, not lockf: it belongs
+to the open file, so closing another descriptor of the same file does not release it). Cost beside
+the system calls: 1.4 us for both.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ _LOCKER, _FLAGS = _portalocker.FlockLocker(), _constants.LockFlags
 
 
 class _Way(int):
-    """Flags of a lock. Not as the enum they come from: what portalocker asks of that takes longer than the lock."""
+    """Flags of a lock. Not as the enum they come from: what portalocker asks of that takes longer
+    than the lock.
+    """
 
 
 #: By whether the lock is shared, and whether to wait for it.
 _WAYS = {
-    (shared, wait): _Way((_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE) | (_FLAGS(0) if wait else _FLAGS.NON_BLOCKING))
+    (shared, wait): _Way(
+        (_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE)
+        | (_FLAGS(0) if wait else _FLAGS.NON_BLOCKING)
+    )
     for shared in (False, True)
     for wait in (False, True)
 }
@@ -39,7 +45,8 @@ def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
     Args:
         fd: The file's descriptor.
         shared: Whether others may share it; else it excludes every other descriptor of the file.
-        wait: Whether to wait in the kernel until it can be had, for ever; else this returns at once.
+        wait: Whether to wait in the kernel until it can be had, for ever; else this returns at
+            once.
 
     Returns:
         False: another descriptor's lock stands in the way.

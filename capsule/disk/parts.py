@@ -1,8 +1,9 @@
 """Loading one module of a library without the rest of its package.
 
-Two libraries cost a quick command as much as starting Python does, for what it does not use: the package of portalocker
-reads its version from the installed metadata and makes classes for semaphores and Redis, that of watchfiles loads
-asyncio. Both are kept below their next major version, as where their modules stand is not promised.
+Two libraries cost a quick command as much as starting Python does, for what it does not use: the
+package of portalocker reads its version from the installed metadata and makes classes for
+semaphores and Redis, that of watchfiles loads asyncio. Both are kept below their next major
+version, as where their modules stand is not promised.
 """
 
 from __future__ import annotations

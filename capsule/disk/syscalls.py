@@ -1,8 +1,8 @@
 """The one seam to the operating system: every call of the storage layer that touches a file.
 
-What must stay true: nothing else in the package writes, so that a fault or a recorder can be put in by wrapping
-this object, and no builtin need be patched. The methods are the system's own calls, with the next best call
-where a platform lacks one; deciding what to call is not done here.
+What must stay true: nothing else in the package writes, so that a fault or a recorder can be put in
+by wrapping this object, and no builtin need be patched. The methods are the system's own calls,
+with the next best call where a platform lacks one; deciding what to call is not done here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Syscalls:
     """The system's calls, by their names. All raise `OSError` as the system does.
 
     Attributes:
-        give_up_idle: Closes descriptors that are open for later only, and says whether there were any; asked when the
-            system has no more to give.
+        give_up_idle: Closes descriptors that are open for later only, and says whether there were
+            any; asked when the system has no more to give.
     """
 
     give_up_idle: Callable[[], Callable[[], bool] | None] = staticmethod(lambda: None)
@@ -61,7 +61,9 @@ class Syscalls:
 
         @staticmethod
         def fsync(fd: int) -> None:
-            """Bytes and metadata on the medium. macOS: fsync stops at the drive's cache, F_FULLFSYNC doesn't."""
+            """Bytes and metadata on the medium. macOS: fsync stops at the drive's cache,
+            F_FULLFSYNC doesn't.
+            """
             import fcntl
 
             try:
@@ -75,7 +77,9 @@ class Syscalls:
         fdatasync = staticmethod(getattr(os, "fdatasync", os.fsync))
 
     def copy(self, source: int, target: int, offset: int, size: int, target_offset: int) -> int:
-        """Copy up to `size` bytes between two files in the kernel; the count copied, 0 at the end of `source`."""
+        """Copy up to `size` bytes between two files in the kernel; the count copied, 0 at the end
+        of `source`.
+        """
         size = min(size, _COPY_CHUNK)
         if hasattr(os, "copy_file_range"):
             try:
@@ -86,8 +90,9 @@ class Syscalls:
         return self.pwrite(target, self.pread(source, min(size, 1 << 20), offset), target_offset)
 
     def begin_flush(self, fd: int, offset: int, size: int) -> None:
-        """Have the system begin to write a part of a file to the medium. It vouches for nothing, and never fails: an
-        error of the medium is told by the next fsync. Where the system has no such call nothing is done."""
+        """Have the system begin to write a part of a file to the medium. It vouches for nothing,
+        and never fails: an error of the medium is told by the next fsync. Where the system has no
+        such call nothing is done."""
         if self._sync_range is not None:
             self._sync_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
@@ -98,8 +103,8 @@ class Syscalls:
     def exchange(self, path: str, other: str) -> bool:
         """Swap what two names stand for, atomically. False where the system can't.
 
-        This is what lets a replace see *what* it replaced: a rename over a name drops a version that an
-        editor put there an instant before, without a word.
+        This is what lets a replace see *what* it replaced: a rename over a name drops a version
+        that an editor put there an instant before, without a word.
         """
         return self._swap(path, other)
 
@@ -108,9 +113,11 @@ class Syscalls:
         return _load_exchange()
 
     def attributes(self, file: str | int) -> dict[str, bytes]:
-        """The extended attributes of a file that are a user's to keep; none where the system has none.
+        """The extended attributes of a file that are a user's to keep; none where the system has
+        none.
 
-        Checksums and capabilities of the kernel's security modules speak of the bytes, and aren't among them.
+        Checksums and capabilities of the kernel's security modules speak of the bytes, and aren't
+        among them.
         """
         if not hasattr(os, "listxattr"):
             return {}
@@ -121,7 +128,13 @@ class Syscalls:
                 if not name.startswith("security.") or name == "security.selinux":
                     attributes[name] = os.getxattr(file, name, follow_symlinks=follow)
         except OSError as error:
-            if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EPERM, errno.EACCES):
+            if error.errno not in (
+                errno.ENOTSUP,
+                errno.EOPNOTSUPP,
+                errno.ENODATA,
+                errno.EPERM,
+                errno.EACCES,
+            ):
                 raise
         return attributes
 
@@ -136,11 +149,15 @@ class Syscalls:
             os.removexattr(fd, name)
 
     def boot(self) -> str:
-        """What tells this run of the system from the one before a crash or a power cut; empty when it can't."""
+        """What tells this run of the system from the one before a crash or a power cut; empty when
+        it can't.
+        """
         return _boot()
 
     def device(self, path: str) -> int:
-        """The number of the device that a file lies on; 0 where there is none. Another one if the disk came back."""
+        """The number of the device that a file lies on; 0 where there is none. Another one if the
+        disk came back.
+        """
         try:
             return os.lstat(path).st_dev
         except OSError:
@@ -148,7 +165,9 @@ class Syscalls:
 
     def booted_ns(self) -> int:
         """When this run of the system began, in nanoseconds since 1970."""
-        return time.time_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        return time.time_ns() - time.clock_gettime_ns(
+            getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        )
 
     #: Take the lock of an open file, and give it back; False when another's stands in the way.
     try_lock = staticmethod(kernel_locks.lock)
@@ -159,7 +178,9 @@ class Syscalls:
         return os.listdir(directory)
 
     def names(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-        """The names in a directory, each with its lstat; one that vanishes meanwhile is left out."""
+        """The names in a directory, each with its lstat; one that vanishes meanwhile is
+        left out.
+        """
         with os.scandir(directory) as entries:
             for entry in entries:
                 try:
@@ -173,7 +194,9 @@ def _boot() -> str:
         import ctypes
 
         buffer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-        failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0)
+        failed = ctypes.CDLL(None).sysctlbyname(
+            b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0
+        )
         return "" if failed else buffer.value.decode("ascii", "replace")
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -183,7 +206,9 @@ def _boot() -> str:
 
 
 def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
-    """sync_file_range(2): a descriptor, an offset, a size, what to do; None where the system has none."""
+    """sync_file_range(2): a descriptor, an offset, a size, what to do; None where the system has
+    none.
+    """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,9 @@
 """Whole files: opened safely, read, written beside their place and put into it.
 
-What must stay true: a file is opened only if it is a regular one (a symlink, a FIFO or a directory is refused, and
-opening it never blocks); a new version is durable before it gets its name; and no version is dropped that the
-caller did not decide upon, not even one that an editor saved an instant ago.
+What must stay true: a file is opened only if it is a regular one (a symlink, a FIFO or a directory
+is refused, and opening it never blocks); a new version is durable before it gets its name; and no
+version is dropped that the caller did not decide upon, not even one that an editor saved an instant
+ago.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, Problem, Refused, StorageFailed, StoreBusy
+from capsule.errors import (
+    CapsuleError,
+    Interfered,
+    InvalidDocument,
+    Problem,
+    Refused,
+    StorageFailed,
+    StoreBusy,
+)
 from capsule.ids import new_id
 
 
@@ -52,9 +61,13 @@ def failure(error: OSError, path: str, doing: str) -> CapsuleError:
     """The error of the package for one of the system."""
     reason = error.strerror or str(error)
     if error.errno in _PERMISSION:
-        return Refused(f"{path}: may not {doing} it: {reason}; check the permissions of the store", path=path)
+        return Refused(
+            f"{path}: may not {doing} it: {reason}; check the permissions of the store", path=path
+        )
     hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return StorageFailed(f"{path}: could not {doing} it: {reason}{hint}", path=path, errno=error.errno)
+    return StorageFailed(
+        f"{path}: could not {doing} it: {reason}{hint}", path=path, errno=error.errno
+    )
 
 
 def _refused(path: str, reason: str) -> InvalidDocument:
@@ -75,7 +88,12 @@ def opened(sys: Syscalls, path: str, flags: int, mode: int = 0o777) -> Iterator[
         sys.close(fd)
 
 
-_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symlink",
+}
 
 
 def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, os.stat_result]:
@@ -92,7 +110,9 @@ def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, 
         if error.errno == errno.ELOOP:
             raise _irregular(path, "a symlink") from error
         if error.errno in (errno.EISDIR, errno.ENXIO):
-            raise _irregular(path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device") from error
+            raise _irregular(
+                path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device"
+            ) from error
         raise
     status = sys.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
@@ -101,7 +121,9 @@ def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, 
     if status.st_size > most:
         sys.close(fd)
         raise _refused(
-            path, f"has {status.st_size:,} bytes, over the {most:,} of limits.document_bytes in capsule.toml"
+            path,
+            f"has {status.st_size:,} bytes, over the {most:,} of limits.document_bytes in "
+            "capsule.toml",
         )
     return fd, status
 
@@ -128,7 +150,9 @@ def content(path: str, most: int) -> bytes | None:
 
 
 def ensure_regular(sys: Syscalls, path: str) -> None:
-    """Raise InvalidDocument when something other than a regular file is at `path`; FileNotFoundError for nothing."""
+    """Raise InvalidDocument when something other than a regular file is at `path`;
+    FileNotFoundError for nothing.
+    """
     status = sys.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         raise _other(path, status)
@@ -139,7 +163,8 @@ def _other(path: str, status: os.stat_result) -> InvalidDocument:
 
 
 def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
-    """The status of an open file, when `path` stands for it still; None when that names another file, or none.
+    """The status of an open file, when `path` stands for it still; None when that names another
+    file, or none.
 
     A count of links doesn't tell: it stays when the directory of the file is moved away.
     """
@@ -186,8 +211,8 @@ def pwrite_all(sys: Syscalls, fd: int, data: bytes, offset: int) -> None:
 def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
     """Write pieces one behind the other from `offset`; the offset behind them.
 
-    The system begins to flush what was written while the next pieces are made, so that the flush at the end, which
-    vouches for all of it, has little left to do.
+    The system begins to flush what was written while the next pieces are made, so that the flush at
+    the end, which vouches for all of it, has little left to do.
     """
     begun = offset
     for piece in pieces:
@@ -200,7 +225,8 @@ def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
 
 
 def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to: int) -> int:
-    """Copy the bytes between two offsets of a file to an offset of another; the offset behind them there.
+    """Copy the bytes between two offsets of a file to an offset of another; the offset behind them
+    there.
 
     Raises:
         Interfered: The source has become shorter.
@@ -219,7 +245,9 @@ def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to
 
 
 class FlushFailed(OSError):
-    """A flush failed. What it was to make durable may be lost, even if a later flush of the same file succeeds."""
+    """A flush failed. What it was to make durable may be lost, even if a later flush of the same
+    file succeeds.
+    """
 
 
 def flush(fsync: Callable[[int], None], fd: int) -> None:
@@ -236,7 +264,9 @@ def sync_directory(sys: Syscalls, path: str) -> None:
         flush(sys.fsync, fd)
 
 
-def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None) -> int:
+def write_new(
+    sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None
+) -> int:
     """Make the file `path`, which must be free, let `write` fill it, and make it durable.
 
     Args:
@@ -244,7 +274,8 @@ def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None],
         path: The new file.
         mode: Its permission bits, out of which the umask takes its own.
         write: Writes to the descriptor it is given.
-        like: The file whose place it is to take: whom that belongs to and who may read it, it is to be so as well.
+        like: The file whose place it is to take: whom that belongs to and who may read it, it is to
+            be so as well.
 
     Returns:
         Its descriptor, open for reading and writing. When anything fails the file is gone.
@@ -253,7 +284,9 @@ def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None],
     fd = sys.open(path, flags, mode if like is None else 0o600)
     try:
         if like is not None:
-            with suppress(FileNotFoundError):  # Then there is nothing to take the place of: the caller finds out.
+            with suppress(
+                FileNotFoundError
+            ):  # Then there is nothing to take the place of: the caller finds out.
                 _take_after(sys, fd, like)
         write(fd)
         sys.fsync(fd)
@@ -267,10 +300,11 @@ def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None],
 
 
 def _take_after(sys: Syscalls, fd: int, path: str) -> None:
-    """Give a file the owner, the group, the permissions and the extended attributes (ACLs are such) of another.
+    """Give a file the owner, the group, the permissions and the extended attributes (ACLs are such)
+    of another.
 
-    A user may give away what is theirs only in part: where the group can't be had, the one that the file has instead
-    may do no more than everybody.
+    A user may give away what is theirs only in part: where the group can't be had, the one that the
+    file has instead may do no more than everybody.
     """
     theirs, ours = sys.lstat(path), sys.fstat(fd)
     mode, acl = theirs.st_mode & 0o777, True
@@ -342,13 +376,16 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
             exchanged = False
         else:
             ours = sys.lstat(new).st_ino
-            # Looked at first, as an exchange that is taken back shows `new` for an instant, without what an editor
-            # saved, and that editor may be the one to read it.
-            if signature(sys.lstat(path))[:3] != expected[:3]:  # A rename touches ctime, and nothing else.
+            # Looked at first, as an exchange that is taken back shows `new` for an instant, without
+            # what an editor saved, and that editor may be the one to read it.
+            if (
+                signature(sys.lstat(path))[:3] != expected[:3]
+            ):  # A rename touches ctime, and nothing else.
                 raise FileNotFoundError
             exchanged = sys.exchange(new, path)
             if not exchanged:
-                # The next best: a window of microseconds is left, in which an editor's version would be dropped.
+                # The next best: a window of microseconds is left, in which an editor's version
+                # would be dropped.
                 sys.rename(new, path)
     except (FileExistsError, FileNotFoundError):
         drop_name(sys, new)
@@ -357,7 +394,8 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
         with suppress(OSError):
             sys.unlink(new)
         raise
-    # From here on `new` may be somebody's version: on an error it stays, and is found as a leftover.
+    # From here on `new` may be somebody's version: on an error it stays, and is found as a
+    # leftover.
     if exchanged and expected is not None and signature(sys.lstat(new))[:3] != expected[:3]:
         sys.exchange(new, path)
         if sys.lstat(new).st_ino != ours:
@@ -368,7 +406,9 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
     sync_directory(sys, os.path.dirname(path))
 
 
-def replace_file(path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o600) -> None:
+def replace_file(
+    path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o600
+) -> None:
     """Replace what a file holds, or remove it, durably. The new file has the old one's permissions.
 
     Args:

@@ -1,7 +1,8 @@
-"""What only some engines can do: their documents are files, which other programs may change, or rows of a database.
+"""What only some engines can do: their documents are files, which other programs may change, or
+rows of a database.
 
-What must stay true: whoever needs files asks `Engine.outside_edits`, which refuses it by name; and a document in a file
-is judged and changed here only under its mutex.
+What must stay true: whoever needs files asks `Engine.outside_edits`, which refuses it by name; and
+a document in a file is judged and changed here only under its mutex.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class InDatabase(Protocol):
     """An engine whose documents are rows of a database."""
 
     def flaws(self) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with the rows of documents: a kind, an id, and what it is. Costs a pass over all entries."""
+        """What is wrong with the rows of documents: a kind, an id, and what it is. Costs a pass
+        over all entries.
+        """
 
     def durability(self) -> str:
         """What an acknowledged message survives, in words."""
@@ -45,7 +48,9 @@ class Scanned(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something a dead process left behind (`instance`, `temporary`), or a document that `vanished`."""
+    """Something a dead process left behind (`instance`, `temporary`), or a document that
+    `vanished`.
+    """
 
     kind: str
     id: str
@@ -71,7 +76,9 @@ class HeldFile(Protocol):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a write was begun that nobody is known to have finished. Known once the records were read."""
+        """Whether a write was begun that nobody is known to have finished. Known once the records
+        were read.
+        """
 
     def is_as_left(self) -> bool:
         """Whether the file is as the store left it. Cost: a look."""
@@ -80,22 +87,34 @@ class HeldFile(Protocol):
         """The whole file and its signature; None when there is none."""
 
     def records(self) -> list[list[bytes]]:
-        """What the store wrote lately, the oldest write first, as `format.merge.records` gives it."""
+        """What the store wrote lately, the oldest write first, as `format.merge.records`
+        gives it.
+        """
 
     def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
         """Take in whatever was done to a document with entries from outside; its signature then.
 
         Args:
-            mend: Also have a damaged file made whole that no crash of a write left so, by this; what the store
-                remembers comes back then. It is for a person to ask for.
+            mend: Also have a damaged file made whole that no crash of a write left so, by this;
+                what the store remembers comes back then. It is for a person to ask for.
 
-        Raises NotFound, InvalidDocument, Interfered. Cost: none when it is as the store left it; else reading it.
+        Raises NotFound, InvalidDocument, Interfered. Cost: none when it is as the store left it;
+        else reading it.
         """
 
     def mended(self, data: bytes, signature: Signature) -> Mended | None:
-        """A file that isn't valid, made whole; None when no crash of a write can have left it so."""
+        """A file that isn't valid, made whole; None when no crash of a write can have left
+        it so.
+        """
 
-    def put(self, expected: Signature | None, data: bytes, records: list[bytes], *, canonical: bool = True) -> str:
+    def put(
+        self,
+        expected: Signature | None,
+        data: bytes,
+        records: list[bytes],
+        *,
+        canonical: bool = True,
+    ) -> str:
         """Write the whole document; its tag then.
 
         Args:
@@ -128,16 +147,24 @@ class OutsideEdits(Protocol):
         """Every file among the documents of a kind, in no order."""
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        """A file among the documents of a kind, by its name without `.json`, unchecked; None: there is none."""
+        """A file among the documents of a kind, by its name without `.json`, unchecked; None: there
+        is none.
+        """
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
-        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises NotFound."""
+        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises
+        NotFound.
+        """
 
     def is_as_left(self, kind: str, id: str) -> bool:
-        """Whether a file is as the store left it. Takes no mutex: False also while a writer is at work."""
+        """Whether a file is as the store left it. Takes no mutex: False also while a writer is at
+        work.
+        """
 
     def committed(self, path: str) -> bytes | None:
-        """The version of a document that the commit has which is checked out; None: there is none."""
+        """The version of a document that the commit has which is checked out; None:
+        there is none.
+        """
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """What dead processes left, and known documents whose file vanished."""

@@ -1,8 +1,8 @@
 """The interface of an engine: transactions on one document, and queries over all of them.
 
-What must stay true: the Store and everything above it know documents, places and versions, and never bytes, offsets,
-paths or SQL. A write is all or nothing, and durable when the call returns. What only some engines can do is a protocol
-in `capabilities`, which is asked for.
+What must stay true: the Store and everything above it know documents, places and versions, and
+never bytes, offsets, paths or SQL. A write is all or nothing, and durable when the call returns.
+What only some engines can do is a protocol in `capabilities`, which is asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def missing(kind: str, id: str) -> NotFound:
     """The error that there is no document of this kind with this id."""
     if kind == CONVERSATIONS:
         return NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
-    return NotFound(f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id)
+    return NotFound(
+        f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id
+    )
 
 
 class DocumentState(NamedTuple):
@@ -65,19 +67,21 @@ class DocumentState(NamedTuple):
 class Transaction(Protocol):
     """The exclusive right to one document.
 
-    Each write is all or nothing, and durable when the transaction has ended without an error. A call may raise
-    `Interfered`: another program wrote the document, so begin the transaction again; or `StorageFailed`, `Refused`:
-    nothing was written. The end of the transaction may raise `StorageFailed`: what was appended is there, and may not
-    outlive a power cut.
+    Each write is all or nothing, and durable when the transaction has ended without an error. A
+    call may raise `Interfered`: another program wrote the document, so begin the transaction again;
+    or `StorageFailed`, `Refused`: nothing was written. The end of the transaction may raise
+    `StorageFailed`: what was appended is there, and may not outlive a power cut.
 
     Attributes:
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
-        reads: What else the decision on the next write read. If any of it has another version when that is written,
-            the write raises `Interfered`, and nothing is written.
-        waits: Whether its end waits until what was appended is durable; otherwise that is so a second later.
-        judged: The conversation as the agent was let in to it, and the state by which; None: no agent was judged. The
-            other decisions on it are by the same state, whose documents are in `reads`.
+        reads: What else the decision on the next write read. If any of it has another version when
+            that is written, the write raises `Interfered`, and nothing is written.
+        waits: Whether its end waits until what was appended is durable; otherwise that is so a
+            second later.
+        judged: The conversation as the agent was let in to it, and the state by which; None: no
+            agent was judged. The other decisions on it are by the same state, whose documents are
+            in `reads`.
     """
 
     id: str
@@ -95,16 +99,19 @@ class Transaction(Protocol):
         """What else is known of the document."""
 
     def document(self) -> Document:
-        """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
+        """The whole document, current and in canonical order; not to be changed in place. Cost: one
+        parse.
+        """
 
     def follow(self, since: Any = None, own: list[Document] | None = None) -> News:
-        """As `Engine.follow`, of the document as it is here. If this transaction alone appended since then, `own` has
-        its entries, which are not read again."""
+        """As `Engine.follow`, of the document as it is here. If this transaction alone appended
+        since then, `own` has its entries, which are not read again."""
 
     def find(self, id: str) -> tuple[int, Document] | None:
         """The place of the entry with an id, and the entry; None: there is none.
 
-        Cost: reading back to it; of a UUIDv5 that is not there, reading the entries appended since the last call.
+        Cost: reading back to it; of a UUIDv5 that is not there, reading the entries appended since
+        the last call.
         """
 
     def appended(self) -> list[Document]:
@@ -114,7 +121,9 @@ class Transaction(Protocol):
         """
 
     def ensure_durable(self) -> None:
-        """Have the present document be durable at the end, in case an earlier writer failed to make it so."""
+        """Have the present document be durable at the end, in case an earlier writer failed to make
+        it so.
+        """
 
     def append(
         self,
@@ -138,13 +147,18 @@ class Transaction(Protocol):
         """
 
     def set_head(
-        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+        self,
+        head: Document,
+        *,
+        context: Callable[[], Iterable[bytes]] | None = None,
+        ends_active: bool | None = None,
     ) -> None:
         """Write a new head, and nothing else.
 
         Args:
             head: The head, in canonical order.
-            context: Gives a new context: a JSON object in the canonical layout, in pieces, as it may be large.
+            context: Gives a new context: a JSON object in the canonical layout, in pieces, as it
+                may be large.
             ends_active: As in `append`; None: as it is.
         """
 
@@ -183,7 +197,9 @@ class Files(Protocol):
         """
 
     def read(self, kind: str, id: str, name: str) -> bytes:
-        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
+        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no
+        regular file.
+        """
 
     def names(self, kind: str, id: str) -> list[str]:
         """The names of these files of one session, sorted; of `attachments` all."""
@@ -202,7 +218,9 @@ class Trash(Protocol):
         """One document in the trash. Raises `NotFound`."""
 
     def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
-        """Put a document there, as if it had been deleted at this time; empty: now. Raises Refused, StorageFailed."""
+        """Put a document there, as if it had been deleted at this time; empty: now. Raises Refused,
+        StorageFailed.
+        """
 
     def restore(self, kind: str, id: str, token: str) -> None:
         """Move a document out of the trash. Raises `Refused` if its id is taken."""
@@ -233,7 +251,7 @@ class Engine(Protocol):
     def leases(self) -> Leases:
         """Who holds which name."""
 
-    # -- One document ----------------------------------------------------------------------------------------------
+    # -- One document ------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> AbstractContextManager[Transaction]:
         """The exclusive right to one document.
@@ -245,7 +263,11 @@ class Engine(Protocol):
         """
 
     def create(
-        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+        self,
+        kind: str,
+        document: Document,
+        written: Callable[[str], None] | None = None,
+        reads: Reads | None = None,
     ) -> int:
         """Write a new document, durably; its size in bytes.
 
@@ -259,8 +281,11 @@ class Engine(Protocol):
             Interfered: What the decision read has another version by now: decide anew.
         """
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
-        """Write a document of a kind without entries, durably, if it is as it was when that was decided.
+    def put(
+        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
+    ) -> Version:
+        """Write a document of a kind without entries, durably, if it is as it was when that was
+        decided.
 
         Args:
             data: The new bytes.
@@ -268,8 +293,8 @@ class Engine(Protocol):
             reads: What else it read.
 
         Raises:
-            Interfered: Any of these has another version by now: decide anew. One with the same bytes may count as the
-                same.
+            Interfered: Any of these has another version by now: decide anew. One with the same
+                bytes may count as the same.
         """
 
     def delete(self, kind: str, id: str) -> Trashed:
@@ -282,7 +307,8 @@ class Engine(Protocol):
         """The present version of a document of a kind without entries; None: there is none.
 
         Args:
-            known: An earlier version. If it is still the present one, this object is the answer, at the cost of a look.
+            known: An earlier version. If it is still the present one, this object is the answer, at
+                the cost of a look.
         """
 
     def ids(self, kind: str) -> list[str]:
@@ -302,8 +328,8 @@ class Engine(Protocol):
             id: Its id.
             since: The `place` of what an earlier call gave; None: this is the first look.
 
-        Raises `NotFound`, `InvalidDocument`. Cost: a look if nothing changed; else reading what was appended, or all
-        if it was changed in another way.
+        Raises `NotFound`, `InvalidDocument`. Cost: a look if nothing changed; else reading what was
+        appended, or all if it was changed in another way.
         """
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
@@ -311,26 +337,30 @@ class Engine(Protocol):
 
         Args:
             id: The conversation.
-            parse: Takes the bytes, and whether they are current and in the canonical layout. Called again when it
-                fails, as a write may be in progress.
+            parse: Takes the bytes, and whether they are current and in the canonical layout. Called
+                again when it fails, as a write may be in progress.
 
         Raises `NotFound`, `InvalidDocument`, and the errors of `parse`.
         """
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """The last `n` entries as a JSON array, the number of all entries, and the tag (see `DocumentState`; empty: it
-        isn't known). Raises `NotFound`, `InvalidDocument`."""
+        """The last `n` entries as a JSON array, the number of all entries, and the tag (see
+        `DocumentState`; empty: it isn't known). Raises `NotFound`, `InvalidDocument`."""
 
     def head(self, id: str) -> tuple[Document, int]:
-        """A conversation without context and history, and its size in bytes. Raises `NotFound`, `InvalidDocument`."""
+        """A conversation without context and history, and its size in bytes. Raises `NotFound`,
+        `InvalidDocument`.
+        """
 
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
 
     def outside_edits(self, purpose: str = "this") -> OutsideEdits:
-        """The documents as files, for a purpose that the error names. Raises Refused: this engine keeps none."""
+        """The documents as files, for a purpose that the error names. Raises Refused: this engine
+        keeps none.
+        """
 
-    # -- All conversations -----------------------------------------------------------------------------------------
+    # -- All conversations -------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Queries:
         """The questions of an agent about the conversations, or of the store's owner (None)."""
@@ -339,27 +369,33 @@ class Engine(Protocol):
         """What tells of documents that are touched from now on. Raises `StorageFailed`, `Refused`.
 
         Args:
-            kind: Tells by their ids which documents of this kind any program touched. None: tells `kind-id` of all that
-                stores wrote, and perhaps again when it is flushed; of a write by another program nothing before a store
-                has taken it in. See `Notices`.
+            kind: Tells by their ids which documents of this kind any program touched. None: tells
+                `kind-id` of all that stores wrote, and perhaps again when it is flushed; of a write
+                by another program nothing before a store has taken it in. See `Notices`.
         """
 
-    # -- Beside the documents --------------------------------------------------------------------------------------
+    # -- Beside the documents ----------------------------------------------------------------------
 
     def flush(self, kind: str = "", id: str = "") -> int:
-        """Make a document durable as every reader sees it; without a kind all documents with entries.
+        """Make a document durable as every reader sees it; without a kind all documents with
+        entries.
 
-        Returns the number of documents that a power cut had left incomplete, and that are complete now.
+        Returns the number of documents that a power cut had left incomplete, and that are complete
+        now.
 
-        Raises `NotFound`, `InvalidDocument`, `StoreBusy`, `Refused`, `StorageFailed`. Cost: a look if it is; for all a
-        look at each that was written since the last time.
+        Raises `NotFound`, `InvalidDocument`, `StoreBusy`, `Refused`, `StorageFailed`. Cost: a look
+        if it is; for all a look at each that was written since the last time.
         """
 
     def toml(self) -> bytes:
-        """The settings of the store, as its `capsule.toml` has them. Raises NotFound, Refused, StorageFailed."""
+        """The settings of the store, as its `capsule.toml` has them. Raises NotFound, Refused,
+        StorageFailed.
+        """
 
     def set_toml(self, data: bytes, before: bytes) -> None:
-        """Replace the settings, which are `before`. Raises StoreBusy: they are others; Refused, StorageFailed."""
+        """Replace the settings, which are `before`. Raises StoreBusy: they are others; Refused,
+        StorageFailed.
+        """
 
     def close(self) -> None:
         """Release all resources."""

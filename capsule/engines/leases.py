@@ -1,7 +1,9 @@
-"""Leases: the right to a name, such as that of an instance, of the host or of a worker, which one holder has at a time.
+"""Leases: the right to a name, such as that of an instance, of the host or of a worker, which one
+holder has at a time.
 
-What must stay true: a lease ends when its holder releases it or dies, however it dies. The fencing number of a lease is
-higher than those of all earlier holders, and a write that names a lease is done only while its holder has it.
+What must stay true: a lease ends when its holder releases it or dies, however it dies. The fencing
+number of a lease is higher than those of all earlier holders, and a write that names a lease is
+done only while its holder has it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ def is_instance(name: str) -> bool:
 
 
 class Lease(NamedTuple):
-    """A lease that was taken; it is released at the end of a `with` block. `fence` is its fencing number."""
+    """A lease that was taken; it is released at the end of a `with` block. `fence` is its fencing
+    number.
+    """
 
     leases: Leases
     name: str
@@ -40,21 +44,25 @@ class Lease(NamedTuple):
 
 
 class Leases(Protocol):
-    """The leases of one store. An instance has the lease of its own id, and says there what others may know of it.
+    """The leases of one store. An instance has the lease of its own id, and says there what others
+    may know of it.
 
     Attributes:
-        boot: What tells the run of the system that frees the leases of the dead from all others; empty: nothing does.
-            Containers of one machine have the same.
+        boot: What tells the run of the system that frees the leases of the dead from all others;
+            empty: nothing does. Containers of one machine have the same.
     """
 
     @property
     def boot(self) -> str: ...
 
-    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+    def take(
+        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    ) -> Lease:
         """Take a lease, until it is released or this process ends.
 
         Args:
-            name: The name. An instance, a UUID, takes its own again to say something else; no other is taken twice.
+            name: The name. An instance, a UUID, takes its own again to say something else; no other
+                is taken twice.
             about: What an instance says about itself, as small JSON; None: what it said before.
             timeout_s: How long to wait for another holder, in seconds; None: for ever.
 
@@ -71,7 +79,8 @@ class Leases(Protocol):
         """What each live instance says about itself. Cost: a look at each instance."""
 
     def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
-        """Whether an instance lives, True also if that can't be found out; None: the engine knows none of that host.
+        """Whether an instance lives, True also if that can't be found out; None: the engine knows
+        none of that host.
 
         Args:
             instance: The instance.

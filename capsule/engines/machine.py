@@ -1,8 +1,10 @@
-"""What belongs to this machine alone: how to wake an agent here, which commands may run, keys and secrets.
+"""What belongs to this machine alone: how to wake an agent here, which commands may run, keys and
+secrets.
 
-What must stay true: it is beside the engine and never in it, so that a shared engine carries none of it; and a document
-that this user did not write here counts as missing, as what it says may be run. Only a key that every machine has to
-know is the store's: the engine gives it, and it is kept nowhere here.
+What must stay true: it is beside the engine and never in it, so that a shared engine carries none
+of it; and a document that this user did not write here counts as missing, as what it says may be
+run. Only a key that every machine has to know is the store's: the engine gives it, and it is kept
+nowhere here.
 """
 
 from __future__ import annotations
@@ -47,19 +49,24 @@ class Machine(ABC):
         return self._ids(kind)
 
     def read(self, kind: str, id: str) -> Document | None:
-        """A document; None: there is none, or it is no JSON object. Raises Refused, InvalidInput. Cost: reading it."""
+        """A document; None: there is none, or it is no JSON object. Raises Refused, InvalidInput.
+        Cost: reading it.
+        """
         self._ensure_may(kind)
         data = self._read(kind, check_id(id))
         return None if data is None else _decoded(data)
 
-    def edit(self, kind: str, id: str, change: Callable[[Document | None], Document | None]) -> None:
+    def edit(
+        self, kind: str, id: str, change: Callable[[Document | None], Document | None]
+    ) -> None:
         """Read, change and write a document, exclusively and durably.
 
         Args:
             kind: Its kind.
             id: Its id.
-            change: Takes the document, or None; gives the new one, or None to write nothing. If it raises, nothing is
-                written; it runs again if another program wrote the document meanwhile.
+            change: Takes the document, or None; gives the new one, or None to write nothing. If it
+                raises, nothing is written; it runs again if another program wrote the document
+                meanwhile.
 
         Raises StoreBusy, Refused, StorageFailed.
         """
@@ -68,7 +75,9 @@ class Machine(ABC):
         def edit(data: bytes | None) -> bytes | None:
             after = change(_decoded(data))
             return (
-                None if after is None else orjson.dumps(after, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                None
+                if after is None
+                else orjson.dumps(after, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
             )
 
         self._edit(kind, check_id(id), edit)
@@ -79,10 +88,14 @@ class Machine(ABC):
         self._delete(kind, check_id(id))
 
     def key(self, id: str) -> bytes:
-        """A secret key of 32 bytes: the store's, or made at first use; where nothing can be written, for this call."""
+        """A secret key of 32 bytes: the store's, or made at first use; where nothing can be
+        written, for this call.
+        """
         if id in self.of_store:
             return self.of_store[id]()
-        from secrets import token_hex  # It loads OpenSSL, which a command that reads has no use for.
+        from secrets import (
+            token_hex,
+        )  # It loads OpenSSL, which a command that reads has no use for.
 
         key = token_hex(32)
 
@@ -96,12 +109,16 @@ class Machine(ABC):
         return bytes.fromhex(key)
 
     def kept_key(self, id: str) -> bytes | None:
-        """Return a key that was made before. None: there is none. Raises as `read`. Cost: reading a small file."""
+        """Return a key that was made before. None: there is none. Raises as `read`. Cost: reading a
+        small file.
+        """
         document = self.read("keys", id)
         return bytes.fromhex(str(document["key"])) if document else None
 
     def renew_key(self, id: str) -> None:
-        """Replace a key, so that nothing that was signed with the old one is valid any more. Raises as `edit`."""
+        """Replace a key, so that nothing that was signed with the old one is valid any more. Raises
+        as `edit`.
+        """
         from secrets import token_hex
 
         document = {"id": id, "key": token_hex(32)}

@@ -1,6 +1,7 @@
 """How far an agent has read: marks, and what is asked and answered by them.
 
-What must stay true: nothing here belongs to one kind of engine. A quick command loads this, and not `queries.py`.
+What must stay true: nothing here belongs to one kind of engine. A quick command loads this, and not
+`queries.py`.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from typing import NamedTuple
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
 
-#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what stands in front.
+#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what
+#: stands in front.
 Mark = tuple[int, str]
 
 
 def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
-    """The place behind the furthest of these marks that holds, given the ids and digests at their places; 0: none."""
+    """The place behind the furthest of these marks that holds, given the ids and digests at their
+    places; 0: none.
+    """
     return max([at + 1 for at, id in marks if id in there.get(at, ())], default=0)
 
 
 class Place(NamedTuple):
-    """Where a message is: its conversation, its place there, its id, and if asked for the digest of the ids so far."""
+    """Where a message is: its conversation, its place there, its id, and if asked for the digest of
+    the ids so far.
+    """
 
     conversation: str
     place: int
@@ -34,7 +40,8 @@ class Mine(NamedTuple):
 
     Attributes:
         entries: How many messages it has, in all its branches.
-        last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
+        last: The digest of all their ids; empty: there are none. A cursor with this mark has read
+            everything.
         tag: Of the version that this is of, as `DocumentState` has it; empty: it isn't known.
         version: As the index tells one version from another; empty: it can't.
         participants: The agents that take part, and those that left.
@@ -59,7 +66,9 @@ class Mine(NamedTuple):
 
 
 class Last(NamedTuple):
-    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it was written."""
+    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it
+    was written.
+    """
 
     place: int
     id: str
@@ -72,11 +81,13 @@ class Behind(NamedTuple):
     """Which messages of a conversation count: those behind what was read, and not all of these.
 
     Attributes:
-        read: What was read: everything up to the furthest of these messages that still stands at its place.
+        read: What was read: everything up to the furthest of these messages that still stands at
+            its place.
         not_by: Agents whose messages don't count.
         since_ms: Messages before this time don't count, in milliseconds since 1970.
         mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
-        part: Only messages with this value at this path count, and the one with this id; None: all do.
+        part: Only messages with this value at this path count, and the one with this id; None: all
+            do.
         covered: Such parts, each with what was read of it.
     """
 
@@ -89,7 +100,9 @@ class Behind(NamedTuple):
 
 
 class Said(NamedTuple):
-    """Messages from a place on: how many, who wrote them in the order of their first, and the last one."""
+    """Messages from a place on: how many, who wrote them in the order of their first, and the last
+    one.
+    """
 
     total: int
     senders: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
-"""Opening the engines: the only module that knows which kinds there are, and where a store of files has its parts.
+"""Opening the engines: the only module that knows which kinds there are, and where a store of files
+has its parts.
 
-What must stay true: no existing file is ever overwritten, and nothing is made by opening, but the folders in which this
-machine keeps what belongs to a store in a database.
+What must stay true: no existing file is ever overwritten, and nothing is made by opening, but the
+folders in which this machine keeps what belongs to a store in a database.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.schema import Meta
 
 
-#: Whatever looks like an address is one, or an error: a misspelt one may have a password, which is no name of a folder.
+#: Whatever looks like an address is one, or an error: a misspelt one may have a password, which is
+#: no name of a folder.
 _ADDRESS = re.compile(r"\s*\w+(\+\w+)?:/")
 
 
@@ -38,7 +40,9 @@ def is_address(place: str | os.PathLike[str]) -> bool:
 
 
 def shown(url: str) -> str:
-    """The address of a store in a database as it may be shown: without a password. Raises InvalidInput: it is none."""
+    """The address of a store in a database as it may be shown: without a password. Raises
+    InvalidInput: it is none.
+    """
     from capsule.engines.postgres.address import Address
 
     return Address(url).shown
@@ -52,8 +56,11 @@ def files(root: str, settings: settings.Settings) -> FilesEngine:
     return FilesEngine(FileStorage(root, **settings.of_storage))
 
 
-def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0) -> MemoryEngine:
-    """An engine in memory, with documents: their kinds, themselves, and their bytes if these matter.
+def in_memory(
+    documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0
+) -> MemoryEngine:
+    """An engine in memory, with documents: their kinds, themselves, and their bytes if these
+    matter.
 
     Args:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
@@ -71,7 +78,8 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
 
     Args:
         url: Its address.
-        kept: The directory for what this machine keeps of such stores: how agents are woken here, what may be run.
+        kept: The directory for what this machine keeps of such stores: how agents are woken here,
+            what may be run.
 
     Raises NotFound: there is no store; InvalidInput, Refused, StorageFailed.
     """
@@ -115,7 +123,9 @@ def _parsed(database: Database, meta: Meta) -> settings.Settings:
 
 
 def durability(url: str) -> str:
-    """What an acknowledged message survives in the database at this address. Raises as `in_database`."""
+    """What an acknowledged message survives in the database at this address. Raises as
+    `in_database`.
+    """
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
     from capsule.engines.postgres.database import Database
@@ -125,7 +135,8 @@ def durability(url: str) -> str:
 
 
 def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
-    """Make a store in PostgreSQL, or bring its schema to this version; whether there was anything to do.
+    """Make a store in PostgreSQL, or bring its schema to this version; whether there was anything
+    to do.
 
     Args:
         url: Its address.
@@ -144,16 +155,26 @@ def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
 def make_files(root: str) -> list[str]:
     """Make a store of files; the paths that were made. Raises Refused, StorageFailed."""
     if os.path.isfile(root):
-        raise Refused(f"{root} is a file, and a store is a directory; name another place", path=root)
+        raise Refused(
+            f"{root} is a file, and a store is a directory; name another place", path=root
+        )
     sys, layout, toml = Syscalls(), Layout(root), os.path.join(root, settings.FILE_NAME)
-    wanted = [root, layout.documents(CONVERSATIONS), toml, layout.derived(), layout.derived(".gitignore")]
+    wanted = [
+        root,
+        layout.documents(CONVERSATIONS),
+        toml,
+        layout.derived(),
+        layout.derived(".gitignore"),
+    ]
     missing = [path for path in wanted if not os.path.lexists(path)]
     with naming(root, "make"):
         os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
         layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
         Directory(layout, sys, "mutex").ensure()
         if toml in missing:
-            fd = sys.open(toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode)
+            fd = sys.open(
+                toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode
+            )
             try:
                 sys.pwrite(fd, settings.TEMPLATE.encode(), 0)
                 sys.fsync(fd)
@@ -164,12 +185,15 @@ def make_files(root: str) -> list[str]:
 
 
 def between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | None:
-    """A document of a store of files, read under its mutex; None: no store writes it, or it can't be had in time."""
+    """A document of a store of files, read under its mutex; None: no store writes it, or it can't
+    be had in time.
+    """
     from capsule.engines.files.storage import FileStorage
 
     with closing(FileStorage(root)) as storage, suppress(CapsuleError):
         if storage.noted(kind, id) is None:
-            return None  # The store never wrote it, so nobody is writing it; and this look leaves no trace.
+            # The store never wrote it, so nobody is writing it; and this look leaves no trace.
+            return None
         with storage.hold(kind, id, timeout_s) as held:
             content = held.read()
         return content[0] if content else None
@@ -178,7 +202,9 @@ def between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | N
 
 @contextmanager
 def lock_of(directory: str, folder: str, name: str, timeout_s: float) -> Iterator[None]:
-    """A kernel lock by the name of a file in a folder of a directory that is no store. Raises StoreBusy, Refused."""
+    """A kernel lock by the name of a file in a folder of a directory that is no store. Raises
+    StoreBusy, Refused.
+    """
     from capsule.engines.files.disk.mutex import Mutexes
 
     sys = Syscalls()

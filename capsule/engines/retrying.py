@@ -20,7 +20,9 @@ _EDITS = 1000
 
 
 def again(act: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES) -> T:
-    """What `act` gives, which starts over when another program wrote `what` in between. Raises StoreBusy."""
+    """What `act` gives, which starts over when another program wrote `what` in between. Raises
+    StoreBusy.
+    """
     for _ in range(tries):
         try:  # Not by `suppress`, which costs more than this.
             return act()
@@ -35,12 +37,15 @@ def overtaken(name: str, id: str) -> StoreBusy:
     return StoreBusy(why, id=id, holder="another program")
 
 
-def edited(engine: Engine, kind: str, id: str, change: Change, known: Version | None = None) -> Version | None:
-    """Read, change and write a document of a kind without entries, durably; the version that there is then.
+def edited(
+    engine: Engine, kind: str, id: str, change: Change, known: Version | None = None
+) -> Version | None:
+    """Read, change and write a document of a kind without entries, durably; the version that there
+    is then.
 
-    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
-    another program wrote the document meanwhile. It begins with the version `known`, if that was read just now. Raises
-    its errors, StoreBusy, and what a write raises.
+    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It
+    runs again if another program wrote the document meanwhile. It begins with the version `known`,
+    if that was read just now. Raises its errors, StoreBusy, and what a write raises.
     """
     for _ in range(_EDITS):
         with suppress(Interfered):

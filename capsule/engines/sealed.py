@@ -65,4 +65,6 @@ class Seal:
             return self._cipher.decrypt(sealed, None).decode().rstrip()
         except (InvalidTag, ValueError):
             reason = f"that is no cursor of {self._agent}"
-            raise InvalidInput(f"{reason}; take one that it was given, or none to begin anew") from None
+            raise InvalidInput(
+                f"{reason}; take one that it was given, or none to begin anew"
+            ) from None

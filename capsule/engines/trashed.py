@@ -21,7 +21,9 @@ def document_in(trash: Trash, token: str) -> Document:
 
 
 def deleted_last(trash: Trash, ids: Collection[str]) -> dict[str, Document]:
-    """Those of these conversations that are in the trash, each as it was deleted last. Cost: reading them."""
+    """Those of these conversations that are in the trash, each as it was deleted last. Cost:
+    reading them.
+    """
     documents: dict[str, Document] = {}
     for trashed in reversed(trash.entries(CONVERSATIONS)):
         if trashed.id in ids:

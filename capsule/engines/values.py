@@ -1,4 +1,5 @@
-"""The values that an engine gives: what lies in the trash, what is new in a document, who tells of writes.
+"""The values that an engine gives: what lies in the trash, what is new in a document, who tells of
+writes.
 
 What must stay true: nothing here belongs to one kind of engine.
 """
@@ -12,15 +13,18 @@ from capsule.engines.leases import Lease
 
 
 class Version(Protocol):
-    """One version of a document of a kind without entries. Only its engine can compare it with another one."""
+    """One version of a document of a kind without entries. Only its engine can compare it with
+    another one.
+    """
 
     @property
     def data(self) -> bytes:
         """The bytes of this version."""
 
 
-#: The documents without entries that a decision read, by kind and id, each with its version; None: there was none. And
-#: the lease that it needs, under `LEASES` and its name: a write after that was lost raises StoreBusy.
+#: The documents without entries that a decision read, by kind and id, each with its version; None:
+#: there was none. And the lease that it needs, under `LEASES` and its name: a write after that was
+#: lost raises StoreBusy.
 Reads = Mapping[tuple[str, str], Version | Lease | None]
 
 
@@ -44,9 +48,11 @@ class Tracker(Protocol):
     """Tells which documents were touched."""
 
     def changed(self) -> set[str] | None:
-        """The ids whose files were touched since the last call, every acknowledged write among them.
+        """The ids whose files were touched since the last call, every acknowledged write among
+        them.
 
-        None when that can't be told: scan. Writes through a mapping or a second name of a file are not seen.
+        None when that can't be told: scan. Writes through a mapping or a second name of a file are
+        not seen.
         """
 
     def fileno(self) -> int:
@@ -72,7 +78,8 @@ class Notices:
         self._tracker = track()
 
     def changed(self) -> set[tuple[str, str]] | None:
-        """The kind and id of each document that was written since the last call, every acknowledged write among them.
+        """The kind and id of each document that was written since the last call, every acknowledged
+        write among them.
 
         None when that can't be told: look at all. Raises `StorageFailed`, `Refused`.
         """
@@ -83,7 +90,9 @@ class Notices:
         return None if names is None else {(kind, id) for kind, _, id in parts}
 
     def fileno(self) -> int:
-        """The descriptor that can be read when there is an answer to be had; it may be another one after `changed`."""
+        """The descriptor that can be read when there is an answer to be had; it may be another one
+        after `changed`.
+        """
         return self._tracker.fileno()
 
     def close(self) -> None:
@@ -97,7 +106,8 @@ class News(NamedTuple):
     Attributes:
         place: What the next look begins from.
         entries: The entries that were appended since; or all, if `is_all`.
-        is_all: Whether it is the first look, or the document was changed otherwise than by appending.
+        is_all: Whether it is the first look, or the document was changed otherwise than by
+            appending.
     """
 
     place: Any

@@ -1,8 +1,8 @@
 """The facts in a message: a row for each value at a path that filters ask for.
 
-What must stay true: a message without such fields has no facts, and costs nothing. The values in a list are values of
-the path of the list, and so are those in objects in a list, below their own names. Filters are not known here, only how
-long a path and a text in one may be.
+What must stay true: a message without such fields has no facts, and costs nothing. The values in a
+list are values of the path of the list, and so are those in objects in a list, below their own
+names. Filters are not known here, only how long a path and a text in one may be.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ NULL, BOOL, NUMBER, TEXT, LIST, OBJECT, IN_LIST = 0, 1, 2, 3, 4, 5, 8
 #: The fields that are values at the path of their name; each key of `metadata` is another one.
 FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
 _ANY = frozenset((*FIELDS, "mentions", "metadata"))
-#: The other fields of a message: a filter asks for a key of `metadata` of such a name by `metadata.` and the name.
+#: The other fields of a message: a filter asks for a key of `metadata` of such a name by
+#: `metadata.` and the name.
 UNSEEN = frozenset(names("history")) - {*FIELDS, "mentions"}
 
-#: A path, the type of the value there, and the value: of a list its length, of an object the number of its keys.
+#: A path, the type of the value there, and the value: of a list its length, of an object the number
+#: of its keys.
 Fact = tuple[str, int, str | float]
 
 
@@ -62,5 +64,7 @@ def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
             yield path, OBJECT + within, len(value)
             left += ((f"{path}.{key}", item, within) for key, item in value.items())
         else:  # A number; one that JSON libraries would change is a fragment of text.
-            is_small = isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64)
+            is_small = isinstance(value, float) or (
+                isinstance(value, int) and value.bit_length() < 64
+            )
             yield path, NUMBER + within, value if is_small else float(orjson.dumps(value))

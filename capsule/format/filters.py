@@ -1,8 +1,9 @@
-"""Filters over the fields of messages: a checked tree made of a mapping such as `{"confidence": {"$gte": 0.5}}`.
+"""Filters over the fields of messages: a checked tree made of a mapping such as `{"confidence":
+{"$gte": 0.5}}`.
 
-What must stay true: what can't be answered within bounds is refused here, whatever its keys and values are; each
-operator that denies is the exact opposite of one that affirms. docs/search.md says what the operators mean. Where
-messages and their fields lie is not known here.
+What must stay true: what can't be answered within bounds is refused here, whatever its keys and
+values are; each operator that denies is the exact opposite of one that affirms. docs/search.md says
+what the operators mean. Where messages and their fields lie is not known here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class Test:
     """One comparison with the values at a path.
 
     Attributes:
-        operator: `$in $gt $gte $lt $lte $between $size $exists $empty $regex $text`; `$element`: a list has the value;
-            `$piece`: a text that is in no list has this piece.
-        value: A scalar; for `$in` a tuple of scalars of one kind, for `$between` of two texts or two numbers.
+        operator: `$in $gt $gte $lt $lte $between $size $exists $empty $regex $text`; `$element`: a
+            list has the value; `$piece`: a text that is in no list has this piece.
+        value: A scalar; for `$in` a tuple of scalars of one kind, for `$between` of two texts or
+            two numbers.
     """
 
     path: str
@@ -98,8 +100,14 @@ def _part(key: object, value: object, depth: int) -> Filter:
 def _tests(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
     """The filter for one field."""
     if not operators or depth > DEEPEST:
-        _refuse(f"{repr(path)} has no operator" if not operators else f"it is more than {DEEPEST} levels deep")
-    return Group("and", tuple(_test(path, operator, value, depth) for operator, value in operators.items()))
+        _refuse(
+            f"{repr(path)} has no operator"
+            if not operators
+            else f"it is more than {DEEPEST} levels deep"
+        )
+    return Group(
+        "and", tuple(_test(path, operator, value, depth) for operator, value in operators.items())
+    )
 
 
 _OPPOSITES = {"$ne": "$eq", "$nin": "$in", "$not_contains": "$contains"}
@@ -115,42 +123,63 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
             by_kind = [tuple(item for item in scalars if kind_of(item) == kind) for kind in kinds]
             return Group("or", tuple(Test(path, "$in", some) for some in by_kind))
         case "$all":
-            return Group("and", tuple(_test(path, "$eq", item, depth) for item in _listed(operator, value)))
+            return Group(
+                "and", tuple(_test(path, "$eq", item, depth) for item in _listed(operator, value))
+            )
         case "$ne" | "$nin" | "$not_contains":
             return _not(_test(path, _OPPOSITES[str(operator)], value, depth))
         case "$not" if isinstance(value, Mapping):
             return _not(_tests(path, value, depth + 1))
-        case "$gt" | "$gte" | "$lt" | "$lte" if kind_of(given := _scalar(operator, value)) in _ORDERED:
+        case "$gt" | "$gte" | "$lt" | "$lte" if (
+            kind_of(given := _scalar(operator, value)) in _ORDERED
+        ):
             return Test(path, str(operator), given)
         case "$between":
             ends = tuple(_scalar(operator, item) for item in _listed(operator, value))
-            if len(ends) == 2 and (kind := kind_of(ends[0])) == kind_of(ends[1]) and kind in _ORDERED:
+            if (
+                len(ends) == 2
+                and (kind := kind_of(ends[0])) == kind_of(ends[1])
+                and kind in _ORDERED
+            ):
                 return Test(path, "$between", ends)
         case "$contains":
             element = Test(path, "$element", _scalar(operator, value))
-            return Group("or", (element, Test(path, "$piece", value))) if isinstance(value, str) else element
+            return (
+                Group("or", (element, Test(path, "$piece", value)))
+                if isinstance(value, str)
+                else element
+            )
         case "$size" if type(value) is int and 0 <= value < 1 << 63:
             return Test(path, "$size", value)
         case "$exists" | "$null" | "$empty" if isinstance(value, bool):
-            test = Test(path, "$in", (None,)) if operator == "$null" else Test(path, str(operator), True)
+            test = (
+                Test(path, "$in", (None,))
+                if operator == "$null"
+                else Test(path, str(operator), True)
+            )
             return test if value else _not(test)
         case "$regex" | "$text":
             text = _text(operator, value)
             if operator == "$regex":
                 compiled(text)
             return Test(path, str(operator), text)
-    _refuse(f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: {_OPERATORS}")
+    _refuse(
+        f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: "
+        f"{_OPERATORS}"
+    )
 
 
 _ORDERED = ("number", "text")
 _OPERATORS = (
-    "$eq $ne $contains $not_contains (a text, a number, true, false or null), $in $nin $all (a list of them), "
-    "$gt $gte $lt $lte (a number or a text), $between (two of them), $size (a whole number), $regex $text (a text), "
+    "$eq $ne $contains $not_contains (a text, a number, true, false or null), $in $nin $all (a "
+    "list of them), "
+    "$gt $gte $lt $lte (a number or a text), $between (two of them), $size (a whole number), "
+    "$regex $text (a text), "
     "$exists $null $empty (true or false), $not (operators)"
 )
 
 
-# -- Values -----------------------------------------------------------------------------------------------------------
+# -- Values ----------------------------------------------------------------------------------------
 
 
 def _listed(operator: object, value: object) -> list[Any]:
@@ -160,7 +189,11 @@ def _listed(operator: object, value: object) -> list[Any]:
 
 
 def _text(operator: object, value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or any("\ud800" <= item <= "\udfff" for item in value):
+    if (
+        not isinstance(value, str)
+        or len(value) > LONGEST_TEXT
+        or any("\ud800" <= item <= "\udfff" for item in value)
+    ):
         _refuse(f"{operator} takes a text of at most {LONGEST_TEXT} characters, not {repr(value)}")
     return value
 
@@ -184,14 +217,21 @@ def kind_of(value: Scalar) -> str:
 
 @lru_cache(maxsize=32)
 def compiled(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a text has what a pattern describes, in time linear in its length.
+    """A function that says whether a text has what a pattern describes, in time linear in its
+    length.
 
     It is Rust's engine, as Python's own may take years for thirty characters. Raises InvalidInput.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+        return SchemaValidator(
+            core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
+        ).isinstance_python
     except SchemaError as error:
-        why = " ".join(str(error).split()).rpartition("rror: ")[2]  # Behind what pydantic says of itself.
-        raise InvalidInput(f"the filter can't be accepted: $regex {repr(pattern)}: {why}") from error
+        why = " ".join(str(error).split()).rpartition("rror: ")[
+            2
+        ]  # Behind what pydantic says of itself.
+        raise InvalidInput(
+            f"the filter can't be accepted: $regex {repr(pattern)}: {why}"
+        ) from error

@@ -1,7 +1,7 @@
 """The kinds of documents that a store shares with other clones.
 
-What must stay true: what differs between kinds stands in this table, and nowhere is a kind asked for by its name. Pure;
-no pydantic.
+What must stay true: what differs between kinds stands in this table, and nowhere is a kind asked
+for by its name. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
 from capsule.format import validation
-from capsule.format.documents.agents import check_agent_id, check_project_id, is_agent_id, is_project_id
+from capsule.format.documents.agents import (
+    check_agent_id,
+    check_project_id,
+    is_agent_id,
+    is_project_id,
+)
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, order_record
 from capsule.ids import check_id, is_id
@@ -30,7 +35,8 @@ class Kind:
         part: Its fields, by their name in `fields.PARTS`.
         is_id: Whether a text may be the id of one.
         check_id: Raises InvalidInput unless its argument may be the id of one.
-        has_entries: Whether they have a history. Those without one are merged field by field, and replaced whole.
+        has_entries: Whether they have a history. Those without one are merged field by field, and
+            replaced whole.
     """
 
     name: str
@@ -45,11 +51,19 @@ class Kind:
         return in_order(document) if self.has_entries else order_record(document, self.part)
 
     def check(self, document: Document, path: str, data: bytes | None = None) -> None:
-        """Raise InvalidDocument unless `document` is of this kind: a problem for each wrong field, as in the file.
+        """Raise InvalidDocument unless `document` is of this kind: a problem for each wrong field,
+        as in the file.
 
-        The problems name the file `path` and lines of `data`; None: of the document as the store would write it.
+        The problems name the file `path` and lines of `data`; None: of the document as the store
+        would write it.
         """
-        validation.check(document, codec.encode(document) if data is None else data, path, self.part, self.check_id)
+        validation.check(
+            document,
+            codec.encode(document) if data is None else data,
+            path,
+            self.part,
+            self.check_id,
+        )
 
     def read(self, data: bytes, path: str) -> Document:
         """The document in a file, in canonical order. Raises InvalidDocument."""

@@ -1,8 +1,8 @@
 """Bringing a capsule to the version that is written, one step after the other.
 
-What must stay true: a migration reads no clock and draws no random number, so that two clones of a file migrate
-to the same bytes; it is idempotent, changes only what it names, and never touches its argument. A newer minor
-version keeps its number; a newer major one is refused.
+What must stay true: a migration reads no clock and draws no random number, so that two clones of a
+file migrate to the same bytes; it is idempotent, changes only what it names, and never touches its
+argument. A newer minor version keeps its number; a newer major one is refused.
 """
 
 from __future__ import annotations
@@ -40,18 +40,24 @@ def is_newer(document: Document) -> bool:
 
 def too_new(version: str) -> str:
     """What is said of a file of a newer major version."""
-    return f"version {version} was written by a newer version of Capsule; the file is left alone; upgrade Capsule"
+    return (
+        f"version {version} was written by a newer version of Capsule; the file is left alone; "
+        "upgrade Capsule"
+    )
 
 
 def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
-    """The document as this version writes it, and what was changed for it, in words; none when nothing was.
+    """The document as this version writes it, and what was changed for it, in words; none when
+    nothing was.
 
-    Besides the version, messages without an id or a time get one, and known times get their canonical form. The
-    keys come in canonical order, which does not count as a change. `document` is one that `validation.check` accepts,
-    and stays as it is; `path` is the name of its file, for the error.
+    Besides the version, messages without an id or a time get one, and known times get their
+    canonical form. The keys come in canonical order, which does not count as a change. `document`
+    is one that `validation.check` accepts, and stays as it is; `path` is the name of its file, for
+    the error.
 
     Raises:
-        InvalidDocument: It is of a newer major version, or so old that it needs an id and a history, and has none.
+        InvalidDocument: It is of a newer major version, or so old that it needs an id and a
+            history, and has none.
     """
     had = document.get("version", "1.0")
     version = parse_version(had)
@@ -72,7 +78,9 @@ def _to_2_0(document: Document) -> Document:
     """From no version, or one before 2.0: fill in what a reader of 2.0 needs."""
     history = document["history"]
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
-    created = document.get("createdAt") or (times[0] if times else document.get("updatedAt") or _EPOCH)
+    created = document.get("createdAt") or (
+        times[0] if times else document.get("updatedAt") or _EPOCH
+    )
     first = next((entry["content"] for entry in history if entry.get("role") == "user"), "")
     about = {**new_metadata(), **document.get("metadata", {})}
     return {
@@ -100,14 +108,30 @@ def _tidy(document: Document, changes: list[str]) -> Document:
     if isinstance(lock, dict) and lock.get("timestamp"):
         stamp = _in_form(lock["timestamp"], counts)
         result["metadata"] = {**result["metadata"], "lock": {**lock, "timestamp": stamp}}
-    result["history"] = _tidy_history(document["id"], result.get("createdAt", _EPOCH), result["history"], counts)
-    singular = {"id": "message got an id", "time": "message got a time", "form": "time was put in canonical form"}
-    plural = {"id": "messages got an id", "time": "messages got a time", "form": "times were put in canonical form"}
-    changes += [f"{count} {(singular if count == 1 else plural)[name]}" for name, count in counts.items() if count]
+    result["history"] = _tidy_history(
+        document["id"], result.get("createdAt", _EPOCH), result["history"], counts
+    )
+    singular = {
+        "id": "message got an id",
+        "time": "message got a time",
+        "form": "time was put in canonical form",
+    }
+    plural = {
+        "id": "messages got an id",
+        "time": "messages got a time",
+        "form": "times were put in canonical form",
+    }
+    changes += [
+        f"{count} {(singular if count == 1 else plural)[name]}"
+        for name, count in counts.items()
+        if count
+    ]
     return result
 
 
-def _tidy_history(conversation: str, created: str, history: list[Any], counts: dict[str, int]) -> list[Any]:
+def _tidy_history(
+    conversation: str, created: str, history: list[Any], counts: dict[str, int]
+) -> list[Any]:
     """The messages, each with an id and a canonical time."""
     stamp = created
     tidied = []
@@ -126,7 +150,9 @@ def _tidy_history(conversation: str, created: str, history: list[Any], counts: d
         if not entry.get("id"):
             counts["id"] += 1
             id, turn = "", position
-            while not id or id in used:  # The same words may have stood in this place before, and have moved.
+            while (
+                not id or id in used
+            ):  # The same words may have stood in this place before, and have moved.
                 id = message_id_for(conversation, turn, entry["role"], stamp, entry["content"])
                 turn += len(history)
             used.add(id)

@@ -1,11 +1,12 @@
 """What a capsule of version 2.1 is, as pydantic models; one of 2.0 only lacks optional fields.
 
-What must stay true: the models accept what `validation.check` accepts as far as types go (a test holds them and
-`fields` together), and keep unknown fields. They are lenient about the values of enumerations, and take times as
-the texts they are, because loading must be fast; `validation` looks closer.
+What must stay true: the models accept what `validation.check` accepts as far as types go (a test
+holds them and `fields` together), and keep unknown fields. They are lenient about the values of
+enumerations, and take times as the texts they are, because loading must be fast; `validation` looks
+closer.
 
-Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is `from_`. `fields`
-says what each means.
+Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is
+`from_`. `fields` says what each means.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ class _Part(BaseModel):
     """What all parts share: unknown fields are kept, nothing is converted."""
 
     model_config = ConfigDict(
-        extra="allow", strict=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+        extra="allow",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
 
@@ -159,7 +164,8 @@ class Mentions(_Part):
 class Message(_Part):
     """One entry of the history."""
 
-    # A slot, and no private attribute of pydantic's: those cost a Python call for every message loaded.
+    # A slot, and no private attribute of pydantic's: those cost a Python call for every message
+    # loaded.
     __slots__ = ("_at",)
 
     role: str
@@ -216,7 +222,9 @@ class Capsule(_Part):
     history: list[Message]
 
     def placed(self, first: int) -> Capsule:
-        """The same conversation, whose messages now know their places; the first one stands at `first`."""
+        """The same conversation, whose messages now know their places; the first one stands at
+        `first`.
+        """
         for at, message in enumerate(self.history, first):
             _at.__set__(message, at)
         return self

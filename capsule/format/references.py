@@ -1,4 +1,5 @@
-"""What a person means, by a prefix or a word instead of a full id, and by a day or a duration instead of a time.
+"""What a person means, by a prefix or a word instead of a full id, and by a day or a duration
+instead of a time.
 
 What must stay true: a prefix that fits several is an error that names them, never a guess.
 """
@@ -20,8 +21,11 @@ _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d")
 _NAMED = {"today": 0, "yesterday": 1}
 
 
-def one_of(fitting: list[str], prefix: str, noun: str = "conversation", remedy: Remedy = _LIST) -> str:
-    """The id of `fitting` that `prefix` means. `noun` says what the ids belong to, and `remedy` how to list them.
+def one_of(
+    fitting: list[str], prefix: str, noun: str = "conversation", remedy: Remedy = _LIST
+) -> str:
+    """The id of `fitting` that `prefix` means. `noun` says what the ids belong to, and `remedy` how
+    to list them.
 
     Raises:
         NotFound: None is meant.
@@ -33,7 +37,9 @@ def one_of(fitting: list[str], prefix: str, noun: str = "conversation", remedy: 
     if not fitting:
         raise NotFound(f"no {noun} {prefix}", remedy=remedy, id=prefix)
     if len(prefix) < _MIN_PREFIX:
-        raise InvalidInput(f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more")
+        raise InvalidInput(
+            f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more"
+        )
     if len(fitting) > 1:
         shown = ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")
         raise InvalidInput(f"{prefix!r} fits {len(fitting)} of them: {shown}; give more of the id")
@@ -49,27 +55,35 @@ def place_in(wanted: str, count: int) -> int | None:
 def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
     """The position of one message: by its id, a unique prefix of it, `@N` or `@last`.
 
-    An empty object in the history is no message. Raises NotFound if none is meant, and InvalidInput if several are.
+    An empty object in the history is no message. Raises NotFound if none is meant, and InvalidInput
+    if several are.
     """
     if wanted.startswith("@"):
         place = place_in(wanted, len(history))
         if place is None or not history[place]:
-            raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
+            raise NotFound(
+                f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted
+            )
         return place
     places: dict[str, int] = {}
     for at, message in enumerate(history):
         if message:
-            places.setdefault(str(message.get("id")), at)  # Of two of one id the first is meant, as in the tree.
-    return places[one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))]
+            places.setdefault(
+                str(message.get("id")), at
+            )  # Of two of one id the first is meant, as in the tree.
+    return places[
+        one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))
+    ]
 
 
 def moment(text: str, *, until: bool = False) -> str:
     """The time that `text` means, as the format writes times. Days are those of UTC.
 
     Args:
-        text: `2025-01-31`, `2025-01-31T12:00Z`, `today`, `yesterday`, or a duration before now: `90m`, `24h`, `3d`.
-        until: Whether it is the end of a span, which does not belong to it. A day that is the end does: the span then
-            ends with it.
+        text: `2025-01-31`, `2025-01-31T12:00Z`, `today`, `yesterday`, or a duration before now:
+            `90m`, `24h`, `3d`.
+        until: Whether it is the end of a span, which does not belong to it. A day that is the end
+            does: the span then ends with it.
 
     Raises:
         InvalidInput: It is none of these.
@@ -89,7 +103,8 @@ def moment(text: str, *, until: bool = False) -> str:
         time = (datetime.max if until and said[-1:].isdigit() else datetime.min).replace(tzinfo=UTC)
     except (ValueError, InvalidInput):
         raise InvalidInput(
-            f"{text[:100]!r} is no time: give a day like 2025-01-31, a time like 2025-01-31T12:00Z, today, yesterday, "
+            f"{text[:100]!r} is no time: give a day like 2025-01-31, a time like "
+            "2025-01-31T12:00Z, today, yesterday, "
             "or how long ago, like 24h or 3d"
         ) from None
     return timestamps.canonical(time.isoformat())

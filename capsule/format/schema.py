@@ -1,6 +1,7 @@
 """The JSON Schema of each document kind and version, made of the table of fields.
 
-What must stay true: `schemas/` holds what `schema` gives; `make docs` writes it, and a test compares.
+What must stay true: `schemas/` holds what `schema` gives; `make docs` writes it, and a test
+compares.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from capsule.format.fields import PARTS, Field
 
 Schema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_KINDS = {"capsule": ("2.0", "2.1")} | dict.fromkeys(("agent", "project", "overrides", "registry"), ("2.1",))
+_KINDS = {"capsule": ("2.0", "2.1")} | dict.fromkeys(
+    ("agent", "project", "overrides", "registry"), ("2.1",)
+)
 _ABOUT = {
     "capsule": "A conversation.",
-    "agent": "Who can write and be written to: a person or a program. `agents/{id}.json` of a store.",
+    "agent": "Who can write and be written to: a person or a program. `agents/{id}.json` of a "
+    "store.",
     "project": "A folder that agents work in. `projects/{id}.json` of a store.",
-    "overrides": "The switches that the next new conversation begins with: `overrides/next.json` of a store.",
+    "overrides": "The switches that the next new conversation begins with: `overrides/next.json` "
+    "of a store.",
     "registry": "The agents, places, wirings, sessions and questions of `sessions/registry.json`.",
 }
 _IDS: dict[str, Schema] = {
@@ -53,18 +58,24 @@ def kinds() -> list[str]:
 
 
 def versions(kind: str) -> list[str]:
-    """The versions of `kind` that have a schema, oldest first. Raises NotFound when there is no such kind."""
+    """The versions of `kind` that have a schema, oldest first. Raises NotFound when there is no
+    such kind.
+    """
     if kind not in _KINDS:
         raise NotFound(f"no schema of kind {kind!r}; there is: {', '.join(kinds())}", id=kind)
     return list(_KINDS[kind])
 
 
 def schema(kind: str, version: str | None = None) -> Schema:
-    """The JSON Schema (draft 2020-12) of a kind of document, by default of its newest version. Raises NotFound."""
+    """The JSON Schema (draft 2020-12) of a kind of document, by default of its newest version.
+    Raises NotFound.
+    """
     known = versions(kind)
     version = known[-1] if version is None else version
     if version not in known:
-        raise NotFound(f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}")
+        raise NotFound(
+            f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}"
+        )
     made = _part("" if kind == "capsule" else kind, version)
     fields = made["properties"]
     fields["version"] |= {"const": version} if version == "2.0" else {"pattern": r"^2\.[0-9]+$"}
@@ -72,7 +83,12 @@ def schema(kind: str, version: str | None = None) -> Schema:
         fields["id"] |= _IDS[kind]
     title = "Overrides for the next conversation" if kind == "overrides" else kind.capitalize()
     about = {"title": f"{title} {version}", "description": _ABOUT[kind]}
-    return {"$schema": _DIALECT, "$id": f"urn:capsule-conversations:schema:{kind}:{version}", **about, **made}
+    return {
+        "$schema": _DIALECT,
+        "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
+        **about,
+        **made,
+    }
 
 
 def _part(part: str, version: str) -> Schema:

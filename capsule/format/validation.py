@@ -1,9 +1,9 @@
 """Whether a document is a capsule, and everything that is wrong when it is not.
 
-What must stay true: strict about the fields the format knows, silent about the others; lenient about a newer
-minor version, whose enumerations may have grown. Every problem has the place it stands at. What `check` lets
-pass, the models take and `migrations.current` can bring up to date. No pydantic: a hand edit is checked by
-commands that must start fast.
+What must stay true: strict about the fields the format knows, silent about the others; lenient
+about a newer minor version, whose enumerations may have grown. Every problem has the place it
+stands at. What `check` lets pass, the models take and `migrations.current` can bring up to date. No
+pydantic: a hand edit is checked by commands that must start fast.
 """
 
 from __future__ import annotations
@@ -26,15 +26,24 @@ from capsule.timestamps import is_canonical
 MAX_PROBLEMS = 200
 
 _Fault = tuple[Where, str]
-_RULES: dict[str, dict[str, Field]] = {part: {field.name: field for field in fields} for part, fields in PARTS.items()}
+_RULES: dict[str, dict[str, Field]] = {
+    part: {field.name: field for field in fields} for part, fields in PARTS.items()
+}
 _WITH_PARTS = frozenset({"part", "parts", "members", "entries"})
-_REQUIRED = {part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()}
+_REQUIRED = {
+    part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()
+}
 
 
 def check(
-    document: dict[str, Any], data: bytes, path: str, kind: str = "", check_id: Callable[[str], object] = check_id
+    document: dict[str, Any],
+    data: bytes,
+    path: str,
+    kind: str = "",
+    check_id: Callable[[str], object] = check_id,
 ) -> None:
-    """Raise InvalidDocument unless `document` is a capsule: one problem for each wrong field, in the order of the file.
+    """Raise InvalidDocument unless `document` is a capsule: one problem for each wrong field, in
+    the order of the file.
 
     Args:
         document: The document.
@@ -48,27 +57,37 @@ def check(
 
 
 def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
-    """The capsule in the bytes of a file that anybody may have written, checked, as its file has it.
+    """The capsule in the bytes of a file that anybody may have written, checked, as its file has
+    it.
 
-    Raises InvalidDocument if it is none, or if it has another id than `id`, which the file's name gives it; None: any.
+    Raises InvalidDocument if it is none, or if it has another id than `id`, which the file's name
+    gives it; None: any.
     """
     document = codec.decode(data, path)
     check(document, data, path)
     if id is not None and document["id"] != id:
-        reason = f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or correct the id"
+        reason = (
+            f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or "
+            "correct the id"
+        )
         raise InvalidDocument.of(_placed([(("id",), reason)], data, path))
     return document
 
 
 def check_made(document: dict[str, Any], note: str = "") -> None:
-    """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends in `note`."""
-    if faults := [f"{dotted(where)}: {reason}" for where, reason in islice(_problems(document), MAX_PROBLEMS)]:
+    """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends
+    in `note`.
+    """
+    if faults := [
+        f"{dotted(where)}: {reason}" for where, reason in islice(_problems(document), MAX_PROBLEMS)
+    ]:
         raise InvalidInput("; ".join(faults) + note)
 
 
 def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
-    """What is odd about a valid capsule, in the order of the file: a second message of one id, times without a zone, a
-    `parent` or a `currentNode` that is no message, circles of messages, and `mcpServers` as a list of names."""
+    """What is odd about a valid capsule, in the order of the file: a second message of one id,
+    times without a zone, a `parent` or a `currentNode` that is no message, circles of messages, and
+    `mcpServers` as a list of names."""
     return _placed(list(_oddities(document)), data, path)
 
 
@@ -117,7 +136,11 @@ def _part(
         reason = fault(field, item, any_choice=any_choice)
         if reason:
             yield (*where, name), reason
-        elif item and field.kind in _WITH_PARTS and (inside := f"{part}.{name}" if part else name) in _RULES:
+        elif (
+            item
+            and field.kind in _WITH_PARTS
+            and (inside := f"{part}.{name}" if part else name) in _RULES
+        ):
             required = _REQUIRED[inside]
             if field.kind == "part":
                 yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
@@ -126,15 +149,17 @@ def _part(
                 continue
             for at, entry in item.items() if field.kind == "entries" else enumerate(item):
                 if isinstance(entry, dict):
-                    yield from _part(inside, entry, (*where, name, at), required, any_choice=any_choice)
+                    yield from _part(
+                        inside, entry, (*where, name, at), required, any_choice=any_choice
+                    )
                 elif field.kind == "parts" or not isinstance(entry, str):
                     text = "" if field.kind == "parts" else "a text or "
                     yield (*where, name, at), f"must be {text}an object, is {codec.kind_of(entry)}"
 
 
 def _are_right(part: str, entries: list[Any]) -> bool:
-    """Whether nothing is wrong with any object in a list, as mostly: by field, at half the cost of one by one. Also
-    False if they have parts themselves."""
+    """Whether nothing is wrong with any object in a list, as mostly: by field, at half the cost of
+    one by one. Also False if they have parts themselves."""
     if set(map(type, entries)) != {dict}:
         return False
     names = set[str]().union(*entries)
@@ -163,25 +188,36 @@ def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:
             yield where, _ZONELESS
     if isinstance(document.get("metadata", {}).get("mcpServers"), list):
         yield ("metadata", "mcpServers"), _LISTED
-    ids = {entry["id"]: at for at, entry in reversed(list(enumerate(document["history"]))) if entry.get("id")}
+    ids = {
+        entry["id"]: at
+        for at, entry in reversed(list(enumerate(document["history"])))
+        if entry.get("id")
+    }
     for at, entry in enumerate(document["history"]):
         for name in ("timestamp", "editedAt"):
             if isinstance(entry.get(name), str) and _zoneless(entry[name]):
                 yield ("history", at, name), _ZONELESS
         own = entry.get("id")
         if own and ids[own] != at:
-            yield ("history", at, "id"), f"the id of history[{ids[own]}] again; give it another, or remove it"
+            yield (
+                ("history", at, "id"),
+                f"the id of history[{ids[own]}] again; give it another, or remove it",
+            )
     from capsule.format.tree.tree import Tree  # What is odd is asked for by few.
 
     for at, reason in Tree(document["history"]).problems():
         yield ("history", at, "parent"), reason
     current = document.get("metadata", {}).get("currentNode")
     if current is not None and current not in ids:
-        yield ("metadata", "currentNode"), f"{current[:60]!r} is the id of no message here; correct or remove it"
+        yield (
+            ("metadata", "currentNode"),
+            f"{current[:60]!r} is the id of no message here; correct or remove it",
+        )
 
 
 _LISTED = (
-    'a list of names, as drafts of 2.1 had it; it is read as servers that are on: write {"name": {"enabled": true}}'
+    "a list of names, as drafts of 2.1 had it; it is read as servers that are on: write "
+    '{"name": {"enabled": true}}'
 )
 _ZONELESS = "a time without a zone; it is read as UTC: write a Z behind it"
 

@@ -26,11 +26,15 @@ def canonical_time(text: str) -> str | None:
 
 def has_zone(text: str) -> bool:
     """Whether a time says which zone it is of. Meant for texts that are times."""
-    return text.endswith(("Z", "z")) or re.search(r"[+-]\d\d(:?\d\d){0,2}(\.\d+)?$", text[10:]) is not None
+    return (
+        text.endswith(("Z", "z"))
+        or re.search(r"[+-]\d\d(:?\d\d){0,2}(\.\d+)?$", text[10:]) is not None
+    )
 
 
 def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
-    """What is wrong with `value`, as the decoder gave it, as the value of `field`, in words; empty when nothing is.
+    """What is wrong with `value`, as the decoder gave it, as the value of `field`, in words; empty
+    when nothing is.
 
     `any_choice` accepts values of enumerations that this version does not know.
     """
@@ -48,7 +52,11 @@ def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
 
 def _is_whole(value: Any) -> bool:
     is_text = isinstance(value, orjson.Fragment)
-    return _WHOLE.fullmatch(orjson.dumps(value)) is not None if is_text else not isinstance(value, bool)
+    return (
+        _WHOLE.fullmatch(orjson.dumps(value)) is not None
+        if is_text
+        else not isinstance(value, bool)
+    )
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
@@ -64,7 +72,9 @@ def _is_share(value: Any) -> bool:
 
 
 def _are_mentions(value: Any) -> bool:
-    """Whether an object has lists of names, and an object of the kinds of some, as far as it has these fields."""
+    """Whether an object has lists of names, and an object of the kinds of some, as far as it has
+    these fields.
+    """
     kinds = value.get("kinds", {})
     lists = all(_are_texts(value.get(name, [])) for name in ("valid", "invalid", "unknown"))
     return lists and isinstance(kinds, dict) and _are_texts(list(kinds.values()))
@@ -101,7 +111,8 @@ def _first_wrong(field: Field, value: Any) -> str:
     """Which item spoils a list, or an object of switches."""
     if field.kind == "switches" and isinstance(value, dict):
         return next(
-            f" whose {_short(name)} is " + ("one without it" if isinstance(item, dict) else kind_of(item))
+            f" whose {_short(name)} is "
+            + ("one without it" if isinstance(item, dict) else kind_of(item))
             for name, item in value.items()
             if not (isinstance(item, dict) and isinstance(item.get("enabled"), bool))
         )

@@ -26,8 +26,8 @@ _DRIVERS = (sys.executable, "-P", "-m", "capsule_cli.drivers")
 class Clone:
     """A store, and the clone of a repository that it lies in. Make one with `capsule.git.open`.
 
-    Raises Refused where the store keeps no files. Every method raises NotFound when the store lies in no repository,
-    Refused when there is no program `git`, and GitFailed when git fails.
+    Raises Refused where the store keeps no files. Every method raises NotFound when the store lies
+    in no repository, Refused when there is no program `git`, and GitFailed when git fails.
 
     Attributes:
         store: The store.
@@ -49,39 +49,45 @@ class Clone:
         self.store.flush()
         return self.store
 
-    # -- Set-up -----------------------------------------------------------------------------------------------------
+    # -- Set-up ------------------------------------------------------------------------------------
 
     def setup(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
-        """Make git understand the conversations of the store: attributes, ignored files, configuration and hook.
+        """Make git understand the conversations of the store: attributes, ignored files,
+        configuration and hook.
 
         Args:
-            everywhere: Put the configuration into the user's own, so that all their clones have it. Then a store
-                outside of any repository will do.
+            everywhere: Put the configuration into the user's own, so that all their clones have it.
+                Then a store outside of any repository will do.
 
         Raises:
             InvalidDocument: Lines of ours were cut apart in one of the files.
             Refused: A file may not be written, or something else lies in its place.
-            GitFailed: Git refused; what was done before stays, and a second call goes on from there.
+            GitFailed: Git refused; what was done before stays, and a second call goes on from
+                there.
         """
         return installation.set_up(self._flushed().root, self.program, everywhere=everywhere)
 
     def teardown(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
         """Remove what `setup` added, and nothing else; the steps say what was left, and why.
 
-        With `everywhere`, remove it from the user's own configuration, too. Raises InvalidDocument, Refused.
+        With `everywhere`, remove it from the user's own configuration, too. Raises InvalidDocument,
+        Refused.
         """
         return installation.take_down(self.store.root, everywhere=everywhere)
 
     def status(self) -> State:
         """Whether the clone is set up, what changed since the last commit, and what to do.
 
-        Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
+        Cost: some ten starts of git, of which `git status` looks at every document, and a read of
+        those that it names.
         """
         return status.look(self.repository, self.program, self._flushed().conflicts.list())
 
-    # -- Commits ----------------------------------------------------------------------------------------------------
+    # -- Commits -----------------------------------------------------------------------------------
 
-    def commit(self, message: str | None = None, *, progress: Progress = no_progress, asks: bool = True) -> Committed:
+    def commit(
+        self, message: str | None = None, *, progress: Progress = no_progress, asks: bool = True
+    ) -> Committed:
         """Commit what changed in the store, and nothing else.
 
         Args:
@@ -91,13 +97,16 @@ class Clone:
 
         Raises:
             Refused: Git does not have the attributes of conversations.
-            GitFailed: A merge or the like is under way, or git did not commit, as when a hook refused it; what is
-                staged then stays so.
-            StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could not be read.
+            GitFailed: A merge or the like is under way, or git did not commit, as when a hook
+                refused it; what is staged then stays so.
+            StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could
+                not be read.
 
         Cost: reading what git takes for changed, each file under its mutex.
         """
-        with operation(self._flushed(), driver_config(self.program), progress, asks=asks) as running:
+        with operation(
+            self._flushed(), driver_config(self.program), progress, asks=asks
+        ) as running:
             return commit(running, message)
 
     def sync(
@@ -115,18 +124,24 @@ class Clone:
             unrelated: Whether the remote's history may have nothing in common with the one here.
 
         Raises:
-            GitFailed: No branch is checked out; git or the remote refused; or something is left to a person, as the
-                message says. What was committed stays committed, and nothing else was changed.
-            InvalidDocument: A document that both sides changed does not parse here; nothing else was changed.
-            StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could not be read.
+            GitFailed: No branch is checked out; git or the remote refused; or something is left to
+                a person, as the message says. What was committed stays committed, and nothing else
+                was changed.
+            InvalidDocument: A document that both sides changed does not parse here; nothing else
+                was changed.
+            StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could
+                not be read.
         """
-        with operation(self._flushed(), driver_config(self.program), progress, asks=asks) as running:
+        with operation(
+            self._flushed(), driver_config(self.program), progress, asks=asks
+        ) as running:
             return sync(running, message, unrelated=unrelated)
 
-    # -- The past ---------------------------------------------------------------------------------------------------
+    # -- The past ----------------------------------------------------------------------------------
 
     def resolve(self, prefix: str) -> str:
-        """Find the id of a conversation by its beginning, also of one that was deleted and is in the history.
+        """Find the id of a conversation by its beginning, also of one that was deleted and is in
+        the history.
 
         Raises:
             NotFound: Neither the store nor the history of this branch has one that is meant.
@@ -135,12 +150,14 @@ class Clone:
         return versions.resolve(self.store, self.repository, prefix)
 
     def log(self, id: str, *, limit: int | None = None) -> Generator[timeline.Step, None, None]:
-        """What became of a conversation, commit by commit, the latest first; what is not committed yet before all.
+        """What became of a conversation, commit by commit, the latest first; what is not committed
+        yet before all.
 
         The conversation may be gone by now. `limit` is the number of steps at most.
 
         Raises:
-            NotFound: Neither the store nor the history of this branch has, or had, such a conversation.
+            NotFound: Neither the store nor the history of this branch has, or had, such a
+                conversation.
 
         Cost: one `git log`, and a read and a parse of each version that is listed.
         """
@@ -151,18 +168,21 @@ class Clone:
 
         Args:
             id: The conversation, which may be gone by now.
-            at: A revision (gitrevisions(7)), or a date or time in ISO 8601, UTC where it names no zone: the last
-                commit of this branch up to then, by its first parents; of a date, up to the end of the day.
+            at: A revision (gitrevisions(7)), or a date or time in ISO 8601, UTC where it names no
+                zone: the last commit of this branch up to then, by its first parents; of a date, up
+                to the end of the day.
 
         Raises:
-            NotFound: There is no such commit, or it does not have the conversation; the first that has is named.
+            NotFound: There is no such commit, or it does not have the conversation; the first that
+                has is named.
             InvalidInput: It is neither a revision nor a date.
             InvalidDocument: What it has there does not parse. Raised when it is read.
         """
         return versions.past_version(self.repository, id, at)
 
     def diff(self, id: str, before: str, after: str | None = None) -> versions.Diff:
-        """What changed between two versions of a conversation. Raises NotFound, InvalidInput, InvalidDocument.
+        """What changed between two versions of a conversation. Raises NotFound, InvalidInput,
+        InvalidDocument.
 
         Args:
             before: The earlier version, as `version` takes it.
@@ -182,5 +202,7 @@ class Clone:
         return versions.restore(self.store, self.repository, id, at, dry_run=dry_run)
 
     def ancestor(self, id: str, ours: bytes, theirs: bytes) -> bytes | None:
-        """The committed version that two versions began from, in the clean form; None: the last fifty show none."""
+        """The committed version that two versions began from, in the clean form; None: the last
+        fifty show none.
+        """
         return ancestors.ancestor(self.repository, id, ours, theirs)

@@ -1,7 +1,8 @@
-"""Contents read from git and written to it, and entries of its index, without git reading the working tree.
+"""Contents read from git and written to it, and entries of its index, without git reading the
+working tree.
 
-What must stay true: a content enters byte for byte, whatever attributes and filters say; and one process of git serves
-any number of contents.
+What must stay true: a content enters byte for byte, whatever attributes and filters say; and one
+process of git serves any number of contents.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _ABSENT = "000000"
 
 
 class Blobs:
-    """The contents of a repository, read one after another from one `git cat-file --batch`, within a `with` block."""
+    """The contents of a repository, read one after another from one `git cat-file --batch`, within
+    a `with` block.
+    """
 
     def __init__(self, git: Git) -> None:
         self._git = git
@@ -36,10 +39,14 @@ class Blobs:
             self._process.communicate()
 
     def read(self, name: str) -> bytes | None:
-        """The content of the blob `name`, a hash or `REVISION:path`; None: there is none. Raises GitFailed."""
+        """The content of the blob `name`, a hash or `REVISION:path`; None: there is none. Raises
+        GitFailed.
+        """
         if "\n" in name:
             return None
-        process = self._process = self._process or self._git.start("cat-file", "--batch", errors=subprocess.DEVNULL)
+        process = self._process = self._process or self._git.start(
+            "cat-file", "--batch", errors=subprocess.DEVNULL
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -50,8 +57,11 @@ class Blobs:
             header = b""
         if not header.endswith(b"\n"):
             command = ["cat-file", "--batch"]
-            raise GitFailed(f"git cat-file ended in {self._git.directory}", command=command, words="")
-        # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or "ambiguous".
+            raise GitFailed(
+                f"git cat-file ended in {self._git.directory}", command=command, words=""
+            )
+        # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or
+        # "ambiguous".
         _, kind, size = (*header[:-1].rsplit(b" ", 2), b"", b"")[:3]
         if not size.isdigit():
             return None
@@ -62,8 +72,8 @@ class Blobs:
 class Raw(NamedTuple):
     """One line of git's raw format of differences (git-diff(1), "RAW OUTPUT FORMAT").
 
-    The modes are empty where there is nothing on that side; the names of the contents are zeros there, and where git
-    did not look at it.
+    The modes are empty where there is nothing on that side; the names of the contents are zeros
+    there, and where git did not look at it.
     """
 
     old_mode: str
@@ -101,7 +111,9 @@ def changes(git: Git, *command: str) -> list[Raw]:
 
 
 def attributes(git: Git, paths: Iterable[str], *names: str) -> list[tuple[str, str, str]]:
-    """Path, attribute and value for each of the paths and of these attributes (git-check-attr(1))."""
+    """Path, attribute and value for each of the paths and of these
+    attributes (git-check-attr(1)).
+    """
     asked = sorted(paths)
     fields = git.run("check-attr", "-z", "--stdin", *names, input=asked).fields if asked else []
     return list(zip(fields[::3], fields[1::3], fields[2::3], strict=True))
@@ -114,7 +126,9 @@ def object_format(git: Git) -> str:
 
 def blob_name(data: bytes, hashing: str) -> str:
     """The name that git gives to a content (git-hash-object(1)), in an `object_format`."""
-    return hashlib.new(hashing, b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
+    return hashlib.new(
+        hashing, b"blob %d\0%b" % (len(data), data), usedforsecurity=False
+    ).hexdigest()
 
 
 def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
@@ -126,13 +140,17 @@ def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
 
 def set_entries(git: Git, entries: Iterable[Entry]) -> None:
     """Set entries of the index, or remove them (git-update-index(1), `--index-info`)."""
-    lines = [f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries]
+    lines = [
+        f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries
+    ]
     if lines:
         git.run("update-index", "-z", "--index-info", input=lines)
 
 
 def refresh(git: Git) -> None:
-    """Make git compare the files with the index, and remember which are the same. A difference is no failure."""
+    """Make git compare the files with the index, and remember which are the same. A difference is
+    no failure.
+    """
     # Not with `-q`, under which git does not report a lock that another git has on the index.
     git.run("update-index", "--refresh", fine=(0, 1))
 

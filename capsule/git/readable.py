@@ -1,8 +1,10 @@
-"""A conversation as lines to read, so that their difference reads like a chat: what `git diff` and `git log -p` show.
+"""A conversation as lines to read, so that their difference reads like a chat: what `git diff` and
+`git log -p` show.
 
-What must stay true: a change in one message changes its lines and no others, so nothing is numbered, named by its
-place, or aligned; only a message begins with a time, and no stored text can pose as one; no control character passes.
-`updatedAt` has no line: it would be in every difference. Pure.
+What must stay true: a change in one message changes its lines and no others, so nothing is
+numbered, named by its place, or aligned; only a message begins with a time, and no stored text can
+pose as one; no control character passes. `updatedAt` has no line: it would be in every difference.
+Pure.
 
     conversation 550e8400-e29b-41d4-a716-446655440000
     title: Plans (by user)
@@ -38,13 +40,27 @@ Message = Mapping[str, Any]
 _SHORT = 120
 #: Longer values are cut.
 _CUT = 200
-#: Fields with a word of their own, or none: a lock is nobody's change, and in a file of the working tree it may stand.
-_HEADED = frozenset({"tags", "lock", "titleSetBy", "titleSetAt", "type", "conflicts", "currentNode", "currentWanted"})
+#: Fields with a word of their own, or none: a lock is nobody's change, and in a file of the working
+#: tree it may stand.
+_HEADED = frozenset(
+    {
+        "tags",
+        "lock",
+        "titleSetBy",
+        "titleSetAt",
+        "type",
+        "conflicts",
+        "currentNode",
+        "currentWanted",
+    }
+)
 #: What a conversation has of which nothing is known.
 _USUAL: dict[str, Any] = {"mode": "api", "isSummary": False, "pinned": False, "archived": False}
 _CAPSULE, _ABOUT, _MESSAGE = (frozenset(names(part)) for part in ("", "metadata", "history"))
 #: The fields of a message that have words of their own, or none; each other one has a line.
-_WORDED = frozenset({"role", "content", "timestamp", "id", "parent", "from", "replyTo", "editedAt", "model"})
+_WORDED = frozenset(
+    {"role", "content", "timestamp", "id", "parent", "from", "replyTo", "editedAt", "model"}
+)
 _WORDED |= {"editedBy", "toolCalls", "toolCallId", "reasoning", "attachments"}
 _WAYS = {"1": "st", "2": "nd", "3": "rd"}
 
@@ -64,7 +80,9 @@ def readable(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_text(data: bytes) -> Iterator[bytes]:
-    """A file as lines to read, each with its line end; one that is no conversation, broken ones too, as it is."""
+    """A file as lines to read, each with its line end; one that is no conversation, broken ones
+    too, as it is.
+    """
     try:
         document = codec.decode(data, "")
         validation.check(document, data, "")
@@ -94,7 +112,10 @@ def _head(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in document.items():
         if name not in _CAPSULE and value is not None:
             yield f"{_field(name)}: {_plain(value)}"
-    yield f"created: {_time(document.get('createdAt'))}, version {_plain(document.get('version', 'missing'))}"
+    yield (
+        f"created: {_time(document.get('createdAt'))}, version "
+        f"{_plain(document.get('version', 'missing'))}"
+    )
     context = document.get("context") or {}
     if context.get("fullContext") or (context.get("metadata") or {}).get("contextHash"):
         yield f"context: {_context(context)}"
@@ -127,12 +148,15 @@ def _conflict(conflict: Any) -> str:
     """A conflict that a merge left: the field, and what the sides want."""
     if not isinstance(conflict, dict) or not isinstance(conflict.get("values"), list):
         return _plain(conflict)
-    wanted = (value.get("value") if isinstance(value, dict) else value for value in conflict["values"])
+    wanted = (
+        value.get("value") if isinstance(value, dict) else value for value in conflict["values"]
+    )
     return f"{_plain(conflict.get('field'))}: {' or '.join(_cut(_json(value)) for value in wanted)}"
 
 
 def _branch(tree: Tree, history: list[Message], place: int) -> str:
-    """The message that this one answers, when it is not the one before it, and its number among the answers.
+    """The message that this one answers, when it is not the one before it, and its number among the
+    answers.
 
     The count of the answers is left out: it would change with each new one.
     """
@@ -157,7 +181,12 @@ def _name(entry: Message) -> str:
 def _message(entry: Message, branch: str) -> Iterator[str]:
     """A line, and below it what has no place on it."""
     facts = [branch] if branch else []
-    named = (("replyTo", "reply to"), ("editedAt", "edited"), ("editedBy", "by"), ("toolCallId", "result of"))
+    named = (
+        ("replyTo", "reply to"),
+        ("editedAt", "edited"),
+        ("editedBy", "by"),
+        ("toolCallId", "result of"),
+    )
     for name, words in named:
         if value := entry.get(name):
             facts.append(f"{words} {_time(value) if name == 'editedAt' else _plain(value)}")
@@ -212,7 +241,9 @@ def _time(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value in one line, cut; the size of what is cut is said, so that a change in there mostly shows."""
+    """A value in one line, cut; the size of what is cut is said, so that a change in there mostly
+    shows.
+    """
     return _cut(value if isinstance(value, str) else _json(value))
 
 
@@ -222,4 +253,8 @@ def _json(value: Any) -> str:
 
 def _cut(text: str) -> str:
     line = one_line(text)
-    return line if len(line) <= _CUT else f"{line[:_CUT]}... ({len(text)} characters, {crc32(text.encode()):08x})"
+    return (
+        line
+        if len(line) <= _CUT
+        else f"{line[:_CUT]}... ({len(text)} characters, {crc32(text.encode()):08x})"
+    )

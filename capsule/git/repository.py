@@ -1,7 +1,7 @@
 """The repository that a store lies in, and which of its paths are the store's.
 
-What must stay true: a path is repository-relative with `/` between its parts, as git writes it; the store may be the
-repository's root or any folder in it, and the repository may be a linked worktree.
+What must stay true: a path is repository-relative with `/` between its parts, as git writes it; the
+store may be the repository's root or any folder in it, and the repository may be a linked worktree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ class Repository:
         """
         git = Git(root)
         try:
-            answer = git.run("rev-parse", "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-prefix")
+            answer = git.run(
+                "rev-parse",
+                "--show-toplevel",
+                "--absolute-git-dir",
+                "--git-common-dir",
+                "--show-prefix",
+            )
         except GitFailed as error:
             if "not a git repository" not in error.words:
                 raise
@@ -70,9 +76,15 @@ class Repository:
         return f"{self.prefix}{kind}/{id}.json"
 
     def document_at(self, path: str) -> tuple[str, str] | None:
-        """Kind and id of the store's document at `path`; None: it is none, or a file synchronizer's conflict copy."""
+        """Kind and id of the store's document at `path`; None: it is none, or a file synchronizer's
+        conflict copy.
+        """
         place = document_in(path)
-        return place[1:] if place and place[0] == self.prefix and original_of(place[2]) is None else None
+        return (
+            place[1:]
+            if place and place[0] == self.prefix and original_of(place[2]) is None
+            else None
+        )
 
     def pathspec(self, pattern: str) -> str:
         """A pathspec for a pattern below the store's folder, wherever git runs."""
@@ -83,7 +95,9 @@ class Repository:
         return [self.pathspec(f"{kind}/*.json") for kind in KINDS]
 
     def under_way(self) -> tuple[str, str] | None:
-        """What a person has begun with git and not ended in this worktree, and how to end it; None: nothing."""
+        """What a person has begun with git and not ended in this worktree, and how to end it; None:
+        nothing.
+        """
         names = (name for name in _UNDER_WAY if os.path.exists(os.path.join(self.directory, name)))
         return next((_UNDER_WAY[name] for name in names), None)
 
@@ -93,8 +107,14 @@ class Repository:
 
 
 def document_in(path: str) -> tuple[str, str, str] | None:
-    """The store's folder, kind and id, of a path that may be a document of any store in the repository."""
+    """The store's folder, kind and id, of a path that may be a document of any store in the
+    repository.
+    """
     folder, _, name = path.rpartition("/")
     prefix, _, kind = folder.rpartition("/")
     id = name.removesuffix(".json")
-    return (f"{prefix}/" if prefix else "", kind, id) if kind in KINDS and name != id and is_id(id) else None
+    return (
+        (f"{prefix}/" if prefix else "", kind, id)
+        if kind in KINDS and name != id and is_id(id)
+        else None
+    )

@@ -13,7 +13,10 @@ ROOM = Room(
         "history": "git log, git diff, git restore",
         "conflicts": "git resolve",
     },
-    groups={"git": "Keep a store in git: merges by message, diffs that read like a chat, commits without locks."},
+    groups={
+        "git": "Keep a store in git: merges by message, diffs that read like a chat, commits "
+        "without locks."
+    },
     clone="capsule.git:open",
     past_of="capsule_cli.commands.git.history:past_of",
     help=(("Work together", 5, "git", "Commit, sync, compare and restore with git."),),

@@ -1,8 +1,9 @@
 """The locks of one instance: taking, refreshing and releasing them.
 
-What must stay true: the lock in the capsule is the truth; the memory here only serves to notice that another instance
-took it. An instance's file is locked before the first record names it. A forked child holds no locks. Only its holder
-refreshes a lock, for other hosts, which can't see whether it is alive.
+What must stay true: the lock in the capsule is the truth; the memory here only serves to notice
+that another instance took it. An instance's file is locked before the first record names it. A
+forked child holds no locks. Only its holder refreshes a lock, for other hosts, which can't see
+whether it is alive.
 """
 
 from __future__ import annotations
@@ -55,7 +56,12 @@ class HeldLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         try:
             self._holder.give_back(self.id)
         except CapsuleError:
@@ -111,12 +117,16 @@ class Holder:
         self._thread: threading.Thread | None = None
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
-        """Check that this instance may write; the lock to record with the write, if any. Raises Locked, LockLost."""
+        """Check that this instance may write; the lock to record with the write, if any. Raises
+        Locked, LockLost.
+        """
         head = conversation.transaction.head
         lock = head.lock
         orphan = self._admitted(conversation.id, lock)
         if orphan is None and lock is not None:
-            is_stale = self._name is not None and locking.age_s(lock) > self._settings.lock_ttl_s / 10
+            is_stale = (
+                self._name is not None and locking.age_s(lock) > self._settings.lock_ttl_s / 10
+            )
             return conversation.refreshed_lock() if is_stale else None
         return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
 
@@ -127,12 +137,16 @@ class Holder:
     def _admitted(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `locking.admit`, for this store; a takeover is logged."""
         try:
-            orphan = locking.admit(id, lock, self.identity, held=id in self._held, state=self.state_of)
+            orphan = locking.admit(
+                id, lock, self.identity, held=id in self._held, state=self.state_of
+            )
         except LockLost:
             self._forget(id)
             raise
         if orphan:
-            _log.warning("conversation %s: took over the orphaned lock of %s", id, locking.describe(orphan))
+            _log.warning(
+                "conversation %s: took over the orphaned lock of %s", id, locking.describe(orphan)
+            )
         return orphan
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
@@ -152,14 +166,20 @@ class Holder:
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""
-        return locking.state_of(lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s)
+        return locking.state_of(
+            lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s
+        )
 
     def _is_live(self, lock: dict[str, Any]) -> bool | None:
-        """Whether the instance that took a lock lives, as the engine says; None: it does not know."""
+        """Whether the instance that took a lock lives, as the engine says; None:
+        it does not know.
+        """
         if lock.get("name"):
             return None
         instance = str(lock.get("instanceId"))
-        return self._engine.leases.is_live(instance, str(lock.get("host")), str(lock.get("boot") or ""))
+        return self._engine.leases.is_live(
+            instance, str(lock.get("host")), str(lock.get("boot") or "")
+        )
 
     def now_held(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""
@@ -170,7 +190,9 @@ class Holder:
         self._keep_refreshed()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
+        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the
+        lock.
+        """
 
         def act(conversation: Conversation) -> None:
             conversation.ensure_may("append")
@@ -181,7 +203,9 @@ class Holder:
                 return
             record = self._take(client, agent)
             if record is None:
-                raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
+                raise Refused(
+                    f"conversation {id} was not locked: this instance is being closed", path=""
+                )
             conversation.set_lock(record)
 
         self._write(id, act)
@@ -214,7 +238,8 @@ class Holder:
                 return False
             if not is_own and not force and self.state_of(lock) != "orphaned":
                 raise Locked(
-                    f"conversation {id} is locked by {locking.describe(lock)}, not by this instance",
+                    f"conversation {id} is locked by {locking.describe(lock)}, not by this "
+                    "instance",
                     remedy=Remedy("unlock", id),
                     id=id,
                     holder=lock,
@@ -240,7 +265,9 @@ class Holder:
         return trashed
 
     def discard_damaged(self, held: HeldFile) -> Trashed:
-        """Delete a document that doesn't parse, unless its bytes contain the lock of another instance."""
+        """Delete a document that doesn't parse, unless its bytes contain the lock of another
+        instance.
+        """
         try:
             got = held.read()
         except InvalidDocument:  # It is too large to read, or no file.
@@ -251,9 +278,13 @@ class Holder:
         return trashed
 
     def _keep_refreshed(self) -> None:
-        """Refresh the lock of every held conversation from now on, in a thread that does not keep the process alive."""
+        """Refresh the lock of every held conversation from now on, in a thread that does not keep
+        the process alive.
+        """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(self._stop,), name="capsule-locks", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stop,), name="capsule-locks", daemon=True
+            )
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
@@ -277,10 +308,14 @@ class Holder:
         return self._is_live(lock) is False
 
     def close(self) -> None:
-        """Release the locks of this instance, and keep none from now on. A named instance keeps its locks."""
+        """Release the locks of this instance, and keep none from now on. A named instance keeps its
+        locks.
+        """
         with self._guard:
             self._released = True
-        with self._closing:  # A second caller waits for the first, because it may end the process next.
+        with (
+            self._closing
+        ):  # A second caller waits for the first, because it may end the process next.
             with self._guard:
                 held = [] if self._name is not None else list(self._held)
             for id in held:

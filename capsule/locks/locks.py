@@ -18,8 +18,9 @@ class LockState:
     """A lock as it stands in a capsule.
 
     Attributes:
-        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has ended; "elsewhere":
-            its instance is on another host, and used the lock within the time to live.
+        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has
+            ended; "elsewhere": its instance is on another host, and used the lock within the time
+            to live.
         client: The program that it was taken for, by its product name.
         agent: The agent that it was taken for.
     """
@@ -44,7 +45,8 @@ class Locks:
         self._heads = heads
 
     def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """Lock a conversation for this instance. The lock ends with a `with` block, `release` or the store's `close`.
+        """Lock a conversation for this instance. The lock ends with a `with` block, `release` or
+        the store's `close`.
 
         Args:
             id: The conversation.
@@ -98,5 +100,7 @@ class Locks:
         )
 
     def list(self) -> Iterator[LockState]:
-        """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy. Cost: as `heads`."""
+        """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy.
+        Cost: as `heads`.
+        """
         return (state for state in map(self.state, self._heads()) if state is not None)

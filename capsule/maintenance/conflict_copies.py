@@ -1,11 +1,13 @@
-"""Conflict copies: files that synchronizers leave beside a conversation that was written to in two places.
+"""Conflict copies: files that synchronizers leave beside a conversation that was written to in two
+places.
 
-What must stay true: a copy is merged into its conversation as a version from another clone is, and only then moved to
-the quarantine, where it stays whole. A locked conversation stays as it is, and so does a copy that doesn't parse or
-belongs to another conversation. Without `repair` nothing is changed.
+What must stay true: a copy is merged into its conversation as a version from another clone is, and
+only then moved to the quarantine, where it stays whole. A locked conversation stays as it is, and
+so does a copy that doesn't parse or belongs to another conversation. Without `repair` nothing is
+changed.
 
-This module does not know the common ancestor; a caller may (`capsule/git/history/ancestors.py`). Without it, the
-messages of both sides are kept, including those that one side deleted.
+This module does not know the common ancestor; a caller may (`capsule/git/history/ancestors.py`).
+Without it, the messages of both sides are kept, including those that one side deleted.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from capsule.rules.locking import describe
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
 
-#: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is none.
-#: Takes the conversation's id and both versions, in the clean form.
+#: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is
+#: none. Takes the conversation's id and both versions, in the clean form.
 Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
 
 
@@ -40,7 +42,9 @@ class Copy:
         repaired: The repair, in words; None: it was not repaired.
     """
 
-    def __init__(self, kind: str, id: str, text: str, data: bytes, name: str, at: tuple[int, int] | None) -> None:
+    def __init__(
+        self, kind: str, id: str, text: str, data: bytes, name: str, at: tuple[int, int] | None
+    ) -> None:
         self.id, self.text = id, text
         self.line, self.column = at or (0, 0)
         self.repaired: str | None = None
@@ -48,7 +52,9 @@ class Copy:
         self._is_whole = at is None
 
     def merge(self, store: CoreStore, ancestor: Ancestor | None) -> None:
-        """Merge it into its document, and move it to the quarantine; a reason not to is added to `text`."""
+        """Merge it into its document, and move it to the quarantine; a reason not to is added to
+        `text`.
+        """
         if not self._is_whole:
             return
         try:
@@ -67,7 +73,8 @@ class Copy:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
             with store.engine.outside_edits().hold(self._kind, self.id) as held:
-                # With an ancestor, the merge removes messages that one side deleted; they stay in the quarantine.
+                # With an ancestor, the merge removes messages that one side deleted; they stay in
+                # the quarantine.
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
@@ -78,7 +85,11 @@ class Copy:
         kept = store.engine.outside_edits().set_aside(self._kind, self._name, self.id, "copy")
         outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
-        settle = "; both changed the same field, which a person has to settle" if brought.conflicts else ""
+        settle = (
+            "; both changed the same field, which a person has to settle"
+            if brought.conflicts
+            else ""
+        )
         return f"{outcome}{notes}{settle}; the copy is kept as {kept}"
 
     def _outcome(self, before: bytes | None, after: bytes | None) -> str:
@@ -88,7 +99,9 @@ class Copy:
             return f"held nothing new for the {self._called}"
         if self._kind != KIND:
             return f"merged into the {self._called}"
-        changes = compare(*(codec.decode(data, f"{self.id}.json") for data in (before, after))).words()
+        changes = compare(
+            *(codec.decode(data, f"{self.id}.json") for data in (before, after))
+        ).words()
         return f"merged into the {self._called}: {', '.join(changes) or 'no visible change'}"
 
     def _ours(self, store: CoreStore) -> bytes | None:
@@ -119,23 +132,35 @@ def copy_in(store: CoreStore, file: Scanned, kind: str = KIND) -> Copy | None:
     named = original_of(file.id)
     # The name may end with a computer's name.
     beginnings = (file.id[:at] for at, letter in enumerate(file.id) if letter == "-" and at)
-    if not file.regular or (named is None and not any(may_be_copy_of(file.id, name) for name in beginnings)):
+    if not file.regular or (
+        named is None and not any(may_be_copy_of(file.id, name) for name in beginnings)
+    ):
         return None
     data = store.engine.outside_edits().read_stray(kind, file.id)
     if data is None:
         return None
     called = KINDS[kind].noun
     try:
-        id = str((decoded(data, file.path, None) if kind == KIND else codec.decode(data, file.path)).get("id"))
+        id = str(
+            (decoded(data, file.path, None) if kind == KIND else codec.decode(data, file.path)).get(
+                "id"
+            )
+        )
     except InvalidDocument as error:
         if named is None:
             return None
         at = error.problems[0]
-        text = f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, or move it away"
+        text = (
+            f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, "
+            "or move it away"
+        )
         return Copy(kind, named, text, data, file.id, (at.line, at.column))
     if id == file.id or (named is None and not may_be_copy_of(file.id, id)):
         return None
     if named is not None and named != id:
-        text = f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or an id that fits"
+        text = (
+            f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or "
+            "an id that fits"
+        )
         return Copy(kind, named, text, data, file.id, places.locate(data, ("id",)))
     return Copy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)

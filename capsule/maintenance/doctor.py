@@ -1,8 +1,9 @@
 """The doctor: examines every document of a store, and repairs what is safe to repair.
 
-What must stay true: each document is examined by itself. An error in one is a finding, and the others are examined.
-Without `repair` nothing is changed. A repair keeps the original in the quarantine or the trash. A file is judged only
-under its mutex, so that a write in progress is no finding.
+What must stay true: each document is examined by itself. An error in one is a finding, and the
+others are examined. Without `repair` nothing is changed. A repair keeps the original in the
+quarantine or the trash. A file is judged only under its mutex, so that a write in progress is no
+finding.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ class Finding:
         path: The file.
         line: Line in it, from 1; 0 when the finding concerns the whole file.
         column: Column in characters, from 1; 0 likewise.
-        kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
-            `overwritten`, `interrupted` (a write that was not acknowledged), `lock`, `leftover`, `vanished`,
-            `settings`, `failed` (its examination ended with an unexpected error), `behind` (a summary whose source has
-            moved on) and `durability` (what an acknowledged message survives in a database). The last two are no
-            errors.
+        kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`,
+            `odd`, `layout`, `overwritten`, `interrupted` (a write that was not acknowledged),
+            `lock`, `leftover`, `vanished`, `settings`, `failed` (its examination ended with an
+            unexpected error), `behind` (a summary whose source has moved on) and `durability` (what
+            an acknowledged message survives in a database). The last two are no errors.
         what: The finding, in words.
         repaired: The repair, in words; None: it was not repaired.
-        repairable: Whether a repair can be expected to succeed; else `what` says what a person can do.
-        traceback: Of `failed`, the type of the error and the places in the code that led to it, the last one first.
+        repairable: Whether a repair can be expected to succeed; else `what` says what a person can
+            do.
+        traceback: Of `failed`, the type of the error and the places in the code that led to it, the
+            last one first.
     """
 
     id: str
@@ -78,7 +81,10 @@ class Finding:
         if isinstance(error, CapsuleError):
             return cls(id, path, 0, 0, "damaged", error.message)
         name = type(error).__name__
-        text = f"could not be examined: {name}: {error}; this is an error in Capsule: report it with what "
+        text = (
+            f"could not be examined: {name}: {error}; this is an error in Capsule: report it "
+            "with what "
+        )
         text += "`capsule doctor --report` prints"
         places = []
         for frame, line in traceback.walk_tb(error.__traceback__):
@@ -97,7 +103,11 @@ class Finding:
 
 
 def examine(
-    store: CoreStore, *, repair: bool = False, progress: Progress | None = None, ancestor: Ancestor | None = None
+    store: CoreStore,
+    *,
+    repair: bool = False,
+    progress: Progress | None = None,
+    ancestor: Ancestor | None = None,
 ) -> Iterator[Finding]:
     """Examine a store.
 
@@ -115,7 +125,11 @@ def examine(
         yield from _in_database(store, store.engine, kinds, progress)
         return
     files = store.engine.outside_edits("a repair")
-    scanned = [(kind, file) for kind in kinds for file in sorted(files.scan(kind), key=lambda file: file.id)]
+    scanned = [
+        (kind, file)
+        for kind in kinds
+        for file in sorted(files.scan(kind), key=lambda file: file.id)
+    ]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
     for done, (kind, file) in enumerate(scanned, 1):
         find = partial(_of_file, store, kind, file, claimed, repair, ancestor)
@@ -124,7 +138,10 @@ def examine(
             progress(done, len(scanned))
     for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
-            text = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
+            text = (
+                f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, "
+                "and a name to match"
+            )
             yield Finding(id, path, 0, 0, "twice", text)
     yield from _caught("", str(store.root), partial(_waiting, store))
     for kind in kinds:
@@ -151,7 +168,16 @@ def _of_file(
     if copy is not None:
         if repair:
             copy.merge(store, ancestor)
-        yield Finding(copy.id, file.path, copy.line, copy.column, "copy", copy.text, copy.repaired, not copy.line)
+        yield Finding(
+            copy.id,
+            file.path,
+            copy.line,
+            copy.column,
+            "copy",
+            copy.text,
+            copy.repaired,
+            not copy.line,
+        )
     elif kind in claimed:
         examination = _Examination(store, kind, file, claimed[kind], repair)
         yield from examination.findings()
@@ -169,7 +195,9 @@ def _waiting(store: CoreStore) -> Iterator[Finding]:
 def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[Finding]:
     files = store.engine.outside_edits()
     for leftover in files.leftovers(kind):
-        if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
+        if (
+            kind == KIND or leftover.kind != "instance"
+        ):  # An instance is one of the store, and found with either.
             said = "vanished" if leftover.kind == "vanished" else "leftover"
             swept = files.sweep(kind, leftover) if repair else None
             yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
@@ -179,7 +207,12 @@ class _Examination:
     """The examination of one file."""
 
     def __init__(
-        self, store: CoreStore, kind: str, scanned: Scanned, claimed: dict[str, list[str]], repair: bool
+        self,
+        store: CoreStore,
+        kind: str,
+        scanned: Scanned,
+        claimed: dict[str, list[str]],
+        repair: bool,
     ) -> None:
         self._store, self._files, self._kind = store, store.engine.outside_edits(), kind
         self._scanned, self._claimed, self._repair = scanned, claimed, repair
@@ -187,8 +220,12 @@ class _Examination:
         self._remembered: dict[str, Known] = {}
         self._whole: Mended | None = None
 
-    def _finding(self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False) -> Finding:
-        return Finding(self._scanned.id, self._scanned.path, line, column, kind, text, None, repairable)
+    def _finding(
+        self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False
+    ) -> Finding:
+        return Finding(
+            self._scanned.id, self._scanned.path, line, column, kind, text, None, repairable
+        )
 
     def findings(self) -> list[Finding]:
         """The findings about the file; it is repaired first, if requested."""
@@ -196,7 +233,9 @@ class _Examination:
         if not file.regular:
             return [self._finding("damaged", _IRREGULAR)]
         if not is_id(file.id):
-            text = f"{file.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
+            text = (
+                f"{file.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
+            )
             return [self._finding("name", text)]
         try:
             data = self._files.read_stray(self._kind, file.id)
@@ -221,9 +260,13 @@ class _Examination:
             return wrong
         done = self._mended(held, {finding.kind for finding in wrong})
         got = held.read()
-        left = {(finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])}
+        left = {
+            (finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])
+        }
         return [
-            finding if (finding.kind, finding.what) in left else replace(finding, repaired=done or "done")
+            finding
+            if (finding.kind, finding.what) in left
+            else replace(finding, repaired=done or "done")
             for finding in wrong
         ]
 
@@ -238,9 +281,14 @@ class _Examination:
                 text = "a crash left it torn; the next write or --repair mends it"
                 return [self._finding("torn", text, repairable=True)]
             if mend(data) is not None:
-                text = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
+                text = (
+                    "it ends too early, and no write left it so; save it again, or have "
+                    "--repair cut it back"
+                )
                 at = error.problems[0]
-                return [self._finding("torn", f"{at.what}: {text}", at.line, at.column, repairable=True)]
+                return [
+                    self._finding("torn", f"{at.what}: {text}", at.line, at.column, repairable=True)
+                ]
             if held is not None and (whole := self._rebuilt(held, data)) is not None:
                 at = error.problems[0]
                 text = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
@@ -250,7 +298,9 @@ class _Examination:
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._scanned.id:
             line, column = places.locate(data, ("id",))
-            is_free = is_id(document["id"]) and not self._store.engine.exists(self._kind, document["id"])
+            is_free = is_id(document["id"]) and not self._store.engine.exists(
+                self._kind, document["id"]
+            )
             text = f"its id is {document['id']!r}: file name and id differ"
             text += "" if is_free else "; give it an id that no other file has, and a name to match"
             wrong.append(self._finding("name", text, line, column, repairable=is_free))
@@ -258,23 +308,37 @@ class _Examination:
             claimants = self._claimed.setdefault(document["id"], [])
             if path not in claimants:
                 claimants.append(path)
-        is_locked = self._lock() == "held"  # The holder's next write repairs what is odd or laid out otherwise.
-        notes = [Finding.of(self._scanned.id, "odd", problem) for problem in validation.notes(document, path, data)]
+        is_locked = (
+            self._lock() == "held"
+        )  # The holder's next write repairs what is odd or laid out otherwise.
+        notes = [
+            Finding.of(self._scanned.id, "odd", problem)
+            for problem in validation.notes(document, path, data)
+        ]
         has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
         wrong += [replace(finding, repairable=has_twins) for finding in notes]
         as_written, changes = migrations.current(document, path)
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
-            text = f"not as Capsule writes it ({why}); the next write {'' if is_locked else 'or --repair '}does"
+            text = (
+                f"not as Capsule writes it ({why}); the next write "
+                f"{'' if is_locked else 'or --repair '}does"
+            )
             wrong.append(self._finding("layout", text, repairable=not is_locked))
         if held is not None and not held.is_as_left():
             records = held.records()
             outcome = reconcile(as_written, records)
             if outcome.changed:
-                kind, text = "overwritten", f"a save from outside lacks what was acknowledged: {outcome.lacking}"
+                kind, text = (
+                    "overwritten",
+                    f"a save from outside lacks what was acknowledged: {outcome.lacking}",
+                )
                 is_counted = held.is_noted and not held.is_interrupted
                 if not is_counted and not reconcile(as_written, records[:-1]).changed:
-                    kind, text = "interrupted", f"it lacks the last write in the log, {outcome.lacking}: a crash "
+                    kind, text = (
+                        "interrupted",
+                        f"it lacks the last write in the log, {outcome.lacking}: a crash ",
+                    )
                     text += "interrupted it before it was acknowledged"
                     text += "" if held.is_interrupted else ", or a save from outside lacks it"
                 text += "; the next read or write merges it back"
@@ -290,9 +354,16 @@ class _Examination:
         """A finding about an orphaned lock. Call it after `findings`, without the mutex."""
         if self._head is None or self._head.lock is None or self._lock() != "orphaned":
             return
-        text = f"locked by {describe(self._head.lock)}, whose program has ended; the next write takes it over"
+        text = (
+            f"locked by {describe(self._head.lock)}, whose program has ended; the next write "
+            "takes it over"
+        )
         finding = self._finding("lock", text, repairable=True)
-        if self._repair and self._head.id == self._scanned.id and self._store.locks.release(self._scanned.id):
+        if (
+            self._repair
+            and self._head.id == self._scanned.id
+            and self._store.locks.release(self._scanned.id)
+        ):
             finding = replace(finding, repaired="unlocked")
         yield finding
 
@@ -305,13 +376,19 @@ class _Examination:
         if both[0] is not None and both[1] is not None:
             standing = standing_of(both[0], both[1])
             if standing.state in ("behind", "elsewhere"):
-                yield self._finding("behind", f"a summary of {head.source_conversation_id}; {standing}")
+                yield self._finding(
+                    "behind", f"a summary of {head.source_conversation_id}; {standing}"
+                )
 
     def _document(self, id: str) -> dict[str, Any] | None:
         """A conversation as it is in its file, which is not settled; None: it can't be read."""
         try:
             data = self._files.read_stray(KIND, id)
-            return None if data is None else migrations.current(decoded(data, self._store.engine.name(KIND, id), id))[0]
+            return (
+                None
+                if data is None
+                else migrations.current(decoded(data, self._store.engine.name(KIND, id), id))[0]
+            )
         except CapsuleError:
             return None
 
@@ -336,7 +413,9 @@ class _Examination:
             return f"{said}; the original is kept as {kept}" if kept else said
         if kinds & {"overwritten", "interrupted"}:
             return "merged back"
-        return f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
+        return (
+            f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
+        )
 
     def _rebuilt(self, held: HeldFile, data: bytes) -> Mended | None:
         """The file rebuilt; None: it can't be, or need not be."""
@@ -357,7 +436,9 @@ class _Examination:
         with self._files.hold(self._kind, id) as target:
             target.put(None, written, [])
         held.delete()
-        return f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"
+        return (
+            f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"
+        )
 
 
 def _in_database(
@@ -393,7 +474,9 @@ def _row(store: CoreStore, kind: str, id: str) -> Iterator[Finding]:
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """The document without the second and every further use of a message id, so that a new id is made."""
+    """The document without the second and every further use of a message id, so that a new id is
+    made.
+    """
     seen: set[Any] = set()
     history = []
     for message in document["history"]:
@@ -406,7 +489,9 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(store: CoreStore, file: Scanned, kind: str) -> Iterator[Finding]:
-    """The findings about a document without a history. The store replaces it whole, so no write in progress is one."""
+    """The findings about a document without a history. The store replaces it whole, so no write in
+    progress is one.
+    """
     if not file.regular:
         yield Finding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
         return
@@ -417,5 +502,8 @@ def _record(store: CoreStore, file: Scanned, kind: str) -> Iterator[Finding]:
         yield from (Finding.of(file.id, "damaged", problem) for problem in error.problems)
         return
     if document["id"] != file.id:
-        text = f"its id is {document['id']!r}: file name and id differ; rename the file, or correct the id"
+        text = (
+            f"its id is {document['id']!r}: file name and id differ; rename the file, or "
+            "correct the id"
+        )
         yield Finding(file.id, file.path, *places.locate(data or b"", ("id",)), "name", text)

@@ -1,9 +1,10 @@
-"""Rebuilding a file that an editor emptied or a disk damaged, from what is left of it and what else knows the document.
+"""Rebuilding a file that an editor emptied or a disk damaged, from what is left of it and what else
+knows the document.
 
-What must stay true: a file whose damage a person can have typed is left to the person, and so is any that is JSON. A
-message that the log or the index has is taken from there, as what is left of two messages in the file can
-look like one message. Messages that the log or the index knows as removed stay out. The report names what is missing.
-The module writes nothing.
+What must stay true: a file whose damage a person can have typed is left to the person, and so is
+any that is JSON. A message that the log or the index has is taken from there, as what is left of
+two messages in the file can look like one message. Messages that the log or the index knows as
+removed stay out. The report names what is missing. The module writes nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ _NOTHING = Known({}, {})
 
 
 def remembered(store: CoreStore, kind: str, file: Scanned) -> dict[str, Known]:
-    """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
+    """What the last commit and the index know of a document. Call it without the mutex, which the
+    index may need.
+    """
     commit = index = _NOTHING
     with suppress(InvalidDocument):
         data = store.engine.outside_edits().committed(file.path)
@@ -70,9 +73,15 @@ def remembered(store: CoreStore, kind: str, file: Scanned) -> dict[str, Known]:
         if kind == KIND and (last_valid := store.questions.last_valid_version(file.id)) is not None:
             index = _known(*last_valid)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
-        commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})
+        commit = commit._replace(
+            entries={id: entry for id, entry in commit.entries.items() if id in index.entries}
+        )
     elif commit.head:  # The commit came by git since.
-        index = Known({}, {id: entry for id, entry in index.entries.items() if id not in commit.entries}, index.partial)
+        index = Known(
+            {},
+            {id: entry for id, entry in index.entries.items() if id not in commit.entries},
+            index.partial,
+        )
     return {"the last commit": commit, "the index": index}
 
 
@@ -82,7 +91,8 @@ def _known(document: Document, partial: frozenset[str] = frozenset()) -> Known:
 
 
 def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | None:
-    """The file rebuilt, and what came from where and is missing, in words; None where it is left to a person.
+    """The file rebuilt, and what came from where and is missing, in words; None where it is left to
+    a person.
 
     Args:
         held: The document, under its mutex.
@@ -100,7 +110,9 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
     for place in (commit, file, index, log):
         head |= place.head | {"metadata": head.get("metadata", {}) | place.head.get("metadata", {})}
         for id, entry in place.entries.items():
-            entries[id] = order_message(entries.get(id, {}) | entry) if id in place.partial else entry
+            entries[id] = (
+                order_message(entries.get(id, {}) | entry) if id in place.partial else entry
+            )
         key = {id: (str(entry.get("timestamp")), id) for id, entry in entries.items()}
         order = in_one_order((), order, list(place.entries), key.__getitem__, {})
     head |= log.head  # It has all of a head.
@@ -117,7 +129,10 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
     if not is_cut and not _is_overwritten(data, whole):
         return None
     origins = {"the file": file, "the log": log, "the index": index, "the last commit": commit}
-    came = Counter(next(name for name, place in origins.items() if entry["id"] in place.entries) for entry in history)
+    came = Counter(
+        next(name for name, place in origins.items() if entry["id"] in place.entries)
+        for entry in history
+    )
     partial = len(index.partial - {*file.entries, *log.entries, *commit.entries, *log.gone})
     missing = max((log.number or len(index.entries)) - len(history), 0)
     lacking = [
@@ -126,7 +141,10 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
         "" if "context" in head or held.kind != KIND else "the project context, if it had one",
         "" if "createdAt" in head else "the title and the rest of the head",
     ]
-    said = f"{_messages(len(history))} ({', '.join(f'{many} from {name}' for name, many in came.items())})"
+    said = (
+        f"{_messages(len(history))} "
+        f"({', '.join(f'{many} from {name}' for name, many in came.items())})"
+    )
     lost = ", ".join(filter(None, lacking))
     return Mended(whole, f"rebuilt with {said}" + (f"; missing: {lost}" if lost else ""))
 
@@ -134,8 +152,8 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
 def _is_overwritten(data: bytes, whole: bytes) -> bool:
     """Return whether bytes of the file were overwritten in place by what nobody types.
 
-    A disk keeps the length of the file. An editor saves UTF-8 without control characters, and keeps the length only
-    where it replaced a few characters.
+    A disk keeps the length of the file. An editor saves UTF-8 without control characters, and keeps
+    the length only where it replaced a few characters.
     """
     if len(data) != len(whole):
         return False
@@ -164,8 +182,9 @@ def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> Know
     Args:
         data: The file.
         held: The document.
-        known: The messages that other places have, by their ids. A message without an id in the file is the one of the
-            same role and text there, each once. If there is none, it gets an id of its own.
+        known: The messages that other places have, by their ids. A message without an id in the
+            file is the one of the same role and text there, each once. If there is none, it gets an
+            id of its own.
     """
     begin = _HISTORY.search(data)
     pieces = []
@@ -183,14 +202,20 @@ def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> Know
     for n, entry in enumerate(pieces):
         if "id" not in entry:
             same = free.get((entry["role"], entry["content"]))
-            id = same.pop(0) if same else message_id_for(held.id, n, entry["role"], "", entry["content"])
+            id = (
+                same.pop(0)
+                if same
+                else message_id_for(held.id, n, entry["role"], "", entry["content"])
+            )
             entry = order_message(entry | {"id": id})
         entries[entry["id"]] = entry
     return Known(_left_head(data[: begin.start()] if begin else data, held), entries)
 
 
 def _left_head(data: bytes, held: HeldFile) -> Document:
-    """Return what the bytes before the history have of the head: all of it, or else the project context."""
+    """Return what the bytes before the history have of the head: all of it, or else the project
+    context.
+    """
     with suppress(InvalidDocument):
         head = codec.decode(data.rstrip().removesuffix(b",") + b"\n}", held.path)
         return head if head.get("id") == held.id else {}
@@ -210,7 +235,9 @@ def _logged(held: HeldFile) -> Known:
     for write in records.decoded(held.records()):
         record = write.record
         entries |= {entry["id"]: entry for entry in write.entries}
-        if write.kind == "edit":  # The log does not reach back to the append of one that it doesn't have.
+        if (
+            write.kind == "edit"
+        ):  # The log does not reach back to the append of one that it doesn't have.
             (entries if record["e"]["id"] in entries else older)[record["e"]["id"]] = record["e"]
         gone |= set(record["was"] if write.kind == "gone" else ())
         gone -= {entry["id"] for entry in write.entries}

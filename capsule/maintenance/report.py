@@ -1,7 +1,7 @@
 """What a bug report says of a store.
 
-What must stay true: it has versions, kinds, counts, sizes and settings of the list below, and nothing that a person or
-an agent wrote: no text, title, id, name or path.
+What must stay true: it has versions, kinds, counts, sizes and settings of the list below, and
+nothing that a person or an agent wrote: no text, title, id, name or path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from capsule.maintenance.doctor import Progress, examine
 from capsule.store.store import CoreStore
 from capsule.versions import versions
 
-#: The settings whose values are given; of those in which a person chooses names, how many there are.
+#: The settings whose values are given; of those in which a person chooses names, how many there
+#: are.
 _VALUES = ("shared", "append", "mutex_timeout_s", "lock_ttl_s", "message_bytes", "document_bytes")
 _COUNTED = ("rooms", "notification_files", "channels", "agents", "links", "unknown")
 
@@ -31,7 +32,8 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
     Args:
         progress: Called with the number of files examined so far, and of all files.
 
-    Raises Refused: the engine keeps no files, or the store acts for an agent. Cost: as `examine`, and `stats`.
+    Raises Refused: the engine keeps no files, or the store acts for an agent. Cost: as `examine`,
+    and `stats`.
     """
     files = store.engine.outside_edits()
     completed = _or_error(store.flush)
@@ -57,8 +59,12 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
         "locks": _or_error(lambda: Counter(lock.state for lock in store.locks.list())),
         "completed": completed,
         "findings": Counter(finding.kind for finding in findings),
-        "failures": tuple(" < ".join(finding.traceback) for finding in findings if finding.traceback),
-        "exitCode": InvalidDocument.exit_code if any(finding.is_trouble for finding in findings) else 0,
+        "failures": tuple(
+            " < ".join(finding.traceback) for finding in findings if finding.traceback
+        ),
+        "exitCode": InvalidDocument.exit_code
+        if any(finding.is_trouble for finding in findings)
+        else 0,
     }
 
 

@@ -1,7 +1,8 @@
 """What a client may do, and as whom: the identity and the scope of a call.
 
-What must stay true: both come from how the server was started or from the token, never from an argument; and every
-tool has a scope. `read` changes nothing. `write` adds and changes. `admin` also takes away what others wrote or hold.
+What must stay true: both come from how the server was started or from the token, never from an
+argument; and every tool has a scope. `read` changes nothing. `write` adds and changes. `admin` also
+takes away what others wrote or hold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _READING = ("list", "show", "search")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client may do, and as which agent; without a name, an argument of a call may give one."""
+    """What a client may do, and as which agent; without a name, an argument of a call may
+    give one.
+    """
 
     name: str | None = None
     scope: Scope = "admin"
@@ -37,11 +40,16 @@ class Access:
 
 
 def needed_by(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
-    """The scope that a call needs; without arguments, the narrowest with which the tool is of use."""
+    """The scope that a call needs; without arguments, the narrowest with which the tool is
+    of use.
+    """
     if tool.annotations is not None and tool.annotations.read_only_hint:
         return "read"
     actions = tool.parameters["properties"].get("action", {}).get("enum", ())
-    if any(action in _READING and (arguments is None or arguments.get("action") == action) for action in actions):
+    if any(
+        action in _READING and (arguments is None or arguments.get("action") == action)
+        for action in actions
+    ):
         return "read"
     forced = tool.name == "unlock_conversation" and bool((arguments or {}).get("force"))
     return "admin" if tool.name in _ADMIN or forced else "write"

@@ -1,7 +1,8 @@
 """Errors as a model reads them: what failed, on what, and which tool to call next.
 
-What must stay true: this is the only place that turns an error of the store into a result. Whatever is neither a
-`CapsuleError` nor raised for the model is a bug; the SDK keeps its text on the server, and so does this.
+What must stay true: this is the only place that turns an error of the store into a result. Whatever
+is neither a `CapsuleError` nor raised for the model is a bug; the SDK keeps its text on the server,
+and so does this.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
+from capsule.errors import (
+    Action,
+    CapsuleError,
+    InvalidDocument,
+    Locked,
+    LockLost,
+    Refused,
+    StorageFailed,
+)
 from capsule.fence import quoted, visible, word
 from capsule.rules.locking import holder_details
 
@@ -29,7 +38,8 @@ REMEDIES: Final[dict[Action, str]] = {
     "new": "make one with create_conversation",
     "init": "the user has to make one",
     "move": "the user can move it",
-    "unlock": "ask them to release it, wait with watch_changes, or, if the user agrees, call unlock_conversation with "
+    "unlock": "ask them to release it, wait with watch_changes, or, if the user agrees, call "
+    "unlock_conversation with "
     "force: true",
     "edit": "use action edit for it",
     "trash": "the trash is not open to tools; the user can look into it",
@@ -54,7 +64,8 @@ def holder(lock: dict[str, object]) -> str:
     name = holder_details(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
     return (
-        f"{word(str(lock.get('user') or 'somebody'))}{name} on {word(str(lock.get('host') or '?'))} since {word(since)}"
+        f"{word(str(lock.get('user') or 'somebody'))}{name} on "
+        f"{word(str(lock.get('host') or '?'))} since {word(since)}"
     )
 
 
@@ -64,14 +75,27 @@ def explained(error: CapsuleError) -> str:
         case Locked():
             text = f"conversation {error.id} is locked by {holder(error.holder)}; nothing was done"
         case LockLost():
-            now = f"it is now locked by {holder(error.holder)}" if error.holder else "it is not locked now"
-            text = f"the lock this server held on conversation {error.id} was taken away: {now}; nothing was done"
+            now = (
+                f"it is now locked by {holder(error.holder)}"
+                if error.holder
+                else "it is not locked now"
+            )
+            text = (
+                f"the lock this server held on conversation {error.id} was taken away: {now}; "
+                "nothing was done"
+            )
         case InvalidDocument():
-            text = f"{visible(error.message)}\nThe file is kept as it is; a person has to correct it. Tell the user."
+            text = (
+                f"{visible(error.message)}\nThe file is kept as it is; a person has to correct "
+                "it. Tell the user."
+            )
         case Refused(path=""):  # By a rule, and not by the system.
             text = f"{visible(error.message)}; nothing was done"
         case StorageFailed() | Refused():
-            text = f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell the user."
+            text = (
+                f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell "
+                "the user."
+            )
         case _:
             text = visible(error.message)
     if error.remedy is None:
@@ -84,7 +108,10 @@ def ensure_known(name: str, arguments: Mapping[str, Any], there: Collection[str]
     unknown = [argument for argument in arguments if argument not in there]
     if unknown:
         names = ", ".join(quoted(argument, _ECHO) for argument in unknown[:5])
-        raise ToolError(f"{name} was not called: it has no argument {names}; its arguments are: {', '.join(there)}")
+        raise ToolError(
+            f"{name} was not called: it has no argument {names}; its arguments are: "
+            f"{', '.join(there)}"
+        )
 
 
 def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError:
@@ -98,22 +125,32 @@ def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolEr
     if isinstance(error, UnexpectedToolError) or cause is None:
         return error
     if isinstance(cause, ValidationError):
-        wrong = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in cause.errors(include_url=False)]
+        wrong = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            for fault in cause.errors(include_url=False)
+        ]
         return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))
     if isinstance(cause, Told):
         return ToolError(str(cause))
     # The SDK's own error for a wrong answer of the client; its words name the function that asked.
-    return ToolError(f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}")
+    return ToolError(
+        f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}"
+    )
 
 
 def refused_by_client(error: MCPError) -> ToolError:
     """The error of a tool whose question the client answered by an error."""
     said = quoted(error.error.message, _ECHO)
-    return ToolError(f"Nothing was done: the client answered the question with the error {said}, a no. {NOT_AGAIN}")
+    return ToolError(
+        f"Nothing was done: the client answered the question with the error {said}, a no. "
+        f"{NOT_AGAIN}"
+    )
 
 
 def _short(text: str, arguments: Mapping[str, Any]) -> str:
-    """An error with the echoes of long arguments cut, and not longer than a model should have to read."""
+    """An error with the echoes of long arguments cut, and not longer than a model should have to
+    read.
+    """
     for value in sorted(_texts(arguments), key=len, reverse=True):
         if len(value) > _ECHO:
             text = text.replace(visible(value), visible(value[:_ECHO]) + "\u2026")

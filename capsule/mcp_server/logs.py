@@ -1,7 +1,9 @@
-"""Sends the store's warnings to clients of 2025: `logging/setLevel`, and `notifications/message` after it.
+"""Sends the store's warnings to clients of 2025: `logging/setLevel`, and `notifications/message`
+after it.
 
-The protocol of 2026 has no such method; its clients ask for it with each request, and the SDK sees to that. What must
-stay true: a client that set no level hears nothing; and a warning never waits for a client.
+The protocol of 2026 has no such method; its clients ask for it with each request, and the SDK sees
+to that. What must stay true: a client that set no level hears nothing; and a warning never waits
+for a client.
 """
 
 from __future__ import annotations
@@ -31,13 +33,20 @@ _LEVELS = {
     "alert": logging.CRITICAL + 1,
     "emergency": logging.CRITICAL + 1,
 }
-_NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
+_NAMES = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+}
 
 
 class Logs(logging.Handler):
-    """The levels that the clients of one server set, and the handler that sends them what is logged.
+    """The levels that the clients of one server set, and the handler that sends them what is
+    logged.
 
-    It belongs to one event loop of asyncio, and listens to the logger `capsule` while a client has set a level.
+    It belongs to one event loop of asyncio, and listens to the logger `capsule` while a client has
+    set a level.
     """
 
     def __init__(self) -> None:
@@ -50,7 +59,9 @@ class Logs(logging.Handler):
         """Answer `logging/setLevel` of this server."""
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
 
-    async def _set_level(self, ctx: ServerRequestContext[Any], params: SetLevelRequestParams) -> EmptyResult:
+    async def _set_level(
+        self, ctx: ServerRequestContext[Any], params: SetLevelRequestParams
+    ) -> EmptyResult:
         connection = sdk.connection_of(ctx.session)
         if connection not in self._levels:
             connection.exit_stack.callback(self._forget, connection)

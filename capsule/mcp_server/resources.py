@@ -1,8 +1,9 @@
-"""The resources: conversations and messages by address, the directory, and the schemas of the format.
+"""The resources: conversations and messages by address, the directory, and the schemas of the
+format.
 
-What must stay true: a resource is JSON in which nothing is hidden (what `fence` spells out in a tool's answer is
-escaped here, as JSON escapes it, so that nothing is lost); a conversation is its active branch, as everywhere that it
-is read; and it is a megabyte at most, however long it is.
+What must stay true: a resource is JSON in which nothing is hidden (what `fence` spells out in a
+tool's answer is escaped here, as JSON escapes it, so that nothing is lost); a conversation is its
+active branch, as everywhere that it is read; and it is a megabyte at most, however long it is.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 CONVERSATIONS = "capsule://conversations"
 #: The addresses of resources.
 OURS = re.compile(
-    rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+", re.DOTALL
+    rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+",
+    re.DOTALL,
 )
 JSON = "application/json"
 _PAGE = 100
@@ -36,7 +38,8 @@ MOST_BYTES = 1_000_000
 _ALL = Resource(
     uri=CONVERSATIONS,
     name="conversations",
-    description="The conversations: how many there are, and the first 100, as list_conversations lists them.",
+    description="The conversations: how many there are, and the first 100, as list_conversations "
+    "lists them.",
     mime_type=JSON,
 )
 
@@ -89,7 +92,9 @@ def conversation(ctx: Context, id: str) -> str:
 
 
 def _placed(page: Page, index: int) -> dict[str, Any]:
-    """A message with its place in the file (`at`), and which it is of several in one place (`sibling`, as 2/3)."""
+    """A message with its place in the file (`at`), and which it is of several in one place
+    (`sibling`, as 2/3).
+    """
     at, entry = page.entries[index]
     place: dict[str, Any] = {"at": at}
     if sibling := page.sibling(at):
@@ -113,7 +118,12 @@ def page_of(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str |
     """The resources of a page of conversations, and the cursor of the next one."""
     page = store.list(limit=_PAGE, cursor=cursor or "")
     listed = [
-        Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=JSON)
+        Resource(
+            uri=address(head.id),
+            name=head.id,
+            title=visible(head.title[:200]) or None,
+            mime_type=JSON,
+        )
         for head in page.heads
         if not head.damaged
     ]

@@ -1,6 +1,7 @@
 """The private interfaces of the SDK, for which it has no public ones. No other module uses any.
 
-They were tried with `mcp` 2.3, to which `pyproject.toml` holds it; tests/test_source.py looks for others.
+They were tried with `mcp` 2.3, to which `pyproject.toml` holds it; tests/test_source.py looks for
+others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def server_of(server: MCPServer[Any]) -> Server[Any]:
-    """The low-level server: what further methods are registered on, and what runs over streams of ours."""
+    """The low-level server: what further methods are registered on, and what runs over streams of
+    ours.
+    """
     return server._lowlevel_server
 
 
@@ -34,7 +37,9 @@ def connection_of(session: ServerSession) -> Connection:
 
 
 def say_that_lists_change(server: Server[Any]) -> None:
-    """Have every handshake say that the list of resources changes; the transports ask without a word about it."""
+    """Have every handshake say that the list of resources changes; the transports ask without a
+    word about it.
+    """
     lists = NotificationOptions(resources_changed=True)
     options = partial(server.create_initialization_options, notification_options=lists)
     server.create_initialization_options = options  # type: ignore[method-assign]

@@ -1,8 +1,9 @@
 """The server: one `MCPServer` of the SDK, with what a store offers registered on it.
 
-What must stay true: a name is registered once (the SDK keeps the first of two in silence); an error of the store
-reaches the client in words, whichever door it took; and nothing here is particular to a transport. What costs time to
-set up is set up when it is first asked for: a client that connects waits for the handshake only.
+What must stay true: a name is registered once (the SDK keeps the first of two in silence); an error
+of the store reaches the client in words, whichever door it took; and nothing here is particular to
+a transport. What costs time to set up is set up when it is first asked for: a client that connects
+waits for the handshake only.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ class CapsuleServer(MCPServer[Any]):
     """The server class: bare, until `build` gives it what a store offers.
 
     Args:
-        register: Registers what is offered, before the first answer that needs it; None: it is registered already.
+        register: Registers what is offered, before the first answer that needs it; None: it is
+            registered already.
 
     Attributes:
-        list_also: Gives the page of a store's resources from a cursor on, for `resources/list`, and the next cursor.
+        list_also: Gives the page of a store's resources from a cursor on, for `resources/list`, and
+            the next cursor.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class CapsuleServer(MCPServer[Any]):
         self.added: Sequence[Added] = ()
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
-        self.list_also: Callable[[CoreStore, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
+        self.list_also: Callable[[CoreStore, str | None], tuple[list[Resource], str | None]] = (
+            lambda *_: ([], None)
+        )
         self._turns, self._calls, self._register = Turns(), Calls(), register
         bus = Bus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
@@ -89,7 +94,7 @@ class CapsuleServer(MCPServer[Any]):
         self.following.serve(low)
         Logs().serve(low)
 
-    # -- Registering -----------------------------------------------------------------------------------------------
+    # -- Registering -------------------------------------------------------------------------------
 
     def ready(self) -> None:
         """Register what is to be offered, if that was not done yet."""
@@ -97,7 +102,9 @@ class CapsuleServer(MCPServer[Any]):
             register, self._register = self._register, None
             register(self)
 
-    def add_tool(self, fn: Callable[..., Any], name: str | None = None, *args: Any, **options: Any) -> None:
+    def add_tool(
+        self, fn: Callable[..., Any], name: str | None = None, *args: Any, **options: Any
+    ) -> None:
         """Register a tool. Raises ValueError when there is one of that name."""
         name = name or fn.__name__
         if sdk.tool_of(self, name) is not None:
@@ -125,28 +132,40 @@ class CapsuleServer(MCPServer[Any]):
 
     def beside(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
         """What has to run while it serves."""
-        return (partial(added.beside, self.stores) for added in self.added if added.beside is not None)
+        return (
+            partial(added.beside, self.stores) for added in self.added if added.beside is not None
+        )
 
-    # -- Answering -------------------------------------------------------------------------------------------------
+    # -- Answering ---------------------------------------------------------------------------------
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
         self.ready()
         tool = sdk.tool_of(self, name)
         return None if tool is None else tool.parameters
 
-    async def _offered(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Register what a store offers before it is first asked for; list only the tools that the client may call."""
+    async def _offered(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Register what a store offers before it is first asked for; list only the tools that the
+        client may call.
+        """
         if ctx.method.partition("/")[0] in ("tools", "resources", "prompts"):
             self.ready()
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
             tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
-            result["tools"] = [listed for listed, tool in tools if tool and access.has(needed_by(tool))]
+            result["tools"] = [
+                listed for listed, tool in tools if tool and access.has(needed_by(tool))
+            ]
         return result
 
-    def _called(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None) -> Tool:
-        """The tool of a call. Raises MCPError: there is none; ToolError: it may not be called like this."""
+    def _called(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
+    ) -> Tool:
+        """The tool of a call. Raises MCPError: there is none; ToolError: it may not be called like
+        this.
+        """
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
@@ -168,7 +187,9 @@ class CapsuleServer(MCPServer[Any]):
         try:
             result = await super().call_tool(name, arguments, context)
             if context is not None and isinstance(result, CallToolResult):
-                with suppress(CapsuleError):  # A server that stops has no store any more, and remembers no call.
+                with suppress(
+                    CapsuleError
+                ):  # A server that stops has no store any more, and remembers no call.
                     self._tell_repeated(tool, arguments, store_of(context), result)
             return result
         except MCPError as error:
@@ -178,15 +199,26 @@ class CapsuleServer(MCPServer[Any]):
         except ToolError as error:
             raise errors.of_tool(name, error, arguments) from error.__cause__
 
-    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult) -> None:
+    def _tell_repeated(
+        self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult
+    ) -> None:
         """Add to an answer that the same call was made before, if two calls do more than one."""
         hints = tool.annotations or ToolAnnotations()
-        if needed_by(tool, arguments) == "read" or hints.idempotent_hint or arguments.get("idempotencyKey"):
+        if (
+            needed_by(tool, arguments) == "read"
+            or hints.idempotent_hint
+            or arguments.get("idempotencyKey")
+        ):
             return
         before_s = self._calls.repeated(store.agent, store.instance_id, tool.name, arguments)
         if before_s is not None and isinstance(result.content[-1], TextContent):
-            result.content[-1].text += f"\nYou made the same call {before_s:.0f} s ago. Both were carried out."
-            result.structured_content = {**(result.structured_content or {}), "sameCallSecondsAgo": round(before_s)}
+            result.content[
+                -1
+            ].text += f"\nYou made the same call {before_s:.0f} s ago. Both were carried out."
+            result.structured_content = {
+                **(result.structured_content or {}),
+                "sameCallSecondsAgo": round(before_s),
+            }
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -198,7 +230,11 @@ class CapsuleServer(MCPServer[Any]):
             cause = error.__cause__
             if not isinstance(cause, CapsuleError):
                 raise
-            kind = ResourceNotFoundError if isinstance(cause, NotFound | InvalidInput) else ResourceError
+            kind = (
+                ResourceNotFoundError
+                if isinstance(cause, NotFound | InvalidInput)
+                else ResourceError
+            )
             raise kind(errors.explained(cause)) from cause
 
     async def _list_resources(
@@ -206,14 +242,19 @@ class CapsuleServer(MCPServer[Any]):
     ) -> ListResourcesResult:
         cursor = params.cursor if params else None
         try:
-            page, following = await anyio.to_thread.run_sync(self.list_also, self.stores.of(ctx), cursor)
+            page, following = await anyio.to_thread.run_sync(
+                self.list_also, self.stores.of(ctx), cursor
+            )
         except InvalidInput as error:
             raise MCPError(INVALID_PARAMS, visible(error.message)) from error
         fixed = [] if cursor else await self.list_resources()
         return ListResourcesResult(resources=[*fixed, *page], next_cursor=following)
 
     async def get_prompt(
-        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,
     ) -> GetPromptResult | InputRequiredResult:
         """Make a prompt; an error of the store becomes one of the protocol, in words."""
         try:
@@ -223,15 +264,22 @@ class CapsuleServer(MCPServer[Any]):
             while cause is not None and not isinstance(cause, CapsuleError):
                 cause = cause.__cause__
             if cause is None:
-                # An unknown name, a missing argument: the SDK has no code for them, the protocol has.
+                # An unknown name, a missing argument: the SDK has no code for them, the protocol
+                # has.
                 raise MCPError(INVALID_PARAMS, str(error)) from error
             raise MCPError(INVALID_PARAMS, errors.explained(cause)) from cause
 
 
 def build(
-    stores: Stores, *, version: str, tools: Toolset = "conversations", named: Sequence[str] = (), **options: Any
+    stores: Stores,
+    *,
+    version: str,
+    tools: Toolset = "conversations",
+    named: Sequence[str] = (),
+    **options: Any,
 ) -> CapsuleServer:
-    """The server of these stores, ready to be run on a transport; whoever made them closes them after that.
+    """The server of these stores, ready to be run on a transport; whoever made them closes them
+    after that.
 
     Args:
         named: The rooms of other packages that add to it.
@@ -239,17 +287,27 @@ def build(
     """
     added, register = added_to(tools, named), partial(_register, named)
     words = " ".join(each.instructions for each in added if each.instructions)
-    server = CapsuleServer(stores, version=version, instructions=words, register=register, **options)
+    server = CapsuleServer(
+        stores, version=version, instructions=words, register=register, **options
+    )
     server.added = added
-    server.middleware.extend(each.middleware(stores) for each in added if each.middleware is not None)
+    server.middleware.extend(
+        each.middleware(stores) for each in added if each.middleware is not None
+    )
 
-    async def complete(ctx: ServerRequestContext[Any], params: CompleteRequestParams) -> CompleteResult:
+    async def complete(
+        ctx: ServerRequestContext[Any], params: CompleteRequestParams
+    ) -> CompleteResult:
         from capsule.mcp_server.prompts import completed
 
         server.ready()
-        return CompleteResult(completion=await completed(stores.of(ctx), params.argument, server.choices))
+        return CompleteResult(
+            completion=await completed(stores.of(ctx), params.argument, server.choices)
+        )
 
-    sdk.server_of(server).add_request_handler("completion/complete", CompleteRequestParams, complete)
+    sdk.server_of(server).add_request_handler(
+        "completion/complete", CompleteRequestParams, complete
+    )
     return server
 
 

@@ -1,13 +1,15 @@
-"""The store of each client over HTTP: an instance for each session, and one by name for each holder.
+"""The store of each client over HTTP: an instance for each session, and one by name for each
+holder.
 
     client                                   its store                        its locks last
     with a session (protocol of 2025)        an instance of its own           to the end of the session
     without (protocol of 2026)               the instance of its token's      until unlocked, or `lock.ttl` after the
                                              name (`capsule --instance`)      last use; a save alone keeps none
 
-What must stay true: two sessions are two instances, also of one holder; a session's locks are released when it ends,
-however it ends (DELETE, idle too long, the server stops), and a request that still runs then takes no lock. All of them
-share the files and the index of one store, so that a session costs little.
+What must stay true: two sessions are two instances, also of one holder; a session's locks are
+released when it ends, however it ends (DELETE, idle too long, the server stops), and a request that
+still runs then takes no lock. All of them share the files and the index of one store, so that a
+session costs little.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ class HttpStores(Stores):
     Args:
         most: The widest scope that any client has.
         added: What is added to the server.
-        idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
-            then, so they expire.
+        idle_s: Seconds without a request after which a holder's store is closed. Its locks are no
+            longer refreshed then, so they expire.
     """
 
-    def __init__(self, root: str, *, most: Scope = "admin", added: Sequence[Added] = (), idle_s: float = 60.0) -> None:
+    def __init__(
+        self, root: str, *, most: Scope = "admin", added: Sequence[Added] = (), idle_s: float = 60.0
+    ) -> None:
         super().__init__(CoreStore.open(root, keep_locks=False))
         self._most, self._added, self._idle_s = most, added, idle_s
         self._guard = threading.Lock()
@@ -62,7 +66,9 @@ class HttpStores(Stores):
         return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
     def of_holder(self, holder: str) -> CoreStore:
-        """The store of a holder's requests that have no session; it stays open while it is asked for again."""
+        """The store of a holder's requests that have no session; it stays open while it is asked
+        for again.
+        """
         with self._guard:
             return self._client("", holder).store
 
@@ -104,7 +110,8 @@ class HttpStores(Stores):
             return [client.store for client in self._clients.values()]
 
     async def _ended(self, session: str) -> None:
-        # The SDK waits for a while; a lock that can't be released by then is, when its conversation can be had.
+        # The SDK waits for a while; a lock that can't be released by then is, when its conversation
+        # can be had.
         await anyio.to_thread.run_sync(self.end, session, abandon_on_cancel=True)
 
     def end(self, session: str) -> None:
@@ -112,9 +119,13 @@ class HttpStores(Stores):
         self._close_if(lambda key, _: bool(session) and key[0] == session)
 
     def tidy(self, holders: set[str]) -> None:
-        """Close the stores of idle holders, and of all who are not among `holders`, who have a token."""
+        """Close the stores of idle holders, and of all who are not among `holders`, who have a
+        token.
+        """
         before = time.monotonic() - self._idle_s
-        self._close_if(lambda key, client: key[1] not in holders or (not key[0] and client.used < before))
+        self._close_if(
+            lambda key, client: key[1] not in holders or (not key[0] and client.used < before)
+        )
 
     def _close_if(self, is_over: Callable[[tuple[str, str], Client], bool]) -> None:
         with self._guard:
@@ -124,7 +135,9 @@ class HttpStores(Stores):
             _let_go(client.store.close)
 
     def release(self) -> None:
-        """Release the locks of all sessions at once, each beside the others; no store is opened from here on."""
+        """Release the locks of all sessions at once, each beside the others; no store is opened
+        from here on.
+        """
         with self._guard:
             self._is_over = True
             stores = [client.store for (session, _), client in self._clients.items() if session]

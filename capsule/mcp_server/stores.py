@@ -1,7 +1,7 @@
 """Which store stands behind a call.
 
-What must stay true: tools, resources and prompts reach a store through `Stores` only, so that the same tools serve
-one client over stdio and many over HTTP, each of whom is an instance of its own.
+What must stay true: tools, resources and prompts reach a store through `Stores` only, so that the
+same tools serve one client over stdio and many over HTTP, each of whom is an instance of its own.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ class Client:
 
 
 class Stores:
-    """The stores of a server: one for all, as over stdio, where the process is the instance and has one client.
+    """The stores of a server: one for all, as over stdio, where the process is the instance and has
+    one client.
 
     The store stays the caller's to close. `kept` is what rooms keep for the client, by name.
     """
 
-    def __init__(self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None
+    ) -> None:
         #: Set when the only client has closed its input: no call waits any more.
         self.ended = anyio.Event()
         store.remember_own()
@@ -94,7 +97,9 @@ def access_of(ctx: Context) -> Access:
 
 
 def author(ctx: Context, sender: str = "") -> str | None:
-    """The agent that a message of this call is from. Raises InvalidInput: the call names another sender."""
+    """The agent that a message of this call is from. Raises InvalidInput: the call names another
+    sender.
+    """
     name = access_of(ctx).name
     if name is None:
         return sender or None
@@ -104,6 +109,8 @@ def author(ctx: Context, sender: str = "") -> str | None:
 
 
 def written_by(ctx: Context, sender: str = "") -> dict[str, Any]:
-    """The field that says whom a message of this call is from, when that is known; it raises what `author` raises."""
+    """The field that says whom a message of this call is from, when that is known; it raises what
+    `author` raises.
+    """
     name = author(ctx, sender)
     return {} if name is None else {"from": name}

@@ -1,9 +1,10 @@
 """Notifies clients of changes, in both eras of the protocol.
 
-A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks with
-`subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the same, of whoever wrote it;
-a client hears of every change after the answer to its subscription, and of none that its agent may not read; the store
-is followed only while somebody listens; and a client that does not read delays the others for seconds only.
+A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks
+with `subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the
+same, of whoever wrote it; a client hears of every change after the answer to its subscription, and
+of none that its agent may not read; the store is followed only while somebody listens; and a client
+that does not read delays the others for seconds only.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ _SUBSCRIBER: ContextVar[CoreStore] = ContextVar("subscriber")
 
 
 class Bus(InMemorySubscriptionBus):
-    """The bus of one server, which passes over the clients whose agent may not read what changed."""
+    """The bus of one server, which passes over the clients whose agent may not read
+    what changed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +70,9 @@ class Bus(InMemorySubscriptionBus):
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Deliver events to a listener."""
         store = _SUBSCRIBER.get()
-        return super().subscribe(lambda event: None if store in self.passed_over else listener(event))
+        return super().subscribe(
+            lambda event: None if store in self.passed_over else listener(event)
+        )
 
 
 class Subscriptions:
@@ -84,13 +89,21 @@ class Subscriptions:
         self._listening: Counter[CoreStore] = Counter()
 
     def serve(self, server: Server[Any]) -> None:
-        """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its list changes."""
+        """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its
+        list changes.
+        """
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
-        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
-        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self._listen)
+        server.add_request_handler(
+            "resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe
+        )
+        server.add_request_handler(
+            "subscriptions/listen", SubscriptionsListenRequestParams, self._listen
+        )
         sdk.say_that_lists_change(server)
 
-    async def _subscribe(self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams) -> EmptyResult:
+    async def _subscribe(
+        self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams
+    ) -> EmptyResult:
         from capsule.mcp_server.resources import OURS
 
         if not OURS.fullmatch(str(params.uri)):
@@ -118,7 +131,9 @@ class Subscriptions:
             self._listening -= Counter([store])
             self._adapt()
 
-    async def _unsubscribe(self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams) -> EmptyResult:
+    async def _unsubscribe(
+        self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams
+    ) -> EmptyResult:
         connection = sdk.connection_of(ctx.session)
         if connection in self._connections:
             self._connections[connection][1].discard(str(params.uri))
@@ -202,5 +217,7 @@ def events(change: Change) -> Iterator[ServerEvent]:
     for message in (*change.messages, *change.removed):
         yield ResourceUpdated(uri=message_address(change.id, message))
     yield ResourceUpdated(uri=CONVERSATIONS)
-    if change.kind in _LISTED or (change.kind == "head" and {"title", "archived"} & set(change.fields)):
+    if change.kind in _LISTED or (
+        change.kind == "head" and {"title", "archived"} & set(change.fields)
+    ):
         yield ResourcesListChanged()

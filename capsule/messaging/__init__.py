@@ -1,1 +1,3 @@
-"""Messages between agents, who may be people or programs: who there is, what they say, and who has read it."""
+"""Messages between agents, who may be people or programs: who there is, what they say, and who has
+read it.
+"""

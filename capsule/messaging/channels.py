@@ -1,7 +1,9 @@
-"""Channels: conversations with a name, which the agents of a project, or of all, find, join and leave.
+"""Channels: conversations with a name, which the agents of a project, or of all, find, join and
+leave.
 
-What must stay true: nobody makes a second channel of a name that it finds in a scope, and no answer tells of another
-one. Who may do what is never decided here: the Store asks the rule in the mutex of each write. It reads no message.
+What must stay true: nobody makes a second channel of a name that it finds in a scope, and no answer
+tells of another one. Who may do what is never decided here: the Store asks the rule in the mutex of
+each write. It reads no message.
 """
 
 from __future__ import annotations
@@ -69,16 +71,22 @@ class Listed:
 
     def as_json(self) -> dict[str, Any]:
         """The channel as `--json` prints it."""
-        more = {"description": self.description, "members": self.members, "in": self.is_in, "archived": self.archived}
+        more = {
+            "description": self.description,
+            "members": self.members,
+            "in": self.is_in,
+            "archived": self.archived,
+        }
         return {"id": self.id, **self.channel.as_json(), **more}
 
 
 class Channels(OfOneType):
     """Channels: conversations with a name, which agents find, join and leave.
 
-    A `channel` is given by its name, by `name@project`, or by its id. A name alone means the agent's own project, then
-    `global`, then any other project whose channel it finds. `agent` is who does something; None: the one that the store
-    acts for, or else the store's owner. Each method raises NotFound if there is no such channel that the agent finds.
+    A `channel` is given by its name, by `name@project`, or by its id. A name alone means the
+    agent's own project, then `global`, then any other project whose channel it finds. `agent` is
+    who does something; None: the one that the store acts for, or else the store's owner. Each
+    method raises NotFound if there is no such channel that the agent finds.
     """
 
     _type = "channel"
@@ -97,18 +105,23 @@ class Channels(OfOneType):
         Args:
             name: Its name: lower-case letters, digits and `-`, at most 80.
             agent: The agent that makes it.
-            scope: `project`: that of the agent, and `global` for the owner; `global`; or a project, by its id or name.
+            scope: `project`: that of the agent, and `global` for the owner; `global`; or a project,
+                by its id or name.
             members: The other agents in it, by their ids or names.
-            settings: `access`: `open`, the agents of the scope join as they like; `members`, by invitation, from other
-                projects too; `private`, nobody joins later. `description`. `default`: whether the agents of its scope
-                join it when they are registered, if it is open. `topic_required`: whether a message needs a topic.
-                `default_topic`: that of a message which names none.
+            settings: `access`: `open`, the agents of the scope join as they like; `members`, by
+                invitation, from other projects too; `private`, nobody joins later. `description`.
+                `default`: whether the agents of its scope join it when they are registered, if it
+                is open. `topic_required`: whether a message needs a topic. `default_topic`: that of
+                a message which names none.
 
         Raises:
-            NotFound: There is no such agent or project. For a member that does not exist an agent gets Refused.
-            InvalidInput: An argument can't be accepted, or there is such a channel that the agent finds.
-            Refused: The agent may not make it, which for a global default channel is a person's right; or one of the
-                members lets the maker not write to it, as `agents.discover` says.
+            NotFound: There is no such agent or project. For a member that does not exist an agent
+                gets Refused.
+            InvalidInput: An argument can't be accepted, or there is such a channel that the agent
+                finds.
+            Refused: The agent may not make it, which for a global default channel is a person's
+                right; or one of the members lets the maker not write to it, as `agents.discover`
+                says.
 
         Cost: as `list`, and writing a new file.
         """
@@ -117,15 +130,21 @@ class Channels(OfOneType):
         channel = Channel(check_channel_name(name), where)
         others = self._people.directory.resolve_all(members, maker)
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
-        first = joined(None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights)
+        first = joined(
+            None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights
+        )
         about: Document = {
             "channel": channel.as_json(),
-            "participants": joined(first, others, stamp, invitedBy=maker or "system", source="manual"),
+            "participants": joined(
+                first, others, stamp, invitedBy=maker or "system", source="manual"
+            ),
             "createdBy": maker,
         }
         _set(about, settings)
         # What is there by now, and is not found below, is hidden from the maker.
-        is_apart = settings.get("access") == "private" or self._store.inner.whole.exists(KIND, channel.id)
+        is_apart = settings.get("access") == "private" or self._store.inner.whole.exists(
+            KIND, channel.id
+        )
         id = channel.id_apart(random_suffix()) if is_apart else channel.id
         document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
         try:
@@ -133,7 +152,9 @@ class Channels(OfOneType):
                 raise TakenId(self.get(channel.id, agent=maker).id)
             return self._write_new(maker, document)
         except TakenId:
-            raise InvalidInput(f"there is a channel {name}@{where} already; join it, or choose another name") from None
+            raise InvalidInput(
+                f"there is a channel {name}@{where} already; join it, or choose another name"
+            ) from None
 
     def join(self, channel: str, *, agent: str | None = None, source: Source = "manual") -> Head:
         """Join a channel, or come back to it.
@@ -141,11 +162,12 @@ class Channels(OfOneType):
         Args:
             channel: The channel.
             agent: The agent that joins.
-            source: Why it joins. `frontmatter` and `default`: a file of its project, or the channel, says so. That
-                brings back nobody who left; and a default nobody who was taken out.
+            source: Why it joins. `frontmatter` and `default`: a file of its project, or the
+                channel, says so. That brings back nobody who left; and a default nobody who was
+                taken out.
 
-        Raises Refused: it is by invitation (the error says who may invite), or the agent stays out of it.
-        Cost: copying the file.
+        Raises Refused: it is by invitation (the error says who may invite), or the agent stays out
+        of it. Cost: copying the file.
         """
         who = self._people.known(agent)
         id = self.resolve(channel, who)
@@ -153,18 +175,27 @@ class Channels(OfOneType):
         def change(head: Document, stamp: str) -> None:
             people = head["metadata"].get("participants")
             was = next((each for each in members_in(people) if each.id == who), None)
-            stays_out = was is not None and not was.is_in and (source == "default" or was.opted_out_at)
+            stays_out = (
+                was is not None and not was.is_in and (source == "default" or was.opted_out_at)
+            )
             if source != "manual" and stays_out:
-                raise Refused(f"{who} has left {id}, and comes back only by joining it itself", id=id, path="")
+                raise Refused(
+                    f"{who} has left {id}, and comes back only by joining it itself", id=id, path=""
+                )
             # Who was invited and left by itself comes back on that invitation.
             is_back = was is not None and was.is_invited and was.opted_out_at
-            why = {} if is_back else {"invitedBy": "system" if source == "default" else "self", "source": source}
+            why = (
+                {}
+                if is_back
+                else {"invitedBy": "system" if source == "default" else "self", "source": source}
+            )
             head["metadata"]["participants"] = joined(people, [who], stamp, **why)
 
         return self._change(id, who, change)
 
     def leave(self, channel: str, *, agent: str | None = None) -> Head:
-        """Leave a channel for good: nothing brings the agent back but itself, and into a private one an invitation.
+        """Leave a channel for good: nothing brings the agent back but itself, and into a private
+        one an invitation.
 
         Args:
             channel: The channel.
@@ -173,7 +204,9 @@ class Channels(OfOneType):
         Raises Refused: the agent may not leave it, as its own notes. Cost: copying the file.
         """
         who = self._store.inner.subject(agent)
-        return self._change_members(channel, who, lambda people, at: left(people, [who], at, optedOutAt=at))
+        return self._change_members(
+            channel, who, lambda people, at: left(people, [who], at, optedOutAt=at)
+        )
 
     def invite(
         self,
@@ -186,27 +219,36 @@ class Channels(OfOneType):
         can_invite: bool | None = None,
         can_manage: bool | None = None,
     ) -> Head:
-        """Let agents into a channel, of other projects too. Those that are in it get the rights that are given.
+        """Let agents into a channel, of other projects too. Those that are in it get the rights
+        that are given.
 
         Args:
             channel: The channel.
             agents: The agents, by their ids or names.
             agent: The agent that invites them.
-            can_send, can_leave, can_invite, can_manage: What they may do there: write, leave, invite others, change the
-                channel and take others out. None: as everybody there; what was withheld from one stays so.
+            can_send, can_leave, can_invite, can_manage: What they may do there: write, leave,
+                invite others, change the channel and take others out. None: as everybody there;
+                what was withheld from one stays so.
 
-        Raises Refused: the agent may not invite (the error says who may), or not give these rights, which takes the
-        right to manage; one of them lets the agent not write to it, as `agents.discover` says; or one has left an open
-        channel, or one by invitation, for good. Into a private channel its maker lets only those who left it.
-        Cost: copying the file.
+        Raises Refused: the agent may not invite (the error says who may), or not give these rights,
+        which takes the right to manage; one of them lets the agent not write to it, as
+        `agents.discover` says; or one has left an open channel, or one by invitation, for good.
+        Into a private channel its maker lets only those who left it. Cost: copying the file.
         """
         who = self._who(agent)
         added = self._people.directory.resolve_all(agents, who)
-        given = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
+        given = {
+            "canSend": can_send,
+            "canLeave": can_leave,
+            "canInvite": can_invite,
+            "canManage": can_manage,
+        }
         rights = {name: value for name, value in given.items() if value is not None}
         about: Document = {"invitedBy": who or "system", "source": "manual", **rights}
         return self._change_members(
-            channel, who, lambda people, at: joined(granted(people, added, rights), added, at, **about)
+            channel,
+            who,
+            lambda people, at: joined(granted(people, added, rights), added, at, **about),
         )
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
@@ -220,27 +262,37 @@ class Channels(OfOneType):
         Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
         who, there = self._who(agent), {each.id for each in self._head(channel, agent).participants}
-        whom = member if member in there else self._people.directory.resolve(member, who)  # It may be forgotten by now.
+        whom = (
+            member if member in there else self._people.directory.resolve(member, who)
+        )  # It may be forgotten by now.
         return self._change_members(channel, who, lambda people, at: left(people, [whom], at))
 
-    def _change_members(self, channel: str, who: str | None, changed: Callable[[Any, str], Any]) -> Head:
+    def _change_members(
+        self, channel: str, who: str | None, changed: Callable[[Any, str], Any]
+    ) -> Head:
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = changed(head["metadata"].get("participants"), stamp)
 
         return self._change(self.resolve(channel, who), who, change)
 
-    def update(self, channel: str, *, agent: str | None = None, **settings: Unpack[Settings]) -> Head:
+    def update(
+        self, channel: str, *, agent: str | None = None, **settings: Unpack[Settings]
+    ) -> Head:
         """Change what a channel is. Its name and its scope stay for ever.
 
         Args:
             channel: The channel.
             agent: The agent that changes it.
-            settings: As `create` takes them; None: as it is; an empty text: none. `archived`: whether it is archived.
+            settings: As `create` takes them; None: as it is; an empty text: none. `archived`:
+                whether it is archived.
 
-        Raises InvalidInput, and Refused as `create`, or if the agent may not manage it. Cost: copying the file.
+        Raises InvalidInput, and Refused as `create`, or if the agent may not manage it. Cost:
+        copying the file.
         """
         who = self._who(agent)
-        return self._change(self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings))
+        return self._change(
+            self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings)
+        )
 
     def get(self, channel: str, *, agent: str | None = None) -> Listed:
         """Look up a channel.
@@ -260,17 +312,23 @@ class Channels(OfOneType):
             _, project, name = (*channel.split("_"), "", "")[:3]
             name = f"{name}@{project}"
         found = {each.id: each for each in self.list(agent=who, archived=True)}
-        named = self._people.directory.nearest(who, name, {id: each.channel for id, each in found.items()})
+        named = self._people.directory.nearest(
+            who, name, {id: each.channel for id, each in found.items()}
+        )
         if len(named) == 1:
             return found[named[0]]
         if named:
-            names = ", ".join(f"{found[id].channel.name}@{found[id].channel.scope} ({id})" for id in named)
+            names = ", ".join(
+                f"{found[id].channel.name}@{found[id].channel.scope} ({id})" for id in named
+            )
             raise InvalidInput(f"several channels are called {channel}; name one: {names}")
         whom = "" if who is None else f" that {who} finds"
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as `list`, or less."""
+        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as
+        `list`, or less.
+        """
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
@@ -285,13 +343,15 @@ class Channels(OfOneType):
         return [member for member in self._head(channel, agent).participants if member.is_in]
 
     def topics(self, channel: str, *, agent: str | None = None) -> list[FieldValue]:
-        """List the topics of a channel, the latest first: each with the number of its messages and the last one's time.
+        """List the topics of a channel, the latest first: each with the number of its messages and
+        the last one's time.
 
         Args:
             channel: The channel.
             agent: The agent that asks.
 
-        Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the index up to date.
+        Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the
+        index up to date.
         """
         id = self._head(channel, agent).id
         return self._store.inner.acting(self._who(agent)).questions.values("topic", id)
@@ -302,29 +362,47 @@ class Channels(OfOneType):
         return self._store.inner.acting(who).head(self.resolve(channel, who))
 
     def _found(self, id: str, who: str | None) -> Listed | None:
-        """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
+        """A channel, if the agent may know that it exists. The head is parsed once, for the next
+        write too.
+        """
         engine = self._store.inner.whole
         if is_id(id) and engine.exists(KIND, id):
             with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
-                object, description = Object.at(transaction.head), transaction.head.metadata.get("description")
+                object, description = (
+                    Object.at(transaction.head),
+                    transaction.head.metadata.get("description"),
+                )
                 return _listed(object, description, who, self._people.directory.state(who, object))
         return None
 
     def _scope(self, scope: str, who: str | None) -> str:
         """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
         if scope == "project":
-            return (self._people.directory.profile(who).project if who is not None else "") or GLOBAL
-        return GLOBAL if scope == GLOBAL else self._store.inner.acting(who).inner.part(Projects).get(scope).id
+            return (
+                self._people.directory.profile(who).project if who is not None else ""
+            ) or GLOBAL
+        return (
+            GLOBAL
+            if scope == GLOBAL
+            else self._store.inner.acting(who).inner.part(Projects).get(scope).id
+        )
 
     def mute(
-        self, conversation: str, on: bool | None = True, *, notify: str | None = None, agent: str | None = None
+        self,
+        conversation: str,
+        on: bool | None = True,
+        *,
+        notify: str | None = None,
+        agent: str | None = None,
     ) -> None:
         """Say what of a conversation an agent is told.
 
         Args:
             conversation: A channel, or any conversation as `Store.resolve` takes it.
-            on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions it. None: as it is.
-            notify: What wakes the agent: `all`; `mentions`, as if it were muted; `none`: nothing does. None: as it is.
+            on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions
+                it. None: as it is.
+            notify: What wakes the agent: `all`; `mentions`, as if it were muted; `none`: nothing
+                does. None: as it is.
             agent: The agent.
 
         Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.
@@ -336,7 +414,9 @@ class Channels(OfOneType):
             conversation = self.resolve(conversation, who)
         acting = self._store.inner.acting(who)
         id = acting.head(acting.resolve(conversation)).id
-        given = {name: value for name, value in (("muted", on), ("notify", notify)) if value is not None}
+        given = {
+            name: value for name, value in (("muted", on), ("notify", notify)) if value is not None
+        }
 
         def change(document: Document) -> None:
             reading = document.get("reading") or {}
@@ -351,7 +431,8 @@ class Channels(OfOneType):
             agent: The agent.
             exclude: Names or ids of channels that it stays out of for good; `*`: all.
 
-        Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each. Without channels, one scan.
+        Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each. Without channels,
+        one scan.
         """
         excluded = {*exclude}
         if not any(id.startswith("channel_") for id in self._store.inner.whole.ids(KIND)):
@@ -364,13 +445,15 @@ class Channels(OfOneType):
                         self.leave(each.id, agent=agent)
 
     def list(self, *, agent: str | None = None, archived: bool = False) -> list[Listed]:
-        """List the channels that an agent finds, in the order of their ids. Notes are no part of it.
+        """List the channels that an agent finds, in the order of their ids. Notes are no part of
+        it.
 
         Args:
             agent: The agent.
             archived: Whether the archived ones are listed too.
 
-        Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds for each channel.
+        Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds
+        for each channel.
         """
         who = self._who(agent)
         state = self._people.directory.state(who)
@@ -379,10 +462,15 @@ class Channels(OfOneType):
         heads = self._store.inner.whole.questions().conversations(ListRequest()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
         listed = (_listed(Object.listed(head), head.description, who, state) for head in channels)
-        return sorted((each for each in listed if each and (archived or not each.archived)), key=lambda each: each.id)
+        return sorted(
+            (each for each in listed if each and (archived or not each.archived)),
+            key=lambda each: each.id,
+        )
 
 
-def _listed(object: Object, description: str | None, who: str | None, state: State) -> Listed | None:
+def _listed(
+    object: Object, description: str | None, who: str | None, state: State
+) -> Listed | None:
     """A channel in a list, if the agent may know that it exists."""
     channel, there = object.channel, object.present
     if channel is None or not may(who, "find", object, state).allowed:

@@ -1,7 +1,8 @@
 """The conversations of agents: directs of two, and groups.
 
-What must stay true: two agents have one direct, whoever of them begins it, and if both do so at once; its id can't be
-taken for that of another pair. Who may do what is asked by the Store in the mutex of each write.
+What must stay true: two agents have one direct, whoever of them begins it, and if both do so at
+once; its id can't be taken for that of another pair. Who may do what is asked by the Store in the
+mutex of each write.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
     id = direct_id(a, b)
     both = sorted((a, b))
     document = new_capsule(
-        id, ", ".join(both), timestamps.now(), type="direct", metadata={"participants": both, "createdBy": a}
+        id,
+        ", ".join(both),
+        timestamps.now(),
+        type="direct",
+        metadata={"participants": both, "createdBy": a},
     )
     with suppress(TakenId):  # The other side was quicker.
         write_new(acting.inner, document)
@@ -60,7 +65,9 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
 
 
 class OfOneType:
-    """What the Store offers for the conversations of one type: their heads are changed here, and nowhere else."""
+    """What the Store offers for the conversations of one type: their heads are changed here, and
+    nowhere else.
+    """
 
     _type = ""
 
@@ -70,15 +77,23 @@ class OfOneType:
 
     def _who(self, agent: str | None) -> str | None:
         """The agent that a call is for; None: the store's owner."""
-        return None if agent is None and self._store.agent is None else self._store.inner.subject(agent)
+        return (
+            None
+            if agent is None and self._store.agent is None
+            else self._store.inner.subject(agent)
+        )
 
     def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
-        """Change the head of a conversation, for an agent or for the owner: `change` is given it, and the time."""
+        """Change the head of a conversation, for an agent or for the owner: `change` is given it,
+        and the time.
+        """
         acting = self._store.inner.acting(self._who(agent))
 
         def act(conversation: Conversation) -> Document:
             if conversation.head.type != self._type:
-                raise InvalidInput(f"conversation {id} is no {self._type}, but a {conversation.head.type}")
+                raise InvalidInput(
+                    f"conversation {id} is no {self._type}, but a {conversation.head.type}"
+                )
             # Later than each message that there is, so that times tell who reads what.
             stamp = timestamps.later_than(
                 max(conversation.transaction.state.time, conversation.transaction.state.updated_at)
@@ -89,7 +104,9 @@ class OfOneType:
             return acting.inner.head_of(id, acting.inner.change(id, act))
 
     def _write_new(self, maker: str | None, document: Document) -> Head:
-        """Write a new conversation, for an agent or for the owner. An agent brings in only agents that exist."""
+        """Write a new conversation, for an agent or for the owner. An agent brings in only agents
+        that exist.
+        """
         inner, object = self._store.inner.acting(maker).inner, Object.of(document)
         with self._people.asking(maker):
             if not all(map(self._people.documents.exists, object.present)):
@@ -104,16 +121,22 @@ class Groups(OfOneType):
     _type = "group"
 
     def create(
-        self, name: str, *, agent: str | None = None, with_: Iterable[str] = (), history: str = "joined"
+        self,
+        name: str,
+        *,
+        agent: str | None = None,
+        with_: Iterable[str] = (),
+        history: str = "joined",
     ) -> Head:
         """Make a group.
 
         Args:
             name: Its name.
-            agent: The agent that makes it and takes part; None: the one that the store acts for, or the store's
-                owner, who takes no part.
+            agent: The agent that makes it and takes part; None: the one that the store acts for, or
+                the store's owner, who takes no part.
             with_: The other agents that take part.
-            history: What an agent reads that is added later: `joined`, from then on; `all`, everything.
+            history: What an agent reads that is added later: `joined`, from then on; `all`,
+                everything.
 
         Raises:
             NotFound: There is no such agent. An agent gets Refused instead.
@@ -133,11 +156,16 @@ class Groups(OfOneType):
         if not members:
             raise InvalidInput("a group needs a participant; name the agents that take part")
         stamp = timestamps.now()
-        about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
+        about: Document = {
+            "participants": as_json(Member(id, stamp) for id in members),
+            "createdBy": maker,
+        }
         if history == "all":
             about["history"] = history
         id = f"group_{time.time_ns() // 1_000_000}_{random_suffix()}"
-        document = new_capsule(id, check_title(name), stamp, type="group", title_set_by="user", metadata=about)
+        document = new_capsule(
+            id, check_title(name), stamp, type="group", title_set_by="user", metadata=about
+        )
         return self._write_new(maker, document)
 
     def add(self, id: str, agents: Iterable[str], *, agent: str | None = None) -> Head:
@@ -146,12 +174,14 @@ class Groups(OfOneType):
         Args:
             id: The group.
             agents: The agents to add. Those that take part already stay as they are.
-            agent: The agent that adds them; None: the one that the store acts for, or the store's owner.
+            agent: The agent that adds them; None: the one that the store acts for, or the store's
+                owner.
 
         Raises:
-            NotFound: There is no such group that the agent takes part in, or no such agent. For an agent that does not
-                exist an agent gets Refused.
-            Refused: One of the added agents lets the agent not write to it, as `agents.discover` says.
+            NotFound: There is no such group that the agent takes part in, or no such agent. For an
+                agent that does not exist an agent gets Refused.
+            Refused: One of the added agents lets the agent not write to it, as `agents.discover`
+                says.
             InvalidInput: The conversation is no group.
 
         Cost: copying the file.
@@ -159,7 +189,9 @@ class Groups(OfOneType):
         added = self._people.directory.resolve_all(agents, self._who(agent))
 
         def change(head: Document, stamp: str) -> None:
-            head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)
+            head["metadata"]["participants"] = joined(
+                head["metadata"].get("participants"), added, stamp
+            )
             head["metadata"].pop("archived", None)
 
         return self._change(id, agent, change)
@@ -189,7 +221,8 @@ class Groups(OfOneType):
         Args:
             id: The group.
             name: The name.
-            agent: The agent that renames it; None: the one that the store acts for, or the store's owner.
+            agent: The agent that renames it; None: the one that the store acts for, or the store's
+                owner.
 
         Raises the errors of `add`. Cost: copying the file.
         """
@@ -202,7 +235,8 @@ class Groups(OfOneType):
         Args:
             agent: The agent; None: the one that the store acts for, or the store's owner.
 
-        Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of each group's file.
+        Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of
+        each group's file.
         """
         who = self._who(agent)
         if who is None:
@@ -211,4 +245,6 @@ class Groups(OfOneType):
             heads = self._store.questions.conversations(ListRequest()).heads
             return [head for head in heads if head.type == "group"]
         mine = self._store.questions.mine(who)
-        return [self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"]
+        return [
+            self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"
+        ]

@@ -1,7 +1,8 @@
 """The notes of an agent: what it writes for itself, in a private channel of its own.
 
-What must stay true: nobody but the agent reads its notes, unless it let somebody look; who may, and since when, is in
-the channel's head. Who may do what is asked by the Store in the mutex of each write, and at each search.
+What must stay true: nobody but the agent reads its notes, unless it let somebody look; who may, and
+since when, is in the channel's head. Who may do what is asked by the Store in the mutex of each
+write, and at each search.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ class Note:
         about = message.get("metadata") or {}
         tags = about.get("tags")
         known = tuple(tags) if isinstance(tags, list) else ()
-        return cls(message["id"], message["content"], known, about.get("session") or "", message["timestamp"])
+        return cls(
+            message["id"],
+            message["content"],
+            known,
+            about.get("session") or "",
+            message["timestamp"],
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The note as `--json` prints it."""
@@ -55,10 +62,17 @@ class Note:
 
 
 class Notes(OfOneType):
-    """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts for."""
+    """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts
+    for.
+    """
 
     def write(
-        self, text: str, *, agent: str | None = None, tags: Iterable[str] = (), session: str | None = None
+        self,
+        text: str,
+        *,
+        agent: str | None = None,
+        tags: Iterable[str] = (),
+        session: str | None = None,
     ) -> Note:
         """Write a note; it is durable when this returns.
 
@@ -73,7 +87,9 @@ class Notes(OfOneType):
         who = self._people.known(agent)
         about = {"tags": [*dict.fromkeys(tags)]} | ({"session": session} if session else {})
         message = {"role": "user", "content": text, "from": who, "metadata": about}
-        return Note.of(self._store.inner.acting(who).append_entries(self._ensured(who), [message])[1][0])
+        return Note.of(
+            self._store.inner.acting(who).append_entries(self._ensured(who), [message])[1][0]
+        )
 
     def search(
         self,
@@ -111,11 +127,19 @@ class Notes(OfOneType):
         except NotFound:
             if of is None:
                 return []
-            raise NotFound(f"there are no notes of {of[:80]!r} that may be looked at here", id=of) from None
+            raise NotFound(
+                f"there are no notes of {of[:80]!r} that may be looked at here", id=of
+            ) from None
         wanted = [{"tags": tag} for tag in tags]
         where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}
-        matches = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
-        return [Note.of(history[hit.at]) for hit in matches.hits if hit.at is not None and hit.at < len(history)]
+        matches = acting.search(
+            text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit
+        )
+        return [
+            Note.of(history[hit.at])
+            for hit in matches.hits
+            if hit.at is not None and hit.at < len(history)
+        ]
 
     def share(self, other: str, *, agent: str | None = None) -> Head:
         """Let another agent read the notes. The head of the channel says since when.
@@ -124,11 +148,13 @@ class Notes(OfOneType):
             other: The other agent, by its id or name.
             agent: The agent whose notes they are.
 
-        Raises Refused: the other one lets the agent not write to it, as `agents.discover` says, or it does not exist.
-        Cost: copying the file.
+        Raises Refused: the other one lets the agent not write to it, as `agents.discover` says, or
+        it does not exist. Cost: copying the file.
         """
         who = self._store.inner.subject(agent)
-        return self._store.inner.part(Channels).invite(self._ensured(who), [other], agent=who, can_send=False)
+        return self._store.inner.part(Channels).invite(
+            self._ensured(who), [other], agent=who, can_send=False
+        )
 
     def unshare(self, other: str, *, agent: str | None = None) -> Head:
         """Stop sharing the notes with another agent.
@@ -143,16 +169,22 @@ class Notes(OfOneType):
         return self._store.inner.part(Channels).remove(self._ensured(who), other, agent=who)
 
     def _ensured(self, who: str) -> str:
-        """The id of the channel that holds the notes of an agent, which is made unless it exists."""
+        """The id of the channel that holds the notes of an agent, which is made unless
+        it exists.
+        """
         stamp, id = timestamps.now(), notes_id(who)
         if not self._store.engine.exists("conversations", id):
             about = {
-                "participants": joined(None, [who], stamp, invitedBy="system", source="system", canManage=True),
+                "participants": joined(
+                    None, [who], stamp, invitedBy="system", source="system", canManage=True
+                ),
                 "history": "all",
                 "channel": Channel("notes", access="private", owner=who).as_json(),
                 "createdBy": who,
             }
-            document = new_capsule(id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about)
+            document = new_capsule(
+                id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about
+            )
             with suppress(TakenId):  # Another program was quicker.
                 write_new(self._store.inner.acting(who).inner, document)
         return id

@@ -1,8 +1,10 @@
-"""The blocks in CLAUDE.md and AGENTS.md of a project that say how much mail waits for an agent that is away.
+"""The blocks in CLAUDE.md and AGENTS.md of a project that say how much mail waits for an agent that
+is away.
 
-What must stay true: a file changes only when its block does, as a whole, and never a version that was not read. The
-inbox is asked after the file was read: of several processes, the one that writes last knows all that the others knew.
-A file that can't be changed costs a warning, and no message. The module sends nothing.
+What must stay true: a file changes only when its block does, as a whole, and never a version that
+was not read. The inbox is asked after the file was read: of several processes, the one that writes
+last knows all that the others knew. A file that can't be changed costs a warning, and no message.
+The module sends nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _MOST, _MOST_SENDERS = 10, 5
 
 
 def update(store: CoreStore, agent: str) -> None:
-    """Bring the blocks for an agent in line with its inbox, as `write` does. An error is a warning in the log."""
+    """Bring the blocks for an agent in line with its inbox, as `write` does. An error is a warning
+    in the log.
+    """
     with _as_warning(agent):
         write(store, agent)
 
@@ -40,17 +44,21 @@ def update(store: CoreStore, agent: str) -> None:
 def write(store: CoreStore, agent: str) -> None:
     """Bring the blocks for an agent in line with its inbox.
 
-    An agent that is online gets no new block; one that is there is kept right, and goes with the last unread message.
+    An agent that is online gets no new block; one that is there is kept right, and goes with the
+    last unread message.
 
     Args:
         store: The store; it acts for nobody, or for this agent.
         agent: The agent's id.
 
-    Raises the errors of `clean`: the first one, when all files have been tried. Cost: reading the files, and, for a
-    block that is there or is wanted, asking the inbox; a flush of the file when it changes.
+    Raises the errors of `clean`: the first one, when all files have been tried. Cost: reading the
+    files, and, for a block that is there or is wanted, asking the inbox; a flush of the file when
+    it changes.
     """
     files = [*_files(store, agent)]
-    wants = files and store.inner.part(People).documents.read(agent).get("notifications") is not False
+    wants = (
+        files and store.inner.part(People).documents.read(agent).get("notifications") is not False
+    )
 
     def lines(has: bool) -> Sequence[str]:
         is_told = wants and (has or agent not in store.inner.part(People).online())
@@ -78,20 +86,25 @@ def clean(store: CoreStore, agent: str) -> list[str]:
     Raises:
         NotFound: There is no such agent.
         InvalidDocument: A block is broken, or a file is no text.
-        Refused, StorageFailed: The system did not permit it, or the file lies outside of the project.
+        Refused, StorageFailed: The system did not permit it, or the file lies outside of the
+            project.
         StoreBusy: Other programs write the file again and again.
     """
     return [file.path for file in _files(store, agent) if file.change(lambda has: ())]
 
 
 def withdraw(store: CoreStore, agent: str) -> None:
-    """Take the blocks out as `clean` does, before an agent is forgotten. Raises nothing: a failure is a warning."""
+    """Take the blocks out as `clean` does, before an agent is forgotten. Raises nothing: a failure
+    is a warning.
+    """
     with _as_warning(agent):
         clean(store, agent)
 
 
 def blocks(store: CoreStore, agent: str) -> list[str]:
-    """The files that have a block for an agent. Takes and raises what `clean` does; changes nothing."""
+    """The files that have a block for an agent. Takes and raises what `clean` does; changes
+    nothing.
+    """
     return [file.path for file in _files(store, agent) if has_block(file.read(), agent, file.path)]
 
 
@@ -105,7 +118,10 @@ def _as_warning(agent: str) -> Iterator[None]:
 
 def _files(store: CoreStore, agent: str) -> Iterator[_File]:
     """The files that may have a block; none when the agent was registered with no folder here."""
-    project, names = store.inner.part(People).documents.home(agent) or "", store.settings.notification_files
+    project, names = (
+        store.inner.part(People).documents.home(agent) or "",
+        store.settings.notification_files,
+    )
     folder = os.path.realpath(project)
     if os.path.isabs(project) and os.path.isdir(folder):
         paths = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for name in names)
@@ -124,7 +140,10 @@ def _lines(store: CoreStore, agent: str) -> Sequence[str]:
         senders = ", ".join(plain(name) or "somebody" for name in item.senders[:_MOST_SENDERS])
         more = " and others" if len(item.senders) > _MOST_SENDERS else ""
         name = plain(item.name) if item.type != "direct" else ""
-        rows.append(f"- {item.unread} from {senders}{more} in {plain(item.id)}" + (f' ("{name}")' if name else ""))
+        rows.append(
+            f"- {item.unread} from {senders}{more} in {plain(item.id)}"
+            + (f' ("{name}")' if name else "")
+        )
     if len(waiting) > _MOST:
         rows.append(f"- and more in {len(waiting) - _MOST} other conversations")
     command = f"capsule listen --as {agent} --timeout 0s --ack"
@@ -144,7 +163,9 @@ def _lines(store: CoreStore, agent: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that may have a block for an agent. Neither it nor the folder of the agent's project is a symlink."""
+    """A file that may have a block for an agent. Neither it nor the folder of the agent's project
+    is a symlink.
+    """
 
     path: str
     folder: str
@@ -155,11 +176,14 @@ class _File:
     def read(self) -> bytes | None:
         """What it holds; None: it is not there.
 
-        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or too large; and
-        Refused or StorageFailed: the system did not permit it.
+        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or
+        too large; and Refused or StorageFailed: the system did not permit it.
         """
         if not self.path.startswith(os.path.join(self.folder, "")):
-            raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)
+            raise Refused(
+                f"{self.path} lies outside of the project {self.folder}, and stays as it is",
+                path=self.path,
+            )
         return content(self.path, self.settings.document_bytes)
 
     def change(self, lines: Callable[[bool], Sequence[str]]) -> bool:
@@ -168,8 +192,8 @@ class _File:
         Returns:
             Whether that changed the file.
 
-        Raises the errors of `read`; InvalidDocument: its block is broken, or it is no text; StoreBusy: other programs
-        write it again and again.
+        Raises the errors of `read`; InvalidDocument: its block is broken, or it is no text;
+        StoreBusy: other programs write it again and again.
         """
         for _ in range(_TRIES):
             before = self.read()
@@ -180,6 +204,12 @@ class _File:
             if after == before:
                 return False
             with suppress(StoreBusy):
-                replace_file(self.path, before, after, mode=0o666 if self.settings.shared else 0o600)
+                replace_file(
+                    self.path, before, after, mode=0o666 if self.settings.shared else 0o600
+                )
                 return True
-        raise StoreBusy(f"{self.path} is changed by other programs again and again", id=self.path, holder="others")
+        raise StoreBusy(
+            f"{self.path} is changed by other programs again and again",
+            id=self.path,
+            holder="others",
+        )

@@ -21,13 +21,17 @@ ROOM = Room(
     package="capsule_cli.commands.messaging",
     commands={
         "messages": "send, inbox, listen, history, message status, message edit, message react",
-        "agents": "agent list, agent register, agent show, agent set, agent status, agent forget, agent discover, "
+        "agents": "agent list, agent register, agent show, agent set, agent status, agent forget, "
+        "agent discover, "
         "agent allow, agent block, agent unblock, agent requests",
         "wake": "agent wake install, agent wake uninstall, agent wake test",
         "hook": "agent wake hook",
-        "notifications": "agent notify on, agent notify off, agent notify status, agent notify clean",
-        "channels": "channel list, channel new, channel show, channel set, channel join, channel leave, "
-        "channel invite, channel remove, channel mute, channel unmute, channel members, channel topics",
+        "notifications": "agent notify on, agent notify off, agent notify status, agent notify "
+        "clean",
+        "channels": "channel list, channel new, channel show, channel set, channel join, channel "
+        "leave, "
+        "channel invite, channel remove, channel mute, channel unmute, channel members, channel "
+        "topics",
         "groups": "group list, group new, group set, group add, group leave",
         "notes": "note list, note write, note search, note share, note unshare",
         "mentions": "mention list, mention done, mention reopen",
@@ -48,7 +52,8 @@ ROOM = Room(
         "mention": "List the messages that mention the agent, and note which of them are done.",
         "message": "See what became of a message, change its text, or react to it.",
         "project": "See the projects of the agents, and choose which of them see each other.",
-        "config": "Apply what files declare: capsule.toml, and the .claude/agents/*.md of projects and of your home.",
+        "config": "Apply what files declare: capsule.toml, and the .claude/agents/*.md of "
+        "projects and of your home.",
     },
     help=(
         (_TALK, 10, "send, inbox, listen, history", "Send messages, and read or await your own."),

@@ -1,1 +1,3 @@
-"""The rules: who may read, write, lock and message what. Pure functions, without files, clocks or stores."""
+"""The rules: who may read, write, lock and message what. Pure functions, without files, clocks or
+stores.
+"""

@@ -1,7 +1,8 @@
-"""What a write does to a conversation, by what it changes: the actions that `capsule.rules.policy` decides about.
+"""What a write does to a conversation, by what it changes: the actions that `capsule.rules.policy`
+decides about.
 
-What must stay true: a write is judged by its difference alone, so that whichever door makes it, the rule asks about the
-same actions; and a difference that is none of the others is a "rewrite". Pure.
+What must stay true: a write is judged by its difference alone, so that whichever door makes it, the
+rule asks about the same actions; and a difference that is none of the others is a "rewrite". Pure.
 """
 
 from __future__ import annotations
@@ -17,41 +18,60 @@ from capsule.format.tree.tree import Tree
 from capsule.rules.policy import Action, Object
 from capsule.timestamps import sortable
 
-#: Fields of the metadata that decide who reads and does what. Another active branch hides what others said.
+#: Fields of the metadata that decide who reads and does what. Another active branch hides what
+#: others said.
 _DECIDING = frozenset({"type", "history", "currentNode", "createdBy"})
 #: Fields of the metadata that only the managers of a channel change.
 _OF_A_CHANNEL = frozenset({"channel", "description"})
 #: Fields that are judged otherwise, or by another rule.
-_PASSED_OVER = frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy", "channel"}) | _DECIDING
+_PASSED_OVER = (
+    frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy", "channel"})
+    | _DECIDING
+)
 _RIGHTS = ("can_leave", "can_send", "can_invite", "can_manage")
 _rights, _origin = attrgetter(*_RIGHTS), attrgetter("invited_by", "source")
 _times = attrgetter("joined_at", "left_at", "opted_out_at")
 
 
-def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
+def actions_in(
+    subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> set[Action]:
     """The actions that a write by `subject` consists of.
 
     Args:
         subject: An agent's id; None: the store's owner.
-        before, after: The conversation before and after the write, or its heads, which have no `history`.
+        before, after: The conversation before and after the write, or its heads, which have no
+            `history`.
     """
     was, now = Object.of(before), Object.of(after)
     there, then = before["metadata"], after["metadata"]
     changed = {name for name in there.keys() | then.keys() if there.get(name) != then.get(name)}
     actions = _memberships(subject, was, now, sortable(before.get("updatedAt") or ""))
     if was.channel is not None and changed & _OF_A_CHANNEL:
-        actions.add("manage" if now.channel is not None and _stays(was.channel, now.channel) else "rewrite")
-        if now.channel is not None and now.channel.is_global_default and not was.channel.is_global_default:
+        actions.add(
+            "manage" if now.channel is not None and _stays(was.channel, now.channel) else "rewrite"
+        )
+        if (
+            now.channel is not None
+            and now.channel.is_global_default
+            and not was.channel.is_global_default
+        ):
             actions.add("default")
         changed -= _OF_A_CHANNEL
     elif "channel" in changed:
         actions.add("rewrite")
-    if changed & _DECIDING and not (changed & _DECIDING == {"currentNode"} and _is_left(before, after)):
+    if changed & _DECIDING and not (
+        changed & _DECIDING == {"currentNode"} and _is_left(before, after)
+    ):
         actions.add("rewrite")
     if changed - _PASSED_OVER or before.get("context") != after.get("context"):
         actions.add("change")
-    # A group that the last one leaves is archived by that, and comes back with the first one who is added.
-    if was.archived != now.archived and (was.is_empty, now.is_empty) != (was.archived, now.archived):
+    # A group that the last one leaves is archived by that, and comes back with the first one who is
+    # added.
+    if was.archived != now.archived and (was.is_empty, now.is_empty) != (
+        was.archived,
+        now.archived,
+    ):
         actions.add("archive")
     said = _said(subject, before, after)
     is_by_rule = said and there.get("titleSetBy") == "auto"
@@ -76,12 +96,16 @@ def _stays(was: Channel, now: Channel) -> bool:
 
 
 def added(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> frozenset[str]:
-    """The agents that take part after a write, and did not before it; None: there was no conversation."""
+    """The agents that take part after a write, and did not before it; None: there was no
+    conversation.
+    """
     return Object.of(after).present - (frozenset() if before is None else Object.of(before).present)
 
 
 def _memberships(subject: str | None, was: Object, now: Object, since: str) -> set[Action]:
-    """What is done to the items; who is added to a group joins it now, and reads nothing that was said by `since`."""
+    """What is done to the items; who is added to a group joins it now, and reads nothing that was
+    said by `since`.
+    """
     actions: set[Action] = set()
     for id in was.by_id.keys() | now.by_id.keys():
         old, new = was.by_id.get(id), now.by_id.get(id)
@@ -99,29 +123,44 @@ def _memberships(subject: str | None, was: Object, now: Object, since: str) -> s
     return actions
 
 
-def _membership(subject: str | None, channel: Object, old: Member | None, new: Member | None) -> set[Action]:
-    """What the change of one item of a channel is; without `new`, its item is gone, and so is what it tells."""
+def _membership(
+    subject: str | None, channel: Object, old: Member | None, new: Member | None
+) -> set[Action]:
+    """What the change of one item of a channel is; without `new`, its item is gone, and so is what
+    it tells.
+    """
     if new is None:
         return {"rewrite"}
     was, is_mine = old or Member(new.id, left_at="-", invited_by="self"), new.id == subject
-    # Whom somebody took out has lost the rights that it had been given, but not what was withheld from it.
+    # Whom somebody took out has lost the rights that it had been given, but not what was withheld
+    # from it.
     is_taken_out = not (was.is_in or was.opted_out_at)
-    lost: dict[str, Any] = {right: None for right in _RIGHTS if is_taken_out and getattr(was, right)}
+    lost: dict[str, Any] = {
+        right: None for right in _RIGHTS if is_taken_out and getattr(was, right)
+    }
     had = was._replace(**lost)
     is_honest, gains = _origin(was) == _origin(new), _rights(was) != _rights(new)
     action: Action | None = None
     if new.is_in and not was.is_in:
         action = "join" if is_mine else "readmit" if was.opted_out_at else "invite"
-        # Who comes by itself says so, unless it comes back to where it was invited; who invites says who did.
+        # Who comes by itself says so, unless it comes back to where it was invited; who invites
+        # says who did.
         came_alone = not new.is_invited or (is_honest and bool(was.opted_out_at))
         is_honest = came_alone if is_mine else new.invited_by == subject
-        gains = any(channel.has(new, right) and not channel.has(had, right) for right in _RIGHTS[1:])
+        gains = any(
+            channel.has(new, right) and not channel.has(had, right) for right in _RIGHTS[1:]
+        )
         gains = gains or channel.has(new, "can_leave") != channel.has(had, "can_leave")
     elif was.is_in and not new.is_in:
         action = "leave" if is_mine else "remove"
-        is_honest = is_honest and (is_mine or not new.opted_out_at)  # It is for each to say that it stays out.
+        is_honest = is_honest and (
+            is_mine or not new.opted_out_at
+        )  # It is for each to say that it stays out.
     elif is_mine and new.opted_out_at and not new.is_in:
-        action, is_honest = "join", not new.is_invited  # It says that it stays out of where it could join.
+        action, is_honest = (
+            "join",
+            not new.is_invited,
+        )  # It says that it stays out of where it could join.
     else:
         is_honest = is_honest and _times(was) == _times(new)
     actions: dict[Action | None, bool] = {action: True, "manage": gains, "rewrite": not is_honest}
@@ -129,13 +168,15 @@ def _membership(subject: str | None, channel: Object, old: Member | None, new: M
 
 
 def changes_others(subject: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Return whether a write by an agent changes, moves or removes messages of others, or adds some in their names."""
+    """Return whether a write by an agent changes, moves or removes messages of others, or adds some
+    in their names.
+    """
     return not _said(subject, before, after) <= {"edit"}
 
 
 def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
-    """What a write does to messages: nothing; "edit"; "moderate" if it changes or removes some of others; or "rewrite"
-    if it moves some, or has others say what they did not."""
+    """What a write does to messages: nothing; "edit"; "moderate" if it changes or removes some of
+    others; or "rewrite" if it moves some, or has others say what they did not."""
     old, new = before.get("history"), after.get("history")
     if old is None or new is None or old == new:
         return set()
@@ -148,7 +189,11 @@ def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, An
     if [id for id in there if id in kept] != [id for id in now if id in kept]:
         return {"rewrite"}
     # The answers to a message that went name another parent, and say the same.
-    gone = {at for at, entry in enumerate(old) if entry.get("from") == subject and entry.get("id") not in kept}
+    gone = {
+        at
+        for at, entry in enumerate(old)
+        if entry.get("from") == subject and entry.get("id") not in kept
+    }
     left = without(old, Tree(old), gone) if gone else old
     others = [[entry for entry in each if entry.get("from") != subject] for each in (left, new)]
     if others[0] == others[1]:

@@ -1,7 +1,8 @@
-"""Whether two agents may write to each other, and who finds whom: decided by what is known of the two.
+"""Whether two agents may write to each other, and who finds whom: decided by what is known of the
+two.
 
-What must stay true: the function that decides a send is the one that discovery shows; it asks both sides alike; and a
-word that is not understood counts as the strictest. Nothing here touches a file.
+What must stay true: the function that decides a send is the one that discovery shows; it asks both
+sides alike; and a word that is not understood counts as the strictest. Nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Profile:
     """An agent, as far as decisions depend on it.
 
     Attributes:
-        project: The id of its project, or `global`; empty: it is not registered, and in no scope but the global one.
+        project: The id of its project, or `global`; empty: it is not registered, and in no scope
+            but the global one.
         dm: Who may write to it directly: `open`, `restricted` (whom it allowed) or `closed`.
         discoverable: Who finds it: `public`, `project` or `private` (who has a direct with it).
         entries: By the id of another agent, `allow` or `block`.
@@ -42,7 +44,9 @@ class Profile:
     @classmethod
     def of(cls, document: Mapping[str, Any], version: Any = None) -> Profile:
         """The profile in the document of an agent."""
-        from capsule.format.documents.agents import project_of  # It brings the validation of documents with it.
+        from capsule.format.documents.agents import (
+            project_of,
+        )  # It brings the validation of documents with it.
 
         dm, entries = document.get("dmPolicy") or "open", document.get("dm") or {}
         discoverable = document.get("discoverable") or "public"
@@ -52,7 +56,10 @@ class Profile:
             project_of(dict(document)),
             dm if dm in DM_POLICIES else "closed",
             discoverable if discoverable in DISCOVERABLE else "private",
-            {other: "allow" if entry.get("permission") == "allow" else "block" for other, entry in entries.items()},
+            {
+                other: "allow" if entry.get("permission") == "allow" else "block"
+                for other, entry in entries.items()
+            },
             version,
         )
 
@@ -62,13 +69,16 @@ class State:
     """What a decision depends on besides the object.
 
     Attributes:
-        profiles: The subject, and the agents that the action is about: the other of a direct, who is added, who is
-            looked for.
-        sight: The projects whose agents and channels those of the subject's project see, itself included.
+        profiles: The subject, and the agents that the action is about: the other of a direct, who
+            is added, who is looked for.
+        sight: The projects whose agents and channels those of the subject's project see, itself
+            included.
         met: The agents with whom the subject has a direct.
-        reach: The conversations that the subject may send to in the session that it acts in; None: it acts in none.
+        reach: The conversations that the subject may send to in the session that it acts in; None:
+            it acts in none.
         reads: The documents that this was read from, by kind and id, each with its version.
-        is_guarded: Whether a guard says so. If not, an agent may do nothing with agents and closed conversations.
+        is_guarded: Whether a guard says so. If not, an agent may do nothing with agents and closed
+            conversations.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -97,7 +107,9 @@ def consent(a: Profile, b: Profile) -> Availability:
 
 def in_scope(subject: Profile, scope: str, sight: frozenset[str]) -> bool:
     """Whether something of this scope, a project or `global`, is in reach of an agent."""
-    return GLOBAL in (scope, subject.project) or (bool(scope) and (scope == subject.project or scope in sight))
+    return GLOBAL in (scope, subject.project) or (
+        bool(scope) and (scope == subject.project or scope in sight)
+    )
 
 
 def finds(a: Profile, b: Profile, state: State) -> bool:
@@ -105,5 +117,7 @@ def finds(a: Profile, b: Profile, state: State) -> bool:
     if a.id == b.id:
         return False
     if b.discoverable == "project":
-        return a.project == GLOBAL or (bool(b.project) and (b.project == a.project or b.project in state.sight))
+        return a.project == GLOBAL or (
+            bool(b.project) and (b.project == a.project or b.project in state.sight)
+        )
     return b.discoverable == "public" or b.id in state.met

@@ -1,8 +1,8 @@
 """Who may write a conversation: one rule for every door (DESIGN P4, P6).
 
-An instance may write a conversation that is not locked, or that it has locked itself. The lock of an instance that has
-ended does not count. What must stay true: the decision depends on the lock in the capsule and on whether its instance
-is alive, never on a pid; and nothing here touches a file.
+An instance may write a conversation that is not locked, or that it has locked itself. The lock of
+an instance that has ended does not count. What must stay true: the decision depends on the lock in
+the capsule and on whether its instance is alive, never on a pid; and nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def in_damaged(data: bytes) -> dict[str, Any] | None:
 
 
 def new_lock(
-    identity: Identity, stamp: str, client: str | None = None, agent: str | None = None, *, boot: str = ""
+    identity: Identity,
+    stamp: str,
+    client: str | None = None,
+    agent: str | None = None,
+    *,
+    boot: str = "",
 ) -> dict[str, Any]:
     """The record of a lock that `identity` takes at the time `stamp`, in the order of the format.
 
@@ -78,7 +83,8 @@ def state_of(lock: dict[str, Any], host: str, live: bool | None, ttl_s: float) -
         lock: The lock as it stands in the capsule.
         host: This host's name.
         live: Whether its instance lives; None: that isn't known.
-        ttl_s: Seconds without use after which a lock of a named instance or another host counts as orphaned.
+        ttl_s: Seconds without use after which a lock of a named instance or another host counts as
+            orphaned.
     """
     if live is not None:
         return "held" if live else "orphaned"
@@ -96,14 +102,20 @@ def age_s(lock: dict[str, Any]) -> float:
 
 
 def describe(lock: dict[str, Any]) -> str:
-    """The holder of a lock in words: "anna (agent reviewer, in claude-code 2.1) on lab-2 since 2025-01-12 10:30"."""
+    """The holder of a lock in words: "anna (agent reviewer, in claude-code 2.1) on lab-2 since
+    2025-01-12 10:30".
+    """
     details = holder_details(lock, str)
     since = str(lock.get("timestamp") or "an unknown time").replace("T", " ")[:16] + " UTC"
-    return f"{lock.get('user') or 'somebody'}{details} on {lock.get('host') or 'an unknown host'} since {since}"
+    return (
+        f"{lock.get('user') or 'somebody'}{details} on {lock.get('host') or 'an unknown host'} "
+        f"since {since}"
+    )
 
 
 def holder_details(lock: dict[str, Any], word: Callable[[str], str]) -> str:
-    """The name, the agent and the client of a lock's holder, in brackets; empty if the lock names none of them.
+    """The name, the agent and the client of a lock's holder, in brackets; empty if the lock names
+    none of them.
 
     Args:
         lock: The lock.
@@ -115,7 +127,12 @@ def holder_details(lock: dict[str, Any], word: Callable[[str], str]) -> str:
 
 
 def admit(
-    id: str, lock: dict[str, Any] | None, identity: Identity, *, held: bool, state: Callable[[dict[str, Any]], str]
+    id: str,
+    lock: dict[str, Any] | None,
+    identity: Identity,
+    *,
+    held: bool,
+    state: Callable[[dict[str, Any]], str],
 ) -> dict[str, Any] | None:
     """Check that `identity` may write the conversation `id`.
 

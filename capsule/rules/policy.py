@@ -1,11 +1,13 @@
 """Who may do what with a conversation: one rule for every door.
 
-What must stay true: a decision depends on who asks, on the action, on the conversation as it stands and on the state
-that is given, and on nothing else; what the state does not say counts as the strictest. Nothing here touches a file.
-Who holds a lock is another rule (`capsule.rules.locking`), and a write needs both.
+What must stay true: a decision depends on who asks, on the action, on the conversation as it stands
+and on the state that is given, and on nothing else; what the state does not say counts as the
+strictest. Nothing here touches a file. Who holds a lock is another rule (`capsule.rules.locking`),
+and a write needs both.
 
-A direct, a group with participants and a channel are closed: the tables below say who may do what there. All other
-conversations are open to everybody. For an agent that does not find a channel, the channel does not exist.
+A direct, a group with participants and a channel are closed: the tables below say who may do what
+there. All other conversations are open to everybody. For an agent that does not find a channel, the
+channel does not exist.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ RULES: dict[str, dict[Action, frozenset[Relation]]] = {
     | dict.fromkeys(("rename", "add", "leave"), _EVERYBODY_IN)
     | dict.fromkeys(("archive", "remove"), _OWNER),
 }
-#: The right that a member of a channel needs; `_in_channel` decides the others, or only the owner may.
+#: The right that a member of a channel needs; `_in_channel` decides the others, or only the owner
+#: may.
 RIGHTS: dict[Action, str] = {
     **dict.fromkeys(("append", "edit", "change"), "can_send"),
     **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
@@ -87,7 +90,8 @@ GRANTED: dict[str, frozenset[str]] = {
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
 #: Ids that say what a conversation is and whose it is. No other conversation may have one.
 TELLING = re.compile("(direct|channel|notes)_")
-#: Ids that say or seem to say so, in any case, as some file systems ignore it. No imported chat gets one.
+#: Ids that say or seem to say so, in any case, as some file systems ignore it. No imported chat
+#: gets one.
 RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
 #: The actions that choose who reads: the right to send does not include them.
 _BRINGING_IN = frozenset({"add", "invite", "readmit"})
@@ -96,7 +100,8 @@ _MOST_NAMED = 5
 
 #: What else an agent is told of one that it can't bring in.
 _UNAVAILABLE = "it lets nobody write to it, or there is no such agent"
-#: Gives what a decision depends on besides a conversation, about other agents too; see `Directory.state`.
+#: Gives what a decision depends on besides a conversation, about other agents too; see
+#: `Directory.state`.
 StateOf = Callable[["Object | None", Iterable[str]], State]
 
 
@@ -112,8 +117,8 @@ class Decision(NamedTuple):
 
     Attributes:
         reason: Why it is not allowed.
-        hint: What could be done instead; empty: nothing. To name members takes long and needs more state, so it is
-            done only when the hint is shown.
+        hint: What could be done instead; empty: nothing. To name members takes long and needs more
+            state, so it is done only when the hint is shown.
         hidden: Whether the subject is not to learn that there is such a conversation.
         asks: The agents that could still allow it: each is asked for its permission.
     """
@@ -127,7 +132,8 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A conversation, as far as a decision depends on it; or an agent (type "agent") that is to be found.
+    """A conversation, as far as a decision depends on it; or an agent (type "agent") that is to be
+    found.
 
     Attributes:
         channel: What makes it a channel; None: it is none of ours.
@@ -165,12 +171,20 @@ class Object:
     @classmethod
     def listed(cls, head: Head) -> Object:
         """The object in a head as lists have it."""
-        about = (head.participants, head.archived, head.history or "joined", head.channel, head.created_by or "")
+        about = (
+            head.participants,
+            head.archived,
+            head.history or "joined",
+            head.channel,
+            head.created_by or "",
+        )
         return cls(head.id, head.type, *about)
 
     @classmethod
     def at(cls, head: ParsedHead) -> Object:
-        """The object in a parsed head, worked out once for each head: it may have thousands of members."""
+        """The object in a parsed head, worked out once for each head: it may have thousands of
+        members.
+        """
         if head.object is None:
             head.object = cls.of(head.document)
         known: Object = head.object
@@ -194,7 +208,9 @@ class Object:
         return frozenset(member.id for member in self.members if member.is_in)
 
     def has(self, member: Member, right: str) -> bool:
-        """Whether a member of a channel has a right, as far as its item and the channel's access say."""
+        """Whether a member of a channel has a right, as far as its item and the channel's access
+        say.
+        """
         assert self.channel is not None
         said: bool | None = getattr(member, right)
         return right in GRANTED[self.channel.access] if said is None else said
@@ -224,16 +240,24 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         state: What else counts.
     """
     decision = _decided(subject, action, object, state)
-    is_no = not (decision.allowed or decision.asks)  # Nobody outside of a session learns that it was to be asked.
+    is_no = not (
+        decision.allowed or decision.asks
+    )  # Nobody outside of a session learns that it was to be asked.
     if is_no or state.reach is None or _is_in_reach(subject, action, object, state.reach):
         return decision
     about = f"{_SAID.get(action, action)} {object.type} {object.id}"
-    hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
+    hint = (
+        "a person can allow it to send there"
+        if action == "append" or object.type == "direct"
+        else ""
+    )
     return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
 
 
 def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str]) -> bool:
-    """Whether an action stays within the session that it is done in: it lets nobody else read what the session says."""
+    """Whether an action stays within the session that it is done in: it lets nobody else read what
+    the session says.
+    """
     if action in ("find", "read"):
         return True
     is_listed = object.channel is not None and object.channel.access != "private"
@@ -243,8 +267,15 @@ def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set
 
 def _decided(subject: str | None, action: Action, object: Object, state: State) -> Decision:
     """As `may`, wherever the subject acts."""
-    if not state.is_guarded and subject is not None and (object.is_closed or object.type == "agent"):
-        return Decision(False, f"what agents may do with {object.type} {object.id} is judged by a part not installed")
+    if (
+        not state.is_guarded
+        and subject is not None
+        and (object.is_closed or object.type == "agent")
+    ):
+        return Decision(
+            False,
+            f"what agents may do with {object.type} {object.id} is judged by a part not installed",
+        )
     if action == "link" and subject is not None:
         return Decision(False, f"only a person may link projects, not agent {subject}")
     if object.type == "agent" and action in ("find", "manage", "delete", "move"):
@@ -265,14 +296,23 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
             return _hidden(object)
         return Decision(False, f"{subject} is not a participant of conversation {object.id}")
     if not allowed:
-        return Decision(False, f"{object.type} conversation {object.id} stays as it is there: nobody may {action}")
-    return Decision(False, f"only a person may {_SAID.get(action, action)} conversation {object.id}")
+        return Decision(
+            False,
+            f"{object.type} conversation {object.id} stays as it is there: nobody may {action}",
+        )
+    return Decision(
+        False, f"only a person may {_SAID.get(action, action)} conversation {object.id}"
+    )
 
 
 def _in_open(subject: str | None, action: Action, object: Object) -> Decision:
-    """Decide about a conversation that everybody takes part in: there an agent changes its own messages only."""
+    """Decide about a conversation that everybody takes part in: there an agent changes its own
+    messages only.
+    """
     if action == "lock" and subject is not None and object.type != EXCLUSIVE:
-        return Decision(False, f"only a person may lock {object.type} {object.id}: it has several writers")
+        return Decision(
+            False, f"only a person may lock {object.type} {object.id}: it has several writers"
+        )
     if subject is None or action != "moderate":
         return _ALLOWED
     hint = "put a version of your own beside it, as a branch"
@@ -280,15 +320,26 @@ def _in_open(subject: str | None, action: Action, object: Object) -> Decision:
 
 
 def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
-    """Whether an agent is found, its policies and entries are changed (by itself), or a person forgets or moves it."""
+    """Whether an agent is found, its policies and entries are changed (by itself), or a person
+    forgets or moves it.
+    """
     if subject is None or (action == "manage" and subject == id):
         return _ALLOWED
-    if action in ("delete", "move"):  # Forgotten, it could register again, and say that it belongs elsewhere.
-        return Decision(False, f"only a person may {'move' if action == 'move' else 'forget'} agent {id}")
+    if action in (
+        "delete",
+        "move",
+    ):  # Forgotten, it could register again, and say that it belongs elsewhere.
+        return Decision(
+            False, f"only a person may {'move' if action == 'move' else 'forget'} agent {id}"
+        )
     if action == "find" and finds(state.profile(subject), state.profile(id), state):
         return _ALLOWED
     is_hidden = action == "find"
-    reason = f"there is no agent {id!r}" if is_hidden else f"only {id} or a person may say who may write to {id}"
+    reason = (
+        f"there is no agent {id!r}"
+        if is_hidden
+        else f"only {id} or a person may say who may write to {id}"
+    )
     return Decision(False, reason, hidden=is_hidden)
 
 
@@ -306,14 +357,24 @@ _SAID = {
 
 
 def _hidden(object: Object) -> Decision:
-    """The answer about a conversation that the subject may not find: that of the engine about one that is not there."""
+    """The answer about a conversation that the subject may not find: that of the engine about one
+    that is not there.
+    """
     return Decision(False, f"no conversation {object.id}", hidden=True)
 
 
 def _takes_id(object: Object) -> bool:
     """Whether a new conversation has an id that tells of another one."""
-    own = object.channel.id if object.channel is not None else object.id if object.type == "direct" else ""
-    is_own = object.is_closed and (object.id == own or (object.channel and object.channel.is_apart(object.id)))
+    own = (
+        object.channel.id
+        if object.channel is not None
+        else object.id
+        if object.type == "direct"
+        else ""
+    )
+    is_own = object.is_closed and (
+        object.id == own or (object.channel and object.channel.is_apart(object.id))
+    )
     return TELLING.match(object.id) is not None and not is_own
 
 
@@ -330,7 +391,8 @@ def _agreed(subject: str, action: Action, object: Object, state: State) -> Decis
 def _consented(me: Profile, others: Set[str], object: Object, state: State) -> Decision:
     """Whether each of these agents and `me` may write to each other.
 
-    Whoever is not to be found publicly is refused like an agent that does not exist, but in the direct of the two.
+    Whoever is not to be found publicly is refused like an agent that does not exist, but in the
+    direct of the two.
     """
     asks = []
     for other in sorted(others):
@@ -347,7 +409,9 @@ def _consented(me: Profile, others: Set[str], object: Object, state: State) -> D
     if not asks:
         return _ALLOWED
     names = [each.id for each in asks]
-    undecided = tuple(each.id for each in asks if each.dm == "restricted" and me.id not in each.entries)
+    undecided = tuple(
+        each.id for each in asks if each.dm == "restricted" and me.id not in each.entries
+    )
     return Decision(
         False,
         f"{me.id} may not write to {', '.join(names)}: requires permission",
@@ -356,9 +420,13 @@ def _consented(me: Profile, others: Set[str], object: Object, state: State) -> D
     )
 
 
-def _in_channel(subject: str | None, action: Action, object: Object, channel: Channel, state: State) -> Decision:
+def _in_channel(
+    subject: str | None, action: Action, object: Object, channel: Channel, state: State
+) -> Decision:
     if action == "readmit" and channel.access != "private":
-        return Decision(False, f"who left conversation {object.id} comes back by itself, and by nobody else")
+        return Decision(
+            False, f"who left conversation {object.id} comes back by itself, and by nobody else"
+        )
     if subject is None:
         return _ALLOWED
     me, mine = state.profile(subject), object.by_id.get(subject)
@@ -366,38 +434,57 @@ def _in_channel(subject: str | None, action: Action, object: Object, channel: Ch
     is_in = mine is not None and mine.is_in and (reaches or mine.is_invited)
     if action == "create":
         return _creates(me, object, channel, state, is_in=is_in)
-    is_open, is_private = is_in or (reaches and channel.access == "open"), channel.access == "private"
+    is_open, is_private = (
+        is_in or (reaches and channel.access == "open"),
+        channel.access == "private",
+    )
     # Who was invited and left by itself may come back; whom somebody removed may not.
     returns = mine is not None and bool(mine.opted_out_at) and mine.is_invited and not is_private
     if not (is_open or returns or (reaches and not is_private)):
         return _hidden(object)
-    if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
+    if (
+        action == "find"
+        or (action == "read" and is_open)
+        or (action == "join" and (is_open or returns))
+    ):
         return _ALLOWED
     if mine is None or not is_in:
         hint = "join it first" if is_open else partial(_inviting, subject, object)
         return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
     if action == "leave" and subject == channel.owner:
-        return Decision(False, f"{subject} stays in conversation {object.id}: it holds its own notes")
+        return Decision(
+            False, f"{subject} stays in conversation {object.id}: it holds its own notes"
+        )
     right = RIGHTS.get(action, "")
     has_right = bool(right) and object.has(mine, right)
     if action in ("invite", "remove") and is_private:
-        has_right = subject == channel.owner  # Nobody comes in later, but who may look into one's notes.
+        has_right = (
+            subject == channel.owner
+        )  # Nobody comes in later, but who may look into one's notes.
     elif action in ("invite", "readmit"):
         has_right = has_right or subject == object.made_by
     if not has_right:
         who = "a member with that right" if right and not is_private else "a person"
-        return Decision(False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}")
+        return Decision(
+            False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}"
+        )
     if action in ("invite", "readmit"):
         return _consented(me, state.profiles.keys() - {me.id}, object, state)
     return _ALLOWED
 
 
-def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_in: bool) -> Decision:
-    """Whether an agent may make a channel: one of its own, in its project or for all, which it takes part in."""
+def _creates(
+    me: Profile, object: Object, channel: Channel, state: State, *, is_in: bool
+) -> Decision:
+    """Whether an agent may make a channel: one of its own, in its project or for all, which it
+    takes part in.
+    """
     if not is_in or object.made_by != me.id or channel.owner not in ("", me.id):
         return Decision(False, f"{me.id} may only make a channel of its own that it takes part in")
     if channel.scope not in (GLOBAL, me.project):
-        return Decision(False, f"{me.id} may only make a channel of its own project, or a global one")
+        return Decision(
+            False, f"{me.id} may only make a channel of its own project, or a global one"
+        )
     if channel.is_global_default:
         return Decision(False, f"only a person may {_SAID['default']} conversation {object.id}")
     return _consented(me, object.present - {me.id}, object, state)
@@ -406,8 +493,14 @@ def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_
 def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
     """Who may invite, of those that the subject finds."""
     there = (member for member in object.members if member.is_in and member.id != subject)
-    who = [member.id for member in there if member.id == object.made_by or object.has(member, "can_invite")]
-    inviters = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
+    who = [
+        member.id
+        for member in there
+        if member.id == object.made_by or object.has(member, "can_invite")
+    ]
+    inviters = (
+        id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed
+    )
     hidden = "a member that you do not find" if who else "a person"
     return f"who may invite: {', '.join(islice(inviters, _MOST_NAMED)) or hidden}"
 
@@ -417,7 +510,9 @@ def _nothing(object: Object | None, others: Iterable[str]) -> State:
 
 
 def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
-    """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is no."""
+    """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is
+    no.
+    """
     if decision.hidden:
         raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
     if not decision.allowed:
@@ -428,7 +523,9 @@ def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
 
 
 def is_hidden_damaged(subject: str, id: str) -> bool:
-    """Whether an agent is not to learn of a damaged conversation: who takes part is known only where the id says it."""
+    """Whether an agent is not to learn of a damaged conversation: who takes part is known only
+    where the id says it.
+    """
     return RESERVED.match(id) is not None and subject not in _pair(id) and id != notes_id(subject)
 
 

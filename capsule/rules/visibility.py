@@ -1,7 +1,9 @@
-"""Who asks, and from when on that agent reads a conversation: the one condition of every list, search and count.
+"""Who asks, and from when on that agent reads a conversation: the one condition of every list,
+search and count.
 
-What must stay true: a sight is plain data, and its answer depends on the head of the conversation and on nothing else;
-so an engine may keep the answer as long as both are the same, or decide in its own language.
+What must stay true: a sight is plain data, and its answer depends on the head of the conversation
+and on nothing else; so an engine may keep the answer as long as both are the same, or decide in its
+own language.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Sight(NamedTuple):
     state: policy.State
 
     def since(self, head: Head) -> int | None:
-        """From when on the agent reads a conversation, in milliseconds since 1970; 0: all of it, None: nothing."""
+        """From when on the agent reads a conversation, in milliseconds since 1970; 0: all of it,
+        None: nothing.
+        """
         if not head.participants and head.channel is None:
             return None if head.damaged and policy.is_hidden_damaged(self.agent, head.id) else 0
         return self._since(policy.Object.listed(head), head.created_at)

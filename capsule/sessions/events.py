@@ -1,8 +1,8 @@
 """The events of a session's two files: a constructor for each, which checks what it is given.
 
-What must stay true: an event that a constructor made can be applied, and its times are as the format writes them. An
-event gets its time when it is written, and so does an id, but for messages, whose ids say what they are: the module
-knows no clock, and no file.
+What must stay true: an event that a constructor made can be applied, and its times are as the
+format writes them. An event gets its time when it is written, and so does an id, but for messages,
+whose ids say what they are: the module knows no clock, and no file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _REPLIES = bytes.fromhex("3d0b8b0e7c555f4d9a1b64f2c8e7a911")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a message came from, or goes to: an adapter's name, a place there, and a thread in it (empty: none)."""
+    """Where a message came from, or goes to: an adapter's name, a place there, and a thread in it
+    (empty: none).
+    """
 
     channel: str
     place: str
@@ -61,7 +63,8 @@ def reply_id(session: str, message: str, number: int | str) -> str:
     Args:
         session: The session's id; a message may be in several.
         message: The message's id, of a batch the one that its claim names as `batch`.
-        number: 0: the answer itself; 1 and up: what the agent sends meanwhile, in order. A word: what the host says.
+        number: 0: the answer itself; 1 and up: what the agent sends meanwhile, in order. A word:
+            what the host says.
     """
     return uuid5(_REPLIES, session, message, str(number))
 
@@ -88,7 +91,9 @@ class Incoming(TypedDict, total=False):
 
 
 def incoming(**fields: Unpack[Incoming]) -> Event:
-    """A message for the worker; `receive` numbers it. Raises InvalidInput: a time can't be read, a word is unknown."""
+    """A message for the worker; `receive` numbers it. Raises InvalidInput: a time can't be read, a
+    word is unknown.
+    """
     given: dict[str, Any] = {"kind": "chat", "trigger": "wake", **fields}
     sender, route = given.pop("sender", None), given.pop("route", None)
     _known("kind", given["kind"], Kind)
@@ -105,7 +110,9 @@ class Outgoing(TypedDict, total=False):
     kind: OutKind
     number: int | None  # Its number among the replies to a message.
     in_reply_to: str | None
-    to: str | None  # The name of a destination; None: where the answered message came from, else the default route.
+    to: (
+        str | None
+    )  # The name of a destination; None: where the answered message came from, else the default route.
     thread: str | None  # None: that of its route.
     deliver_after: str | None  # From when on it is due; None: at once.
     recurrence: Mapping[str, Any] | None  # When it recurs: `cron`, `timeZone`.
@@ -116,13 +123,15 @@ class Outgoing(TypedDict, total=False):
     question: str | None
     options: Sequence[Mapping[str, str]]  # Each a `label` and a `value`.
     expires_at: str | None
-    #: For the host: the `action` and the id of a `series`, and of its `prompt`, `cron`, `timeZone`, `catchUp` and
-    #: `processAfter` what it is to be.
+    #: For the host: the `action` and the id of a `series`, and of its `prompt`, `cron`, `timeZone`,
+    #: `catchUp` and `processAfter` what it is to be.
     task: Mapping[str, Any] | None
 
 
 def outgoing(**fields: Unpack[Outgoing]) -> Event:
-    """What the worker says; `send` numbers it. Raises InvalidInput: a time can't be read, a word is unknown."""
+    """What the worker says; `send` numbers it. Raises InvalidInput: a time can't be read, a word is
+    unknown.
+    """
     given: dict[str, Any] = {"kind": "chat", **fields}
     task = dict(given.pop("task", None) or {})
     _known("kind", given["kind"], OutKind)
@@ -132,11 +141,15 @@ def outgoing(**fields: Unpack[Outgoing]) -> Event:
 
 
 def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False) -> Event:
-    """The host withdraws the claims of messages: of each its tries, and from when on it is due again.
+    """The host withdraws the claims of messages: of each its tries, and from when on it is due
+    again.
 
     With `again` a person wants it, also for a message that failed.
     """
-    due = {id: {"tries": tries, "processAfter": utc("processAfter", at)} for id, (tries, at) in messages.items()}
+    due = {
+        id: {"tries": tries, "processAfter": utc("processAfter", at)}
+        for id, (tries, at) in messages.items()
+    }
     return _event("retry", messages=due, reason=reason, again=again or None)
 
 
@@ -166,23 +179,31 @@ def changed(*, series: str, prompt: str | None = None, **recurrence: Any) -> Eve
 
 
 def attempt(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
-    """A delivery failed, and is tried again. Args: the message out, the attempts until now, why, when it is due."""
+    """A delivery failed, and is tried again. Args: the message out, the attempts until now, why,
+    when it is due.
+    """
     return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=next_at)
 
 
 def delivered(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
-    """A message out arrived. Args: its id, its id there, when its next occurrence is due (None: there is none)."""
+    """A message out arrived. Args: its id, its id there, when its next occurrence is due (None:
+    there is none).
+    """
     return _event("delivered", message=message, platformId=platform_id, nextAt=next_at)
 
 
 def undeliverable(*, message: str, reason: str, next_at: str | None = None) -> Event:
-    """The host gives a message out up. Args: its id, why, when its next occurrence is due (None: there is none)."""
+    """The host gives a message out up. Args: its id, why, when its next occurrence is due (None:
+    there is none).
+    """
     return _event("undeliverable", message=message, reason=reason, nextAt=next_at)
 
 
 def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
     """All destinations of the worker, by names."""
-    return _event("destinations", destinations={name: dict(entry) for name, entry in destinations.items()})
+    return _event(
+        "destinations", destinations={name: dict(entry) for name, entry in destinations.items()}
+    )
 
 
 def routing(*, route: Route) -> Event:
@@ -190,21 +211,36 @@ def routing(*, route: Route) -> Event:
     return _event("routing", route=route.written())
 
 
-def routed(*, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None) -> Event:
+def routed(
+    *, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None
+) -> Event:
     """Why a message came to an agent's session or not, for people who ask; it changes nothing."""
     id = reply_id(agent, message, "routed")
-    return _event("routed", id=id, message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring)
+    return _event(
+        "routed", id=id, message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring
+    )
 
 
 def ack(
-    *, state: AckState, messages: Mapping[str, int], instance: str, batch: str | None = None, error: str | None = None
+    *,
+    state: AckState,
+    messages: Mapping[str, int],
+    instance: str,
+    batch: str | None = None,
+    error: str | None = None,
 ) -> Event:
-    """What became of messages. Args: the state, each one's tries, the worker, the batch's name, what failed."""
-    return _event("ack", state=state, messages=dict(messages), instance=instance, batch=batch, error=error)
+    """What became of messages. Args: the state, each one's tries, the worker, the batch's name,
+    what failed.
+    """
+    return _event(
+        "ack", state=state, messages=dict(messages), instance=instance, batch=batch, error=error
+    )
 
 
 def tool(*, name: str | None = None, limit_s: float | None = None) -> Event:
-    """The tool that the agent uses now, and after how many seconds it ends at the latest; no name: none."""
+    """The tool that the agent uses now, and after how many seconds it ends at the latest; no name:
+    none.
+    """
     return _event("tool", tool=name, limitS=limit_s)
 
 
@@ -241,7 +277,9 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         first, *others = name.split("_")
         key = first + "".join(map(str.capitalize, others))
         if value or key in _TIMES or key in ("number", "content"):
-            checked[key] = [dict(item) for item in value] if key in ("attachments", "options") else value
+            checked[key] = (
+                [dict(item) for item in value] if key in ("attachments", "options") else value
+            )
     return checked
 
 
@@ -260,14 +298,19 @@ def _named(name: str, text: str) -> str:
 
 
 def may_be_lost(event: Event) -> bool:
-    """Whether a power cut may undo an event, as what it notes is done again then: a message is claimed anew, or
-    delivered under the same id. It is durable with the next event of its file that may not be lost, or soon."""
+    """Whether a power cut may undo an event, as what it notes is done again then: a message is
+    claimed anew, or delivered under the same id. It is durable with the next event of its file that
+    may not be lost, or soon."""
     return event["event"] in ("delivered", "tool") or event.get("state") == "processing"
 
 
 def utc(name: str, text: str) -> str:
-    """A time as the format writes it. Raises InvalidInput, with the name of its field: it can't be read."""
+    """A time as the format writes it. Raises InvalidInput, with the name of its field: it can't be
+    read.
+    """
     time = canonical_time(text)
     if time is None:
-        raise InvalidInput(f"{name}: must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
+        raise InvalidInput(
+            f"{name}: must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}"
+        )
     return time

@@ -1,7 +1,8 @@
 """What both files of a session add up to, and what of it a compacted file keeps.
 
-What must stay true: the events of a compacted file fold to a state that answers every question as before, and no more
-of them stay than there is unfinished work, and windows of a fixed size. No file, no clock.
+What must stay true: the events of a compacted file fold to a state that answers every question as
+before, and no more of them stay than there is unfinished work, and windows of a fixed size. No
+file, no clock.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from capsule.sessions.outbound import Outbound, OutMessage
 #: The last three are final.
 Status = Literal["pending", "processing", "released", "completed", "failed", "cancelled"]
 FINAL = frozenset({"completed", "failed", "cancelled"})
-#: How many messages that are done keep their ids in a compacted file, so that none is taken for a new one.
+#: How many messages that are done keep their ids in a compacted file, so that none is taken for a
+#: new one.
 WINDOW = 1000
-#: How many messages that nothing picks, and how many events that are only read by people, a compacted file keeps.
+#: How many messages that nothing picks, and how many events that are only read by people, a
+#: compacted file keeps.
 KEPT = 100
 _T = TypeVar("_T")
 
 
 class Folds(NamedTuple):
-    """The folds of both files of a session. Attributes: that of the host's, and that of the worker's."""
+    """The folds of both files of a session. Attributes: that of the host's, and that of the
+    worker's.
+    """
 
     inbound: Inbound
     outbound: Outbound
@@ -44,7 +49,9 @@ class Folds(NamedTuple):
         return max(self.inbound.highest, self.outbound.highest)
 
     def status(self, id: str) -> Status:
-        """What became of a message for the worker. Raises NotFound: there is none, or it is long gone."""
+        """What became of a message for the worker. Raises NotFound: there is none, or it is long
+        gone.
+        """
         inbound, ack = self.inbound, self.outbound.acks.get(id)
         message, ended = inbound.messages.get(id), inbound.ended.get(id)
         if message is None and id not in inbound.left:
@@ -53,14 +60,18 @@ class Folds(NamedTuple):
             return "completed"  # Also if it was cancelled at the same time: its answer is there.
         if message is None or ended == "cancelled":
             return "cancelled" if ended == "cancelled" else "failed" if ended else "completed"
-        if ended or (ack is not None and ack.state == "failed" and ack.tries >= message.event.get("again", 0)):
+        if ended or (
+            ack is not None and ack.state == "failed" and ack.tries >= message.event.get("again", 0)
+        ):
             return "failed"
         if ack is None or ack.tries < message.tries:
             return "pending"
         return "processing" if ack.state == "processing" else "released"
 
     def unfinished(self) -> Iterator[InMessage]:
-        """The messages in that are not finished, oldest first. Forgets those that are: final stays final."""
+        """The messages in that are not finished, oldest first. Forgets those that are: final stays
+        final.
+        """
         for id in list(self.inbound.open):
             if self.status(id) in FINAL:
                 self.inbound.open.pop(id, None)
@@ -68,9 +79,14 @@ class Folds(NamedTuple):
                 yield self.inbound.messages[id]
 
     def undelivered(self) -> Iterator[OutMessage]:
-        """The messages out that are neither delivered nor given up, oldest first. Forgets the others."""
+        """The messages out that are neither delivered nor given up, oldest first. Forgets the
+        others.
+        """
         inbound, outbound = self
-        for id in [*outbound.open, *(inbound.again.keys() - outbound.open.keys() & outbound.messages.keys())]:
+        for id in [
+            *outbound.open,
+            *(inbound.again.keys() - outbound.open.keys() & outbound.messages.keys()),
+        ]:
             message = outbound.messages[id]
             is_settled = id in inbound.delivered or id in inbound.undeliverable
             is_settled |= 0 < message.seq <= inbound.settled and id not in inbound.again
@@ -93,7 +109,9 @@ class Folds(NamedTuple):
         return notices
 
     def compacted_inbound(self, now: str) -> list[Event]:
-        """The events that a compacted inbound file has at a time. Cost: proportional to the file."""
+        """The events that a compacted inbound file has at a time. Cost: proportional to
+        the file.
+        """
         inbound, outbound = self
         undelivered = list(self.undelivered())
         settled = min((message.seq - 1 for message in undelivered), default=outbound.highest)
@@ -119,7 +137,9 @@ class Folds(NamedTuple):
                 ended.pop(message.id, None)
             elif not stays:
                 ended[message.id] = state
-        left = _windowed(inbound.left | {message.id: digest(message.event) for message in reversed(gone)}, ())
+        left = _windowed(
+            inbound.left | {message.id: digest(message.event) for message in reversed(gone)}, ()
+        )
         known = left.keys() | {message.id for message in kept} | ahead
         snapshot = _snapshot(
             inbound,
@@ -135,8 +155,13 @@ class Folds(NamedTuple):
                 for id, tried in inbound.attempts.items()
                 if id in outbound.messages or id in inbound.notices
             },
-            notices={id: [notice.sender, list(notice.messages), notice.reason] for id, notice in notices.items()},
-            failures={sender: list(counts) for sender, counts in _windowed(inbound.failures, ()).items()},
+            notices={
+                id: [notice.sender, list(notice.messages), notice.reason]
+                for id, notice in notices.items()
+            },
+            failures={
+                sender: list(counts) for sender, counts in _windowed(inbound.failures, ()).items()
+            },
             destinations=inbound.destinations,
             route=inbound.route.written() if inbound.route else None,
             paused=sorted(inbound.paused & ({""} | inbound.series.keys())),
@@ -144,7 +169,9 @@ class Folds(NamedTuple):
         return [snapshot, *(message.event for message in reversed(kept)), *inbound.others[-KEPT:]]
 
     def compacted_outbound(self, now: str) -> list[Event]:
-        """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the inbound."""
+        """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the
+        inbound.
+        """
         inbound, outbound = self
         kept = {message.id: message for message in self.undelivered()}
         said = {id: message.where for id, message in outbound.messages.items() if id not in kept}
@@ -152,7 +179,9 @@ class Folds(NamedTuple):
         snapshot = _snapshot(
             outbound,
             now,
-            said=_windowed(said, [id for id, where in said.items() if where[0] in inbound.messages]),
+            said=_windowed(
+                said, [id for id, where in said.items() if where[0] in inbound.messages]
+            ),
             acks={id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages},
             tool=list(outbound.tool) if outbound.tool else None,
             state=outbound.state,
@@ -167,7 +196,13 @@ def digest(event: Event) -> str:
 
 
 def _snapshot(fold: Fold, now: str, **fields: Any) -> Event:
-    begin = {"role": "system", "content": "", "event": "compacted", "timestamp": now, "seq": fold.highest}
+    begin = {
+        "role": "system",
+        "content": "",
+        "event": "compacted",
+        "timestamp": now,
+        "seq": fold.highest,
+    }
     return begin | fields
 
 

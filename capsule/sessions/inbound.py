@@ -1,7 +1,8 @@
-"""The fold of a session's inbound file: what the host wrote for the worker, and what it did with the worker's messages.
+"""The fold of a session's inbound file: what the host wrote for the worker, and what it did with
+the worker's messages.
 
-What must stay true: an event that is applied again changes nothing. An event that is unknown, or of which a field is
-wrong, is kept, and changes nothing. No file, no clock.
+What must stay true: an event that is applied again changes nothing. An event that is unknown, or of
+which a field is wrong, is kept, and changes nothing. No file, no clock.
 """
 
 from __future__ import annotations
@@ -135,22 +136,46 @@ class Attempts(NamedTuple):
 class Inbound(Fold):
     """What the events of an inbound file say."""
 
-    messages: dict[str, InMessage] = field(default_factory=dict)  # Of the file, by id, oldest first.
+    messages: dict[str, InMessage] = field(
+        default_factory=dict
+    )  # Of the file, by id, oldest first.
     left: dict[str, str] = field(
         default_factory=dict
     )  # Digests of the last messages that a compaction took out, by id.
-    ended: dict[str, str] = field(default_factory=dict)  # The ids that the host ended, as `failed` or `cancelled`.
-    notices: dict[str, Notice] = field(default_factory=dict)  # The notices to deliver, by their ids.
-    failures: dict[str, Failures] = field(default_factory=dict)  # By sender, since the session began.
-    settled: int = 0  # Up to which number a compaction found all messages out delivered or given up.
-    delivered: dict[str, str] = field(default_factory=dict)  # The ids on their platforms of messages out.
-    undeliverable: dict[str, str] = field(default_factory=dict)  # Why messages out could not be delivered.
-    again: dict[str, None] = field(default_factory=dict)  # Messages out that a person wants delivered after all.
+    ended: dict[str, str] = field(
+        default_factory=dict
+    )  # The ids that the host ended, as `failed` or `cancelled`.
+    notices: dict[str, Notice] = field(
+        default_factory=dict
+    )  # The notices to deliver, by their ids.
+    failures: dict[str, Failures] = field(
+        default_factory=dict
+    )  # By sender, since the session began.
+    settled: int = (
+        0  # Up to which number a compaction found all messages out delivered or given up.
+    )
+    delivered: dict[str, str] = field(
+        default_factory=dict
+    )  # The ids on their platforms of messages out.
+    undeliverable: dict[str, str] = field(
+        default_factory=dict
+    )  # Why messages out could not be delivered.
+    again: dict[str, None] = field(
+        default_factory=dict
+    )  # Messages out that a person wants delivered after all.
     attempts: dict[str, Attempts] = field(default_factory=dict)  # How far the deliveries came.
-    destinations: dict[str, dict[str, Any]] = field(default_factory=dict)  # Those of the worker, by names.
-    route: Route | None = None  # The default route: it takes a message of the worker that names no destination.
-    series: dict[str, str] = field(default_factory=dict)  # The id of the last occurrence of each series.
-    paused: set[str] = field(default_factory=set)  # The series that pause; the empty one is the whole session.
+    destinations: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # Those of the worker, by names.
+    route: Route | None = (
+        None  # The default route: it takes a message of the worker that names no destination.
+    )
+    series: dict[str, str] = field(
+        default_factory=dict
+    )  # The id of the last occurrence of each series.
+    paused: set[str] = field(
+        default_factory=set
+    )  # The series that pause; the empty one is the whole session.
 
     def _apply_message(self, event: Event) -> None:
         message = InMessage.of(event)
@@ -239,7 +264,9 @@ class Inbound(Fold):
     def _apply_attempt(self, event: Event) -> None:
         id = event["message"]
         before = self.attempts.get(id, Attempts())
-        self.attempts[id] = Attempts(event["attempts"], timestamps.sortable(event["nextAt"]), before.round)
+        self.attempts[id] = Attempts(
+            event["attempts"], timestamps.sortable(event["nextAt"]), before.round
+        )
 
     def _settle(self, event: Event, settled: dict[str, str], word: str) -> None:
         id = event["message"]
@@ -278,7 +305,9 @@ class Inbound(Fold):
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})
         for id, (sender, ids, reason) in event["notices"].items():
             self.notices[id] = Notice(sender, tuple(ids), reason)
-        self.failures.update({sender: Failures(*counts) for sender, counts in event["failures"].items()})
+        self.failures.update(
+            {sender: Failures(*counts) for sender, counts in event["failures"].items()}
+        )
         self.destinations.update(event["destinations"])
         self.route = Route.of(event["route"])
         self.paused.update(event["paused"])

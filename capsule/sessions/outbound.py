@@ -1,6 +1,8 @@
-"""The fold of a session's outbound file: what the worker said, and what it did with the messages it got.
+"""The fold of a session's outbound file: what the worker said, and what it did with the messages it
+got.
 
-What must stay true: as for `Inbound`. What is final stays final, whatever comes later. No file, no clock.
+What must stay true: as for `Inbound`. What is final stays final, whatever comes later. No file, no
+clock.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class OutMessage:
 
     @classmethod
     def of(cls, event: Event) -> OutMessage:
-        """Return the message of an event that passes `fields.OUT_MESSAGE`, or of `events.outgoing`."""
+        """Return the message of an event that passes `fields.OUT_MESSAGE`, or
+        of `events.outgoing`.
+        """
         after = event.get("deliverAfter", "")
         if not after and "recurrence" in event:
             after = next_at(event["recurrence"], event["timestamp"])
@@ -46,7 +50,9 @@ class OutMessage:
 
     @property
     def where(self) -> list[str]:
-        """What tells where it went: the message that it answers, its destination and its thread; empty ones: none."""
+        """What tells where it went: the message that it answers, its destination and its thread;
+        empty ones: none.
+        """
         return [self.in_reply_to, str(self.event.get("to", "")), str(self.event.get("thread", ""))]
 
 
@@ -72,13 +78,19 @@ class Tool(NamedTuple):
 class Outbound(Fold):
     """What the events of an outbound file say."""
 
-    messages: dict[str, OutMessage] = field(default_factory=dict)  # Of the file, by id, oldest first.
+    messages: dict[str, OutMessage] = field(
+        default_factory=dict
+    )  # Of the file, by id, oldest first.
     #: Where each of the last messages went that a compaction took out, as `OutMessage.where`.
     said: dict[str, list[str]] = field(default_factory=dict)
-    acks: dict[str, Ack] = field(default_factory=dict)  # The last one for each message that the worker got.
+    acks: dict[str, Ack] = field(
+        default_factory=dict
+    )  # The last one for each message that the worker got.
     claims: dict[str, Ack] = field(default_factory=dict)  # Those of them that are not `completed`.
     tool: Tool | None = None
-    state: dict[str, dict[str, Any]] = field(default_factory=dict)  # What the worker keeps, by provider and key.
+    state: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # What the worker keeps, by provider and key.
 
     def _apply_message(self, event: Event) -> None:
         message = OutMessage.of(event)
@@ -91,7 +103,11 @@ class Outbound(Fold):
         before = self.acks.get(id)
         # A message that failed is claimed again only at a person's word, and has more tries then.
         is_final = before is not None and before.state in ("completed", "failed")
-        if before is None or not is_final or (before.state == "failed" and ack.tries > before.tries):
+        if (
+            before is None
+            or not is_final
+            or (before.state == "failed" and ack.tries > before.tries)
+        ):
             self.acks[id] = self.claims[id] = ack
             if ack.state == "completed":
                 del self.claims[id]

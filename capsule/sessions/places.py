@@ -1,7 +1,8 @@
-"""The places of an agent, by the names that people have for them: conversations, channels, other agents, webhooks.
+"""The places of an agent, by the names that people have for them: conversations, channels, other
+agents, webhooks.
 
-What must stay true: a place that is found is one that messages of the agent can come from, or go to. The module changes
-nothing.
+What must stay true: a place that is found is one that messages of the agent can come from, or go
+to. The module changes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
 
     Args:
         store: The owner's store.
-        text: A conversation; a channel, as `Channels` takes it; another agent, whose direct with `agent` need not
-            exist; or `channel:place`.
+        text: A conversation; a channel, as `Channels` takes it; another agent, whose direct with
+            `agent` need not exist; or `channel:place`.
         agent: The agent's id.
 
     Raises NotFound, InvalidInput. Cost: as `Channels.get`, and a look at each agent.
@@ -36,7 +37,10 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
     channel, colon, place = text.partition(":")
     if colon:
         if not channel or not place:
-            raise InvalidInput(f"{text[:80]!r} is no place: name a conversation or an agent, or write CHANNEL:PLACE")
+            raise InvalidInput(
+                f"{text[:80]!r} is no place: name a conversation or an agent, or write "
+                "CHANNEL:PLACE"
+            )
         return channel, place, place
     if not (is_id(text) and store.engine.exists(KIND, text)):
         with suppress(NotFound):
@@ -44,7 +48,9 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
         with suppress(NotFound):
             other = store.inner.part(People).directory.resolve(text, agent)
             if other == agent:
-                raise InvalidInput(f"{agent} does not write to itself; name another agent or a conversation")
+                raise InvalidInput(
+                    f"{agent} does not write to itself; name another agent or a conversation"
+                )
             return CONVERSATIONS, direct_id(agent, other), other
     id = store.resolve(text)
     return CONVERSATIONS, id, store.head(id).title or id
@@ -74,5 +80,6 @@ def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None
         ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
         way = ways.get(object.type, "name a channel, a group, or a direct of its own")
         raise InvalidInput(
-            f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}", id=place
+            f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}",
+            id=place,
         )

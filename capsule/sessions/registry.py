@@ -1,9 +1,11 @@
-"""The registry of the sessions: agents, places, wirings, sessions and questions, in `sessions/registry.json`.
+"""The registry of the sessions: agents, places, wirings, sessions and questions, in
+`sessions/registry.json`.
 
-What must stay true: only the host's side writes it, under its mutex, and nothing that no longer parses or that breaks a
-rule is written; what a change does not name stays, fields that this program does not know too. A command that the
-registry names is run only if these very words were approved on this machine: a clone can bring a registry. What each
-field holds, `format.fields` says; what follows from it, `rules`.
+What must stay true: only the host's side writes it, under its mutex, and nothing that no longer
+parses or that breaks a rule is written; what a change does not name stays, fields that this program
+does not know too. A command that the registry names is run only if these very words were approved
+on this machine: a clone can bring a registry. What each field holds, `format.fields` says; what
+follows from it, `rules`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from capsule.sessions.cron import zone
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
-#: The local kind of document that holds the words of an agent's command that were approved on this machine.
+#: The local kind of document that holds the words of an agent's command that were approved on this
+#: machine.
 KIND_OF_COMMANDS = "commands"
 REGISTRY = Kind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
@@ -142,7 +145,9 @@ def key_of(item: Item) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """The registry as it stands, by the keys of its items. It never changes: `put` and `without` make another one."""
+    """The registry as it stands, by the keys of its items. It never changes: `put` and `without`
+    make another one.
+    """
 
     agents: Mapping[str, AgentGroup] = field(default_factory=dict)
     places: Mapping[str, MessagingGroup] = field(default_factory=dict)
@@ -156,16 +161,24 @@ class State:
 
     def without(self, *items: Item) -> State:
         """The registry without these items."""
-        return self._with(lambda part, item: {key: row for key, row in part.items() if key != key_of(item)}, items)
+        return self._with(
+            lambda part, item: {key: row for key, row in part.items() if key != key_of(item)}, items
+        )
 
-    def _with(self, change: Callable[[Mapping[str, Item], Item], Mapping[str, Item]], items: Sequence[Item]) -> State:
+    def _with(
+        self,
+        change: Callable[[Mapping[str, Item], Item], Mapping[str, Item]],
+        items: Sequence[Item],
+    ) -> State:
         parts = {item.section: getattr(self, item.section) for item in items}
         for item in items:
             parts[item.section] = change(parts[item.section], item)
         return replace(self, **parts)
 
     def provider(self, session: str) -> str:
-        """The program behind the workers of a session; empty: it is not known, or there is no such session."""
+        """The program behind the workers of a session; empty: it is not known, or there is no such
+        session.
+        """
         row = self.sessions.get(session)
         return row.provider if row else ""
 
@@ -214,13 +227,15 @@ class Registry:
         """Change the registry, and make it if there is none.
 
         Args:
-            change: Makes the new state of the present one; it runs again if another program wrote it meanwhile.
+            change: Makes the new state of the present one; it runs again if another program wrote
+                it meanwhile.
 
         Returns:
             The new state.
 
         Raises:
-            InvalidInput: A changed item breaks a rule: a pattern or a time zone that can't be read, an unknown word.
+            InvalidInput: A changed item breaks a rule: a pattern or a time zone that can't be read,
+                an unknown word.
             InvalidDocument: The file is damaged.
 
         Cost: writing a file, unless nothing changes.
@@ -233,7 +248,11 @@ class Registry:
             before = last[1] if document == last[0] else _state(document)
             after = change(before)
             for section in (kind.section for kind in _KINDS):
-                old, new, raw = getattr(before, section), getattr(after, section), document.get(section) or {}
+                old, new, raw = (
+                    getattr(before, section),
+                    getattr(after, section),
+                    document.get(section) or {},
+                )
                 if new != old:
                     document[section] = {
                         key: raw[key]
@@ -271,7 +290,9 @@ class Registry:
         self.edit(apply)
         return decisions[-1]
 
-    def ensure_session(self, serves: Serves, now: str, place: MessagingGroup | None = None) -> SessionRow:
+    def ensure_session(
+        self, serves: Serves, now: str, place: MessagingGroup | None = None
+    ) -> SessionRow:
         """The session that serves a place, made if there is none.
 
         Args:
@@ -279,7 +300,8 @@ class Registry:
             now: The time, as the format writes times.
             place: What is known of the place, which is noted with the session unless it was before.
 
-        Raises NotFound if there is no such agent, and as `edit`. Cost: as `read`; a new one, as `edit`.
+        Raises NotFound if there is no such agent, and as `edit`. Cost: as `read`; a new one, as
+        `edit`.
         """
         id = f"s_{new_id()}"
 
@@ -289,17 +311,20 @@ class Registry:
             agent = serves[0]
             if agent not in state.agents:
                 raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
-            new: list[Item] = [SessionRow(id, *serves, provider=state.agents[agent].provider, last_active=now)]
+            new: list[Item] = [
+                SessionRow(id, *serves, provider=state.agents[agent].provider, last_active=now)
+            ]
             new += [place] if place is not None and key_of(place) not in state.places else []
             return state.put(*new)
 
         row = self.read().serving.get(serves)
         return row or self.edit(change).serving[serves]
 
-    # -- Commands --------------------------------------------------------------------------------------------------
+    # -- Commands ----------------------------------------------------------------------------------
 
     def approve(self, group: AgentGroup) -> None:
-        """Let the command of an agent run on this machine: these words, in this folder, and no others.
+        """Let the command of an agent run on this machine: these words, in this folder, and no
+        others.
 
         Args:
             group: The agent as it was shown to the person who approves.
@@ -318,14 +343,20 @@ def _words(group: AgentGroup) -> Document:
 
 
 def _state(document: Mapping[str, Any]) -> State:
-    parts: dict[str, Any] = {kind.section: _items(kind, document.get(kind.section) or {}) for kind in _KINDS}
+    parts: dict[str, Any] = {
+        kind.section: _items(kind, document.get(kind.section) or {}) for kind in _KINDS
+    }
     return State(**parts)
 
 
 @cache
 def _names(kind: Any) -> tuple[tuple[str, str], ...]:
-    """The attributes of an item, each with its key in the file; not those that are the item's only key."""
-    return tuple((field.name, camel(field.name)) for field in fields(kind) if (field.name,) != kind.keys)
+    """The attributes of an item, each with its key in the file; not those that are the item's only
+    key.
+    """
+    return tuple(
+        (field.name, camel(field.name)) for field in fields(kind) if (field.name,) != kind.keys
+    )
 
 
 def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Item]:
@@ -333,22 +364,30 @@ def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Ite
     for key, entry in entries.items():
         entry = _migrated(entry) if kind is Wiring else entry
         said = {name: entry[there] for name, there in _names(kind) if there in entry}
-        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        said = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+        }
         item = kind(**said, **({kind.keys[0]: key} if len(kind.keys) == 1 else {}))
         items[key_of(item)] = item
     return items
 
 
 def _entry(item: Item, raw: Mapping[str, Any]) -> Document:
-    """An item as it stands in the file, with the fields of `raw` that this program does not know."""
+    """An item as it stands in the file, with the fields of `raw` that this program does
+    not know.
+    """
     kind: Any = type(item)
     values = {there: getattr(item, name) for name, there in _names(kind)}
-    plain = {there: list(value) if isinstance(value, tuple) else value for there, value in values.items()}
+    plain = {
+        there: list(value) if isinstance(value, tuple) else value for there, value in values.items()
+    }
     return {name: value for name, value in raw.items() if name not in _OLDER} | plain
 
 
 def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A wiring with the words of today for older ones: `trigger_rules`, an object or its JSON, and `response_scope`."""
+    """A wiring with the words of today for older ones: `trigger_rules`, an object or its JSON, and
+    `response_scope`.
+    """
     if not entry.keys() & _OLDER:
         return entry
     rules, scope = entry.get("trigger_rules"), entry.get("response_scope")
@@ -362,7 +401,12 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     pattern = rules.get("pattern") if isinstance(rules.get("pattern"), str) else ""
     pattern = pattern or always
     senders = "known" if scope == "allowlisted" else "all"
-    return {"engage": "pattern" if pattern else "mention", "pattern": pattern, "senders": senders, **entry}
+    return {
+        "engage": "pattern" if pattern else "mention",
+        "pattern": pattern,
+        "senders": senders,
+        **entry,
+    }
 
 
 def _checked(item: Item) -> Item:

@@ -10,7 +10,8 @@ ROOM = Room(
     objects={"sessions": "capsule.sessions.sessions:Sessions"},
     package="capsule_cli.commands.sessions",
     commands={
-        "session": "worker list, worker show, worker set, worker wire, worker unwire, worker allow, worker forbid, "
+        "session": "worker list, worker show, worker set, worker wire, worker unwire, worker "
+        "allow, worker forbid, "
         "worker webhook, worker why, worker pause, worker resume, worker retry, worker cancel",
         "worker": "worker run",
         "host": "worker host, worker status",

@@ -1,9 +1,10 @@
 """A session: its two files, each with one side that writes it, and what both add up to.
 
-What must stay true: what a side decides, it decides under the mutex of its own file, with both files read as they are
-then; and all that one decision gives is one append, durable but for what `may_be_lost`. A power cut may leave the first
-events of an append that it interrupted, and not the later ones: so an answer stands before the end of the message that
-it answers. What the events mean stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
+What must stay true: what a side decides, it decides under the mutex of its own file, with both
+files read as they are then; and all that one decision gives is one append, durable but for what
+`may_be_lost`. A power cut may leave the first events of an append that it interrupted, and not the
+later ones: so an answer stands before the end of the message that it answers. What the events mean
+stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ class _File(Generic[F]):
             self.fold.apply(event)
         self._place = news.place
 
-    def write(self, other: _File[Any], act: Callable[[Transaction], Written], lease: Lease | None) -> Written:
-        """What `act` appended, in a transaction in which both folds are up to date, for who has the lease.
+    def write(
+        self, other: _File[Any], act: Callable[[Transaction], Written], lease: Lease | None
+    ) -> Written:
+        """What `act` appended, in a transaction in which both folds are up to date, for who has the
+        lease.
 
         None: it wrote in another way.
         """
@@ -73,7 +77,8 @@ class _File(Generic[F]):
             with self._engine.transaction(self.kind, self.id) as transaction:
                 transaction.reads = {} if lease is None else lease.reads
                 self._take(transaction.follow(self._place))
-                other.look()  # A writer there has taken in its file before it looks here: nobody waits for it.
+                # A writer there has taken in its file before it looks here: nobody waits for it.
+                other.look()
                 written = act(transaction)
                 self._take(transaction.follow(self._place, written))
                 return written
@@ -100,7 +105,8 @@ class Session:
 
     @classmethod
     def create(cls, engine: Engine, id: str, title: str) -> Session:
-        """The session with this id, made if it is not there. Raises InvalidInput if an id has a dot.
+        """The session with this id, made if it is not there. Raises InvalidInput if an id has a
+        dot.
 
         Cost: two small files, durably.
         """
@@ -114,7 +120,8 @@ class Session:
     def folds(self) -> Folds:
         """What both sides wrote, up to date; to be read until the next call.
 
-        Raises NotFound, InvalidDocument. Cost: two looks if nothing changed, else reading the new events.
+        Raises NotFound, InvalidDocument. Cost: two looks if nothing changed, else reading the new
+        events.
         """
         self._out.look()  # First, as an ack leaves its file after its message.
         self._in.look()
@@ -122,36 +129,43 @@ class Session:
 
     @property
     def known(self) -> Folds:
-        """What both sides wrote until the last call, which read or wrote; to be read until the next one."""
+        """What both sides wrote until the last call, which read or wrote; to be read until the next
+        one.
+        """
         return Folds(self._in.fold, self._out.fold)
 
     def tell(self, edit: Edit) -> list[Event]:
         """Write to the inbound, as the host.
 
         Args:
-            edit: Gives the events to write, from both files as they are; none: nothing is written. What must not be
-                missing when the others are there comes first. It runs under the mutex, and again if another program
-                wrote the file meanwhile, so it only decides.
+            edit: Gives the events to write, from both files as they are; none: nothing is written.
+                What must not be missing when the others are there comes first. It runs under the
+                mutex, and again if another program wrote the file meanwhile, so it only decides.
 
         Returns: the events as they were written, each with its id and time.
 
-        Raises StoreBusy, Refused, StorageFailed, and the errors of `edit`; then nothing was written.
-        Cost: one append, durably.
+        Raises StoreBusy, Refused, StorageFailed, and the errors of `edit`; then nothing was
+        written. Cost: one append, durably.
         """
         return self._write(self._in, self._out, edit, {})
 
     def say(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
-        """Write to the outbound, as the worker, and files, by their names, to the outbox if anything is written.
+        """Write to the outbound, as the worker, and files, by their names, to the outbox if
+        anything is written.
 
         As `tell`. A compaction takes out the files that no message names.
         """
         return self._write(self._out, self._in, edit, files or {})
 
-    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes]) -> list[Event]:
+    def _write(
+        self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes]
+    ) -> list[Event]:
         made: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:
-            if made and all(transaction.find(event["id"]) for event in made):  # By a try that was interrupted.
+            if made and all(
+                transaction.find(event["id"]) for event in made
+            ):  # By a try that was interrupted.
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.state.time)
@@ -168,18 +182,26 @@ class Session:
         return mine.write(other, act, self.lease)
 
     def compact(self, now: str) -> None:
-        """Rewrite both files with the fewest events that say the same, unless they have no more, and erase the files
-        of the messages that are done. Whoever follows them reads them anew.
+        """Rewrite both files with the fewest events that say the same, unless they have no more,
+        and erase the files of the messages that are done. Whoever follows them reads them anew.
 
         Args:
             now: The time.
 
-        Raises StoreBusy, Refused, StorageFailed. Cost: proportional to the files, of which each is bounded.
+        Raises StoreBusy, Refused, StorageFailed. Cost: proportional to the files, of which each is
+        bounded.
         """
 
-        def act(box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
-            events, document = [_complete(event, now) for event in compacted(self.known, now)], transaction.document()
-            gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
+        def act(
+            box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction
+        ) -> None:
+            events, document = (
+                [_complete(event, now) for event in compacted(self.known, now)],
+                transaction.document(),
+            )
+            gone = {
+                each.get("id") for each in document["history"] if each.get("event") == "message"
+            }
             gone -= {event["id"] for event in events}
             if gone or len(events) < transaction.state.entries:
                 stamp = timestamps.later_than(transaction.state.newest)
@@ -201,7 +223,9 @@ class Session:
         return self._engine.leases.beaten(self.id)
 
     def file(self, box: Box, name: str) -> bytes:
-        """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
+        """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost:
+        reading it.
+        """
         return self._engine.files.read(box, self.id, name)
 
 

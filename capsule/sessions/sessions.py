@@ -1,7 +1,8 @@
-"""What a store offers of sessions: what they do, what became of a message, and a person's word about both.
+"""What a store offers of sessions: what they do, what became of a message, and a person's word
+about both.
 
-What must stay true: this is the owner's; a store that acts for an agent refuses it, as an agent has what its tools give
-it. How sessions are set up is said in `setup.py`, and stands in the registry.
+What must stay true: this is the owner's; a store that acts for an agent refuses it, as an agent has
+what its tools give it. How sessions are set up is said in `setup.py`, and stands in the registry.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _OF_A_SERIES = ("id", "content", "recurrence", "processAfter")
 class Asked:
     """A question of an agent that waits for people.
 
-    What answers it is a message in its conversation that replies to `message`, with the label or the value of an
-    option; with any text if it has none.
+    What answers it is a message in its conversation that replies to `message`, with the label or
+    the value of an option; with any text if it has none.
 
     Attributes:
         id: Its id.
@@ -67,10 +68,12 @@ class Asked:
 
 
 class Sessions(Setup):
-    """Workers that messages wake: how they are set up, and what they do. For the store's owner only.
+    """Workers that messages wake: how they are set up, and what they do. For the store's owner
+    only.
 
     Attributes:
-        registry: Agents, places, wirings, sessions and questions, and which commands a person approved here.
+        registry: Agents, places, wirings, sessions and questions, and which commands a person
+            approved here.
     """
 
     @property
@@ -80,7 +83,7 @@ class Sessions(Setup):
 
         return Webhooks(self._engine.machine)
 
-    # -- Sessions --------------------------------------------------------------------------------------------------
+    # -- Sessions ----------------------------------------------------------------------------------
 
     def list(self, agent: str | None = None) -> Sequence[SessionRow]:
         """List the sessions, the last active first.
@@ -88,7 +91,8 @@ class Sessions(Setup):
         Args:
             agent: Only those of this agent.
 
-        Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each process.
+        Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each
+        process.
         """
         at_work = {about.get("session") for about in self._engine.leases.live().values()}
         rows = [
@@ -105,11 +109,14 @@ class Sessions(Setup):
             session: Its id, or a unique beginning of it.
 
         Returns:
-            The fields of its `SessionRow`, and besides: `messages` (how many messages in are pending, processing,
-            released, completed, failed and cancelled), `undelivered` (how many messages out), `failures` (by sender,
-            `from`: how many of its messages ever `failed`, and of how many of these it was `told`; an empty `from` is
-            the host), `nextAt` (when work is due), `paused` (series; an empty one is the whole session), `series`
-            (their next messages), `destinations` and `state` (what its workers keep, by provider and key).
+            The fields of its `SessionRow`, and besides: `messages` (how many messages in are
+            pending, processing, released, completed, failed and cancelled), `undelivered` (how many
+            messages out), `failures` (by sender,
+            `from`: how many of its messages ever `failed`, and of how many of these it was `told`;
+                an empty `from` is
+            the host), `nextAt` (when work is due), `paused` (series; an empty one is the whole
+            session), `series` (their next messages), `destinations` and `state` (what its workers
+            keep, by provider and key).
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
@@ -126,7 +133,9 @@ class Sessions(Setup):
             ],
             "nextAt": messages.next_due(folds, now) or "",
             "paused": sorted(folds.inbound.paused),
-            "series": {id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled},
+            "series": {
+                id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled
+            },
             "destinations": folds.inbound.destinations,
             "state": folds.outbound.state,
         }
@@ -139,25 +148,31 @@ class Sessions(Setup):
             limit: The largest number of events.
 
         Returns:
-            The events of both files in the order of time. A message for the worker has besides its `status`: pending,
-            processing, released, completed, failed or cancelled.
+            The events of both files in the order of time. A message for the worker has besides its
+            `status`: pending, processing, released, completed, failed or cancelled.
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
         id = self._row(session).id
         folds = Session(self._engine, id).folds()
-        both = [event for kind in (INBOUND, OUTBOUND) for event in self._engine.document(kind, id)["history"]]
+        both = [
+            event
+            for kind in (INBOUND, OUTBOUND)
+            for event in self._engine.document(kind, id)["history"]
+        ]
         last = sorted(both, key=lambda event: str(event.get("timestamp") or ""))[-limit:]
         return [
-            event | {"status": folds.status(event["id"])} if event.get("id") in folds.inbound.messages else event
+            event | {"status": folds.status(event["id"])}
+            if event.get("id") in folds.inbound.messages
+            else event
             for event in last
         ]
 
     def questions(self) -> Sequence[Asked]:
         """List the questions of agents that wait for people, those first that were asked first.
 
-        Raises InvalidDocument. Cost: reading the registry if it changed, and the inbound and outbound files of the
-        sessions that ask.
+        Raises InvalidDocument. Cost: reading the registry if it changed, and the inbound and
+        outbound files of the sessions that ask.
         """
         state, asked, now = self.registry.read(), list[Asked](), timestamps.now()
         for question in state.questions.values():
@@ -166,9 +181,25 @@ class Sessions(Setup):
                 said = outbound.messages.get(question.message)
                 event: events.Event = said.event if said is not None else {}
                 where = question.route if question.route.get("channel") == "conversations" else {}
-                about = question.id, state.sessions[question.session].agent, question.session, event.get("content", "")
-                place = where.get("place", ""), inbound.delivered.get(question.message, "") if where else ""
-                asked.append(Asked(*about, question.options, *place, event.get("timestamp", ""), question.expires_at))
+                about = (
+                    question.id,
+                    state.sessions[question.session].agent,
+                    question.session,
+                    event.get("content", ""),
+                )
+                place = (
+                    where.get("place", ""),
+                    inbound.delivered.get(question.message, "") if where else "",
+                )
+                asked.append(
+                    Asked(
+                        *about,
+                        question.options,
+                        *place,
+                        event.get("timestamp", ""),
+                        question.expires_at,
+                    )
+                )
         return sorted(asked, key=lambda each: each.at)
 
     def why(self, message: str) -> Sequence[Step]:
@@ -177,23 +208,33 @@ class Sessions(Setup):
         Args:
             message: Its id; that of an answer stands for the message that it answers.
 
-        Raises NotFound: no session knows it. InvalidDocument. Cost: reading the files of all sessions.
+        Raises NotFound: no session knows it. InvalidDocument. Cost: reading the files of all
+        sessions.
         """
         rows = [*self.list(), SessionRow(UNSERVED, "")]
         steps = way(message, filter(None, (self._files(row, message) for row in rows)))
         if not steps:
-            raise NotFound(f"no session has message {message[:80]!r}: it is old, or was for no worker", id=message)
+            raise NotFound(
+                f"no session has message {message[:80]!r}: it is old, or was for no worker",
+                id=message,
+            )
         return steps
 
     def _files(self, row: SessionRow, message: str) -> Files | None:
-        """Return the events of a session whose files name a message, but for those with wrong fields.
+        """Return the events of a session whose files name a message, but for those with wrong
+        fields.
 
         None: they don't name it.
         """
         kinds = (OUTBOUND, INBOUND)  # In this order, as acks leave after their messages.
         with suppress(NotFound):
-            if any(message.encode("utf-8", "surrogatepass") in self._engine.read(kind, row.id) for kind in kinds):
-                outbound, inbound = (self._engine.document(kind, row.id)["history"] for kind in kinds)
+            if any(
+                message.encode("utf-8", "surrogatepass") in self._engine.read(kind, row.id)
+                for kind in kinds
+            ):
+                outbound, inbound = (
+                    self._engine.document(kind, row.id)["history"] for kind in kinds
+                )
                 return Files(
                     row.id,
                     row.agent,
@@ -203,8 +244,9 @@ class Sessions(Setup):
         return None
 
     def compact(self) -> None:
-        """Remove what is done from the files of all sessions, with its texts and files, and from the registry the texts
-        of questions that are over, and the titles of conversations. A damaged file is left as it is.
+        """Remove what is done from the files of all sessions, with its texts and files, and from
+        the registry the texts of questions that are over, and the titles of conversations. A
+        damaged file is left as it is.
 
         Raises StoreBusy, Refused, StorageFailed. Cost: rewriting both files of each session.
         """
@@ -215,10 +257,11 @@ class Sessions(Setup):
             if _without_texts(state := self.registry.read()) != state:
                 self.registry.edit(_without_texts)
 
-    # -- A person's word -------------------------------------------------------------------------------------------
+    # -- A person's word ---------------------------------------------------------------------------
 
     def pause(self, session: str, *, series: str | None = None) -> str:
-        """Let a session, or one of its series, answer nothing until `resume`; what comes waits. Returns its id.
+        """Let a session, or one of its series, answer nothing until `resume`; what comes waits.
+        Returns its id.
 
         Args:
             session: Its id, or a unique beginning of it.
@@ -239,7 +282,11 @@ class Sessions(Setup):
         return self._switch(session, series, events.resumed(series=series), "active")
 
     def _switch(
-        self, session: str, series: str | None, event: events.Event, status: Literal["paused", "active"]
+        self,
+        session: str,
+        series: str | None,
+        event: events.Event,
+        status: Literal["paused", "active"],
     ) -> str:
         row = self._row(session)
         opened = Session(self._engine, row.id)
@@ -252,7 +299,8 @@ class Sessions(Setup):
         return row.id
 
     def retry(self, message: str) -> Sequence[str]:
-        """Try a message again now that failed, or that waits for its next try; or an answer that was not delivered.
+        """Try a message again now that failed, or that waits for its next try; or an answer that
+        was not delivered.
 
         Args:
             message: Its id.
@@ -260,14 +308,15 @@ class Sessions(Setup):
         Returns:
             The ids of its sessions.
 
-        Raises NotFound. InvalidInput: it is answered, cancelled, delivered, or being answered. Cost: as `why`.
+        Raises NotFound. InvalidInput: it is answered, cancelled, delivered, or being answered.
+        Cost: as `why`.
         """
         now = timestamps.now()
         return self._each(message, lambda folds: messages.retried(folds, [message], now))
 
     def cancel(self, id: str) -> Sequence[str]:
-        """Cancel a message that is not answered, or not delivered, end a series, withdraw a question, or close a
-        session, with all that waits in it.
+        """Cancel a message that is not answered, or not delivered, end a series, withdraw a
+        question, or close a session, with all that waits in it.
 
         Args:
             id: The message, the series, the question, or the session.
@@ -275,8 +324,8 @@ class Sessions(Setup):
         Returns:
             The ids of the sessions.
 
-        Raises NotFound. InvalidInput: the message is answered, failed or cancelled, the question is answered or its
-        time over, or the series over. Cost: as `why`.
+        Raises NotFound. InvalidInput: the message is answered, failed or cancelled, the question is
+        answered or its time over, or the series over. Cost: as `why`.
         """
 
         def one(folds: Folds) -> Events:
@@ -299,7 +348,9 @@ class Sessions(Setup):
         state = self.registry.read()
         if id in state.questions:
             now = timestamps.now()
-            ((session, outcome),) = self.registry.decide(lambda state: questions.cancelled(state, id, now))
+            ((session, outcome),) = self.registry.decide(
+                lambda state: questions.cancelled(state, id, now)
+            )
             Session(self._engine, session).tell(partial(questions.tell, events=outcome))
             return [session]
         if id not in state.sessions:
@@ -309,19 +360,29 @@ class Sessions(Setup):
         return [id]
 
     def _each(self, message: str, rule: Edit) -> Sequence[str]:
-        """Write what a rule says into each session that has a message or a series; an error counts if all raise one."""
+        """Write what a rule says into each session that has a message or a series; an error counts
+        if all raise one.
+        """
         done, errors = [], list[CapsuleError]()
         for row in self.list():
             opened = Session(self._engine, row.id)
             try:
                 inbound, outbound = opened.folds()
-                if message in inbound.messages or message in inbound.series or message in outbound.messages:
+                if (
+                    message in inbound.messages
+                    or message in inbound.series
+                    or message in outbound.messages
+                ):
                     opened.tell(rule)
                     done.append(row.id)
             except (InvalidInput, NotFound) as error:
                 errors.append(error)
         if not done:
-            raise errors[0] if errors else NotFound(f"no session has message {message[:80]!r}", id=message)
+            raise (
+                errors[0]
+                if errors
+                else NotFound(f"no session has message {message[:80]!r}", id=message)
+            )
         return done
 
     def _row(self, text: str) -> SessionRow:
@@ -338,6 +399,10 @@ class Sessions(Setup):
 
 
 def _without_texts(state: State) -> State:
-    """The registry without the texts of what is over, and without titles, which the conversations may have no more."""
-    named = [place for place in state.places.values() if place.channel == destinations.CONVERSATIONS]
+    """The registry without the texts of what is over, and without titles, which the conversations
+    may have no more.
+    """
+    named = [
+        place for place in state.places.values() if place.channel == destinations.CONVERSATIONS
+    ]
     return questions.without_texts(state).put(*(replace(place, name="") for place in named))

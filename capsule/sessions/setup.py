@@ -1,7 +1,8 @@
 """Who answers where: what a store's owner says of the agents that workers answer for.
 
-What must stay true: this is the owner's; a store that acts for an agent refuses it, as an agent has what its tools give
-it. What is set up stands in the registry. A command runs only if a person set or approved it on this machine.
+What must stay true: this is the owner's; a store that acts for an agent refuses it, as an agent has
+what its tools give it. What is set up stands in the registry. A command runs only if a person set
+or approved it on this machine.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ class Setup:
 
     def __init__(self, store: CoreStore) -> None:
         if store.agent is not None:
-            raise Refused(f"sessions are for the store's owner to see, and not for {store.agent}", path="")
+            raise Refused(
+                f"sessions are for the store's owner to see, and not for {store.agent}", path=""
+            )
         self._store = store
         self._engine = store.engine
         self.registry = Registry(store.engine)
 
-    # -- Who answers -----------------------------------------------------------------------------------------------
+    # -- Who answers -------------------------------------------------------------------------------
 
     def agent(self, name: str) -> AgentGroup:
         """How an agent answers.
@@ -43,10 +46,13 @@ class Setup:
         Args:
             name: Its id, its name, or `name@project`.
 
-        Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a name.
+        Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a
+        name.
         """
         agents = self.registry.read().agents
-        id = name if name in agents else self._store.inner.part(People).directory.resolve(name, None)
+        id = (
+            name if name in agents else self._store.inner.part(People).directory.resolve(name, None)
+        )
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
         return agents[id]
@@ -60,7 +66,8 @@ class Setup:
         provider: str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> AgentGroup:
-        """Say how an agent answers. What is not given stays. An agent that does not exist is registered.
+        """Say how an agent answers. What is not given stays. An agent that does not exist is
+        registered.
 
         Args:
             name: The agent, as in `agent`.
@@ -75,34 +82,43 @@ class Setup:
         id = agents.identity(name)
         if id not in agents.names():
             agents.register(id)
-        given: dict[str, Any] = {"command": command and tuple(command), "folder": folder, "provider": provider}
+        given: dict[str, Any] = {
+            "command": command and tuple(command),
+            "folder": folder,
+            "provider": provider,
+        }
         given = {field: value for field, value in given.items() if value is not None}
 
         is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
-        if command is not None and not is_known:  # A folder that a clone brought is not approved with it.
+        if (
+            command is not None and not is_known
+        ):  # A folder that a clone brought is not approved with it.
             given.setdefault("folder", "")
 
         def change(state: State) -> State:
             group = state.agents.get(id, AgentGroup(id))
-            return state.put(replace(group, **given, settings={**group.settings, **(settings or {})}))
+            return state.put(
+                replace(group, **given, settings={**group.settings, **(settings or {})})
+            )
 
         group = self.registry.edit(change).agents[id]
         if command is not None or is_known:
             self.registry.approve(group)
         return group
 
-    # -- Where -----------------------------------------------------------------------------------------------------
+    # -- Where -------------------------------------------------------------------------------------
 
     def wire(self, place: str, agent: str, **how: Any) -> Wiring:
         """Let an agent answer in a place; an earlier wiring of the two is replaced.
 
         Args:
-            place: A conversation or a channel that the agent takes part in, another agent (the direct of the two), or
-                `channel:place`.
+            place: A conversation or a channel that the agent takes part in, another agent (the
+                direct of the two), or `channel:place`.
             agent: The agent, as in `agent`.
             how: The other fields of a `Wiring`.
 
-        Raises NotFound. InvalidInput: also if the agent gets no messages there. Cost: writing a small file.
+        Raises NotFound. InvalidInput: also if the agent gets no messages there. Cost: writing a
+        small file.
         """
         id = self.agent(agent).name
         channel, there, _ = place_of(self._store, place, id)
@@ -142,7 +158,9 @@ class Setup:
 
         def change(state: State) -> State:
             nonlocal name
-            group, name = destinations.allow(state.agents[id], events.Route(channel, there), title or called)
+            group, name = destinations.allow(
+                state.agents[id], events.Route(channel, there), title or called
+            )
             return state.put(group)
 
         self.registry.edit(change)
@@ -162,5 +180,12 @@ class Setup:
         if name not in group.destinations:
             with suppress(NotFound):
                 route = events.Route(*place_of(self._store, name, id)[:2])
-                name = next((key for key, each in group.destinations.items() if events.Route.of(each) == route), name)
+                name = next(
+                    (
+                        key
+                        for key, each in group.destinations.items()
+                        if events.Route.of(each) == route
+                    ),
+                    name,
+                )
         self.registry.edit(lambda state: state.put(destinations.forbid(state.agents[id], name)))

@@ -1,8 +1,9 @@
-"""Why a message was answered, or was not: its whole way through the files of the sessions, as a time line.
+"""Why a message was answered, or was not: its whole way through the files of the sessions, as a
+time line.
 
-What must stay true: a step is what an event says, and nothing is guessed. A session that only considered a message
-tells its reason. The module reads events as they stand in the files, and not what they fold to, as a fold forgets how
-it came to be. Pure: no files, no clock.
+What must stay true: a step is what an event says, and nothing is guessed. A session that only
+considered a message tells its reason. The module reads events as they stand in the files, and not
+what they fold to, as a fold forgets how it came to be. Pure: no files, no clock.
 """
 
 from __future__ import annotations
@@ -15,10 +16,22 @@ Event = dict[str, Any]
 
 #: How much of a text is shown.
 _SHOWN = 60
-_ACKS = {"processing": "claimed"} | {word: word for word in ("completed", "failed", "returned", "dropped")}
+_ACKS = {"processing": "claimed"} | {
+    word: word for word in ("completed", "failed", "returned", "dropped")
+}
 #: The order of steps of the same millisecond in two files.
 _ORDER: tuple[str, ...]
-_ORDER = ("routed", "ignored", "received", "claimed", "said", "completed", "failed", "returned", "dropped")
+_ORDER = (
+    "routed",
+    "ignored",
+    "received",
+    "claimed",
+    "said",
+    "completed",
+    "failed",
+    "returned",
+    "dropped",
+)
 _ORDER += ("attempt", "undeliverable", "retry")
 
 
@@ -40,8 +53,8 @@ class Step:
         at: When it was made.
         session: In which session.
         agent: Whose session that is.
-        kind: routed, ignored, received, claimed, returned, dropped, retry, completed, failed, cancelled, said, attempt,
-            delivered or undeliverable.
+        kind: routed, ignored, received, claimed, returned, dropped, retry, completed, failed,
+            cancelled, said, attempt, delivered or undeliverable.
         text: The details, for people.
     """
 
@@ -53,7 +66,8 @@ class Step:
 
 
 def way(message: str, files: Iterable[Files]) -> list[Step]:
-    """The way of a message, in the order of time; empty: no file knows it. Cost: one pass over the events.
+    """The way of a message, in the order of time; empty: no file knows it. Cost: one pass over the
+    events.
 
     Args:
         message: Its id; that of an answer stands for the message that it answers.
@@ -66,7 +80,11 @@ def way(message: str, files: Iterable[Files]) -> list[Step]:
 
 def _asked(message: str, files: Files) -> str:
     """The message that an answer of this id answers; else the id itself."""
-    said = (event for event in files.outbound if event.get("event") == "message" and event.get("id") == message)
+    said = (
+        event
+        for event in files.outbound
+        if event.get("event") == "message" and event.get("id") == message
+    )
     return str(next(said, {}).get("inReplyTo") or message)
 
 
@@ -94,26 +112,56 @@ def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     if name == "message" and event.get("id") == message:
         woke = "wakes" if event.get("trigger") == "wake" else "waits for one that wakes"
         after = _part(event, "processAfter", "not before {}")
-        return "received", (_part(event, "from", "from {}"), f"seq {event.get('seq')}", woke, after, said)
+        return "received", (
+            _part(event, "from", "from {}"),
+            f"seq {event.get('seq')}",
+            woke,
+            after,
+            said,
+        )
     if name == "message" and event.get("id") in answers:
-        return "said", (f"seq {event.get('seq')}", str(event.get("kind")), _part(event, "to", "to {}"), said)
+        return "said", (
+            f"seq {event.get('seq')}",
+            str(event.get("kind")),
+            _part(event, "to", "to {}"),
+            said,
+        )
     if name == "routed" and about == message:
         ignored = event.get("outcome") == "ignored"
         wiring = _part(event, "wiring", "wiring {}")
-        return ("ignored" if ignored else "routed"), ("" if ignored else str(event.get("outcome")), wiring, reason)
+        return ("ignored" if ignored else "routed"), (
+            "" if ignored else str(event.get("outcome")),
+            wiring,
+            reason,
+        )
     if name == "ack" and message in event.get("messages", {}):
         tries, error = event["messages"][message], _part(event, "error", "{}")
-        return _ACKS.get(str(event.get("state")), ""), (f"try {tries + 1}", _part(event, "instance", "by {}"), error)
+        return _ACKS.get(str(event.get("state")), ""), (
+            f"try {tries + 1}",
+            _part(event, "instance", "by {}"),
+            error,
+        )
     if name == "retry" and message in event.get("messages", {}):
         of = event["messages"][message]
-        return "retry", (f"try {of.get('tries', 0) + 1} not before {of.get('processAfter')}", reason)
-    if name in ("retry", "failed", "cancelled") and (of := answers & set(event.get("messages", ()))):
+        return "retry", (
+            f"try {of.get('tries', 0) + 1} not before {of.get('processAfter')}",
+            reason,
+        )
+    if name in ("retry", "failed", "cancelled") and (
+        of := answers & set(event.get("messages", ()))
+    ):
         return str(name), (f"answer {', '.join(of)}", reason)
     if name in ("failed", "cancelled") and message in event.get("messages", ()):
         return str(name), (reason,)
     if name in ("attempt", "delivered", "undeliverable") and about in answers:
         number, then = _part(event, "attempts", "attempt {}"), _part(event, "nextAt", "next at {}")
-        return str(name), (f"answer {about}", number, _part(event, "platformId", "as {}"), reason, then)
+        return str(name), (
+            f"answer {about}",
+            number,
+            _part(event, "platformId", "as {}"),
+            reason,
+            then,
+        )
     if name == "compacted" and message in event.get("left", {}):
         return str(event["ended"].get(message, "completed")), ("its steps were compacted",)
     return "", ()

@@ -1,7 +1,8 @@
 """Copying a store into another one, of another kind or of the same: whole, and again.
 
-What must stay true: what only the source has, the target has afterwards, with the bytes that a store writes; and no
-document of the target is replaced that is not an earlier version of the source's: it is named, and stays.
+What must stay true: what only the source has, the target has afterwards, with the bytes that a
+store writes; and no document of the target is replaced that is not an earlier version of the
+source's: it is named, and stays.
 """
 
 from __future__ import annotations
@@ -23,8 +24,18 @@ from capsule.store.store import CoreStore
 Document = dict[str, Any]
 Progress = Callable[[int, int], None]
 #: The kinds of documents that a store shares, those first on which others depend.
-SHARED = ("projects", "agents", "overrides", "applied", "sessions", INBOUND, OUTBOUND, CONVERSATIONS)
-#: What belongs to this machine, and is as true of the copy. Not the keys of cursors, which name places in an index.
+SHARED = (
+    "projects",
+    "agents",
+    "overrides",
+    "applied",
+    "sessions",
+    INBOUND,
+    OUTBOUND,
+    CONVERSATIONS,
+)
+#: What belongs to this machine, and is as true of the copy. Not the keys of cursors, which name
+#: places in an index.
 LOCAL = ("commands", "doorbells", "homes", "imports", "webhooks")
 #: The kinds of what is in the trash.
 _TRASHED = (*KINDS, REMOVED)
@@ -38,7 +49,8 @@ class Copied:
 
     Attributes:
         written, same: How many documents and files were written, and how many were there already.
-        kept: Documents of the target that are not an earlier version of the source's, and stayed: kind and id.
+        kept: Documents of the target that are not an earlier version of the source's, and stayed:
+            kind and id.
         failed: Documents that could not be read or written: kind, id and the reason.
     """
 
@@ -58,7 +70,8 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     """Copy everything of a store into another one. What is there already in the same words is left.
 
     Args:
-        source: The store to copy. It may be in use: what is written meanwhile comes with the next copy.
+        source: The store to copy. It may be in use: what is written meanwhile comes with the next
+            copy.
         target: The other store. What it alone has stays.
         progress: Called with the number of documents done, and of all.
 
@@ -74,7 +87,12 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     for number, (kind, id) in enumerate(jobs, 1):
         copy = _copy_history if kind in WITH_ENTRIES else _copy_plain
         try:
-            _count(done, kind, id, again(lambda copy=copy, kind=kind, id=id: copy(before, after, kind, id)))  # type: ignore[misc]
+            _count(
+                done,
+                kind,
+                id,
+                again(lambda copy=copy, kind=kind, id=id: copy(before, after, kind, id)),
+            )  # type: ignore[misc]
         except NotFound:
             continue  # It was deleted meanwhile.
         except CapsuleError as error:
@@ -88,7 +106,9 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     for kind in LOCAL:
         for id in before.machine.ids(kind):
             document = before.machine.read(kind, id)
-            after.machine.edit(kind, id, lambda there, document=document: document if there is None else None)  # type: ignore[misc]
+            after.machine.edit(
+                kind, id, lambda there, document=document: document if there is None else None
+            )  # type: ignore[misc]
     return done
 
 
@@ -99,11 +119,18 @@ def _copy_settings(done: Copied, before: Engine, after: Engine) -> None:
         return
     if there == TEMPLATE.encode():
         after.set_toml(data, there)
-    _count(done, "settings", FILE_NAME, there == TEMPLATE.encode() or (None if there != data else False))
+    _count(
+        done,
+        "settings",
+        FILE_NAME,
+        there == TEMPLATE.encode() or (None if there != data else False),
+    )
 
 
 def _count(done: Copied, kind: str, id: str, is_written: bool | None) -> None:
-    """Count a document that was written (True), was there (False), or is another one there (None)."""
+    """Count a document that was written (True), was there (False), or is another one
+    there (None).
+    """
     if is_written is None:
         done.kept.append((kind, id))
     elif is_written:
@@ -167,7 +194,10 @@ def _copy_trash(done: Copied, before: Engine, after: Engine, kind: str) -> None:
     for trashed in after.trash.entries(kind):
         there.setdefault((trashed.id, trashed.deleted_at), []).append(trashed.token)
     for trashed in reversed(before.trash.entries(kind)):
-        data, tokens = before.trash.read(trashed.token), there.get((trashed.id, trashed.deleted_at), [])
+        data, tokens = (
+            before.trash.read(trashed.token),
+            there.get((trashed.id, trashed.deleted_at), []),
+        )
         is_there = any(after.trash.read(token) == data for token in tokens)
         if not is_there:
             after.trash.keep(kind, trashed.id, data, trashed.deleted_at)

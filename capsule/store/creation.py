@@ -1,7 +1,8 @@
 """Making a conversation: from a document, and once under a key.
 
-What must stay true: the result is a valid capsule, and durable when it is returned. An existing conversation is never
-overwritten. A key makes one conversation: its id is made from the key, the operation and the source.
+What must stay true: the result is a valid capsule, and durable when it is returned. An existing
+conversation is never overwritten. A key makes one conversation: its id is made from the key, the
+operation and the source.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from capsule.store.inner import Inner
 
 
-def write_new(inner: Inner[Any], document: dict[str, Any], *, has_checked_messages: bool = False) -> Head:
-    """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of `create`.
+def write_new(
+    inner: Inner[Any], document: dict[str, Any], *, has_checked_messages: bool = False
+) -> Head:
+    """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of
+    `create`.
 
     Args:
         inner: The inner interface of the store.
@@ -51,7 +55,9 @@ def write_new(inner: Inner[Any], document: dict[str, Any], *, has_checked_messag
         try:
             return inner.engine.create(CONVERSATIONS, document, written, reads)
         except Taken:
-            raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
+            raise TakenId(
+                f"conversation {id} exists already; append to it, or choose another id"
+            ) from None
 
     with inner.under_way(id):
         size = again(make, f"conversation {id}", id)
@@ -79,10 +85,12 @@ def made_once(
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
         make: Makes the conversation under an id; raises `TakenId` if it exists by now.
-        title: The requested title, if any; another title shows that the key was used for another request.
+        title: The requested title, if any; another title shows that the key was used for another
+            request.
         first: Fields of the requested first message, likewise.
 
-    Raises the errors of `make`, and InvalidInput if the key was used for another conversation or a deleted one.
+    Raises the errors of `make`, and InvalidInput if the key was used for another conversation or a
+    deleted one.
 
     Cost: as `make`, and listing the trash; for an existing conversation, reading and flushing it.
     """
@@ -93,7 +101,8 @@ def made_once(
         except NotFound:
             if any(trashed.id == id for trashed in inner.engine.trash.entries(CONVERSATIONS)):
                 raise InvalidInput(
-                    f"conversation {id} was made under this idempotency key and deleted since; nothing was made. Use "
+                    f"conversation {id} was made under this idempotency key and deleted since; "
+                    "nothing was made. Use "
                     "a new key for a new conversation"
                 ) from None
             try:
@@ -104,11 +113,16 @@ def made_once(
                 continue
         document = inner.engine.document(CONVERSATIONS, id)
         begin: dict[str, Any] = next(filter(None, document["history"]), {})
-        is_other = first and "editedAt" not in begin and any(begin.get(name) != value for name, value in first.items())
+        is_other = (
+            first
+            and "editedAt" not in begin
+            and any(begin.get(name) != value for name, value in first.items())
+        )
         is_renamed = "titleSetAt" in document["metadata"]
         if is_other or (title is not None and not is_renamed and document["title"] != title):
             raise InvalidInput(
-                f"this idempotency key was used before for conversation {id}, which has another title or first "
+                f"this idempotency key was used before for conversation {id}, which has another "
+                "title or first "
                 "message; nothing was made. Use a new key for a new conversation"
             )
         with inner.engine.transaction(CONVERSATIONS, id) as transaction:

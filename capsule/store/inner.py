@@ -1,7 +1,7 @@
 """The inner interface of an open store: what its own objects and the rooms use of it.
 
-What must stay true: every change of a conversation is one `Inner.change`. No private name of a store is used
-from outside.
+What must stay true: every change of a conversation is one `Inner.change`. No private name of a
+store is used from outside.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _UNWATCHED = nullcontext()
 class Guard:
     """What a room has to say before an agent reads or writes, made once for a store.
 
-    This one stands for a room that is not installed, and fails closed: agents are refused what the room would have
-    judged, and the owner is not.
+    This one stands for a room that is not installed, and fails closed: agents are refused what the
+    room would have judged, and the owner is not.
 
     Args:
         engine: The engine of the whole store.
@@ -69,14 +69,17 @@ class Guard:
         return []
 
     def agent(self, subject: str | None, text: str) -> str:
-        """The id of the agent that is meant by a name or an id; if it is none that `subject` finds, the text itself.
+        """The id of the agent that is meant by a name or an id; if it is none that `subject` finds,
+        the text itself.
 
         Raises InvalidInput: Several are meant.
         """
         return text
 
     def folders(self, subject: str | None) -> Mapping[str, str]:
-        """The folders of the projects of the agents that `subject` finds (None: of all), by the agents' ids."""
+        """The folders of the projects of the agents that `subject` finds (None: of all), by the
+        agents' ids.
+        """
         return {}
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
@@ -102,9 +105,11 @@ class Inner(Generic[S]):
         whole: The engine of the whole store, whoever it acts for.
         engine: The engine as the agent sees it; for the owner the whole one.
         holder: The locks of this instance.
-        main: The inner interface of the store that this one was opened beside; None: it has the engine of its own.
+        main: The inner interface of the store that this one was opened beside; None: it has the
+            engine of its own.
         own: The writes of this store; None until it is watched.
-        state_of: Gives what a decision of the rule depends on besides an object. A session replaces it.
+        state_of: Gives what a decision of the rule depends on besides an object. A session replaces
+            it.
         opened: The stores that `acting` opened, by agent.
         parts: The objects that `part` made, by class.
     """
@@ -125,7 +130,9 @@ class Inner(Generic[S]):
         self.agent: str | None = None
         self.settings = settings
         self.whole = self.engine = engine
-        self.holder = Holder(engine, settings, self.change_unasked, keep_locks=keep_locks, name=instance, user=user)
+        self.holder = Holder(
+            engine, settings, self.change_unasked, keep_locks=keep_locks, name=instance, user=user
+        )
         self.main = main
         self.own: Own | None = None
         self.state_of: StateOf = lambda object, others: self.guard.state(self.agent, object, others)
@@ -133,7 +140,7 @@ class Inner(Generic[S]):
         self.parts: dict[type, Any] = {}
         self._open_for = open_for
 
-    # -- Who it acts for -------------------------------------------------------------------------------------------
+    # -- Who it acts for ---------------------------------------------------------------------------
 
     @cached_property
     def guard(self) -> Guard:
@@ -146,7 +153,8 @@ class Inner(Generic[S]):
         return kind(self.whole)
 
     def act_for(self, agent: str, folder: str | None) -> None:
-        """Act for an agent from now on; until now it was the owner's, who makes the agent if need be.
+        """Act for an agent from now on; until now it was the owner's, who makes the agent if need
+        be.
 
         Args:
             agent: Its id, or as `Guard.identity_for` takes it.
@@ -156,7 +164,9 @@ class Inner(Generic[S]):
 
         self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
         self.parts.clear()
-        self.engine = AgentView(self.agent, self.whole, lambda object, others: self.state_of(object, others))
+        self.engine = AgentView(
+            self.agent, self.whole, lambda object, others: self.state_of(object, others)
+        )
 
     def subject(self, agent: str | None) -> str:
         """The agent that a call is about: the given one, or the one that the store acts for.
@@ -171,7 +181,9 @@ class Inner(Generic[S]):
         return agent
 
     def acting(self, agent: str | None) -> S:
-        """The store that acts for an agent, or for the owner (None): this one, or one beside it, which is kept."""
+        """The store that acts for an agent, or for the owner (None): this one, or one beside it,
+        which is kept.
+        """
         if self.agent == agent:
             return self.store
         if agent not in self.opened:
@@ -179,7 +191,8 @@ class Inner(Generic[S]):
         return self.opened[agent]
 
     def part(self, kind: Callable[[S], T]) -> T:
-        """The object of a class that the store offers, or that a room keeps with it: the same at each call.
+        """The object of a class that the store offers, or that a room keeps with it: the same at
+        each call.
 
         Args:
             kind: The class; it takes the store.
@@ -188,12 +201,14 @@ class Inner(Generic[S]):
         return self.parts.setdefault(kind, kind(self.store)) if part is None else part  # type: ignore[call-overload]
 
     def forget_purged(self) -> None:
-        """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused, StorageFailed."""
+        """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused,
+        StorageFailed.
+        """
         for room in rooms.installed():
             for name, method in room.keepers.items():
                 getattr(self.part(rooms.load(room.objects[name])), method)()
 
-    # -- Changes ---------------------------------------------------------------------------------------------------
+    # -- Changes -----------------------------------------------------------------------------------
 
     def change(
         self,
@@ -203,19 +218,23 @@ class Inner(Generic[S]):
         *,
         is_own: bool = True,
     ) -> T:
-        """Change a conversation: a transaction, the check who may write, the change, and the lock recorded with it.
+        """Change a conversation: a transaction, the check who may write, the change, and the lock
+        recorded with it.
 
         It starts over when another program wrote the file in between.
 
         Args:
             id: The conversation.
-            edit: Makes the change. It runs again when another program wrote in between, so new ids are made outside it.
-            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which also asks what the
-                agent may do.
+            edit: Makes the change. It runs again when another program wrote in between, so new ids
+                are made outside it.
+            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which
+                also asks what the agent may do.
             is_own: Whether this store's watchers see the change as its own.
         """
         own = self.own if is_own else None
-        for tries in range(TRIES):  # Not by `again`: an append goes this way, through as few functions as can be.
+        for tries in range(
+            TRIES
+        ):  # Not by `again`: an append goes this way, through as few functions as can be.
             try:
                 with self.engine.transaction(CONVERSATIONS, id) as transaction:
                     conversation = Conversation(
@@ -243,7 +262,9 @@ class Inner(Generic[S]):
 
     def change_head(self, id: str, change: Callable[[Document], None]) -> Head:
         """Change the head of a conversation in place; the head as written."""
-        return self.head_of(id, self.change(id, lambda conversation: conversation.change_head(change)))
+        return self.head_of(
+            id, self.change(id, lambda conversation: conversation.change_head(change))
+        )
 
     def head_of(self, id: str, fields: Document, size: int = 0) -> Head:
         """The head with the fields just written. Raises InvalidDocument."""
@@ -251,16 +272,20 @@ class Inner(Generic[S]):
         assert head is not None  # It was validated.
         return head
 
-    # -- What watchers see -----------------------------------------------------------------------------------------
+    # -- What watchers see -------------------------------------------------------------------------
 
     def wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
-        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""
+        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes
+        them.
+        """
         if self.own is not None:
             self.own.wrote(id, *marks)
             self.own.appended(id, entries)
 
     def under_way(self, id: str) -> AbstractContextManager[None]:
-        """Hold back reports of changes of a conversation while the body writes it, if the store is watched."""
+        """Hold back reports of changes of a conversation while the body writes it, if the store is
+        watched.
+        """
         return _UNWATCHED if self.own is None else self.own.under_way(id)
 
     def marked(self, changes: list[Change], cursor: str) -> Changes:
@@ -268,4 +293,6 @@ class Inner(Generic[S]):
         from capsule.engines.changes import Changes
 
         own = self.own
-        return Changes(changes if own is None else own.marked(changes, self.engine.questions().advance), cursor)
+        return Changes(
+            changes if own is None else own.marked(changes, self.engine.questions().advance), cursor
+        )

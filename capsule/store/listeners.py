@@ -1,7 +1,8 @@
 """Waiting for the changes of an open store.
 
-What must stay true: from one cursor to the next no change is missing and none comes twice. The journal is the only
-buffer, so that a slow reader costs no memory. A store without watchers imports and runs nothing for them.
+What must stay true: from one cursor to the next no change is missing and none comes twice. The
+journal is the only buffer, so that a slow reader costs no memory. A store without watchers imports
+and runs nothing for them.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ class Listeners:
         if since is not None:
             self._store.questions.advance(since)
         hub = self.ensure_hub()
-        return Watch(hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop)
+        return Watch(
+            hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop
+        )
 
-    def wait(self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None) -> Changes:
+    def wait(
+        self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None
+    ) -> Changes:
         """See `Store.wait_for_changes`."""
         wanted = _wanted(ids)
         hub = self.ensure_hub()
@@ -63,7 +68,10 @@ class Listeners:
             answer = self._read(waiter, self._store.changes().cursor if since is None else since)
             with hub.listening():
                 while not answer.changes and not hub.closed:
-                    if not woken.wait(None if until is None else until - time.monotonic()) or hub.closed:
+                    if (
+                        not woken.wait(None if until is None else until - time.monotonic())
+                        or hub.closed
+                    ):
                         break
                     woken.clear()
                     answer = self._read(waiter, answer.cursor)
@@ -71,7 +79,9 @@ class Listeners:
         finally:
             hub.remove(waiter)
 
-    async def wait_in_loop(self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None) -> Changes:
+    async def wait_in_loop(
+        self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None
+    ) -> Changes:
         """See `Store.await_changes`."""
         if since is None:
             import asyncio
@@ -110,7 +120,9 @@ class Listeners:
             self.hub.close()
 
     def _look(self, since: str | None) -> Changes:
-        questions = self._store.inner.whole.questions()  # Other agents' stores wait on this hub too.
+        questions = (
+            self._store.inner.whole.questions()
+        )  # Other agents' stores wait on this hub too.
         news = questions.changes(since, _MOST)
         if since is None:
             from capsule.engines.queries import Filter, ListRequest
@@ -125,23 +137,31 @@ class Listeners:
         return news
 
     def _free_the_dead(self) -> None:
-        """Release the locks of programs that have ended, so that instances that wait for a lock see a change."""
+        """Release the locks of programs that have ended, so that instances that wait for a lock see
+        a change.
+        """
 
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
             if lock is not None and self._store.inner.holder.is_dead(lock):
                 conversation.set_lock(None)
 
-        for id in [id for id, lock in self._locks.items() if self._store.inner.holder.is_dead(lock)]:
+        for id in [
+            id for id, lock in self._locks.items() if self._store.inner.holder.is_dead(lock)
+        ]:
             try:
                 self._store.inner.change(id, act, unasked, is_own=False)  # No caller asked for it.
             except CapsuleError as error:
-                _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
+                _log.debug(
+                    "the lock on %s, whose holder is gone, could not be released: %s", id, error
+                )
             else:
                 self._locks.pop(id, None)
 
     def _read(self, waiter: Waiter, since: str) -> Changes:
-        """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
+        """The changes since a cursor; the index is brought up to date first, unless the hub has
+        just done so.
+        """
         refresh, waiter.unsure = waiter.unsure, False
         while True:
             news = self._store.questions.changes(since, _MOST, refresh=refresh)

@@ -1,4 +1,6 @@
-"""The objects that a store offers, a module each, which is imported when the object is first asked for."""
+"""The objects that a store offers, a module each, which is imported when the object is first asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ class Offered:
 
 
 def offered(module: str, kind: str) -> Any:
-    """The object of a class that a store offers, for a typed line in its class. To ask for it raises Refused if its
-    room is not installed.
+    """The object of a class that a store offers, for a typed line in its class. To ask for it
+    raises Refused if its room is not installed.
     """
     return Offered(f"{module}:{kind}")
 

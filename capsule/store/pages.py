@@ -1,8 +1,9 @@
 """The messages of one branch of a conversation, a page at a time.
 
-What must stay true: every door pages by this module, so that all of them show the same. Following cursors shows each
-message of the branch once, whatever others write: a cursor stands at a message, not at a number. In a conversation with
-one branch, a page costs reading from its messages to the end, not the whole conversation.
+What must stay true: every door pages by this module, so that all of them show the same. Following
+cursors shows each message of the branch once, whatever others write: a cursor stands at a message,
+not at a number. In a conversation with one branch, a page costs reading from its messages to the
+end, not the whole conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 #: A message's place in the history, and the message as it stands in the file.
 Placed = tuple[int, Entry]
-#: The number of last messages to search for an id, or for branches, before the whole conversation is read.
+#: The number of last messages to search for an id, or for branches, before the whole conversation
+#: is read.
 _LAST = 256
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
@@ -35,12 +37,13 @@ class Page:
 
     Attributes:
         entries: The messages as they stand in the file, oldest first, each with its place there.
-        at: The index in `entries` of the requested message: the one around which, at which the cursor stands, or the
-            newest; -1: the conversation is empty.
+        at: The index in `entries` of the requested message: the one around which, at which the
+            cursor stands, or the newest; -1: the conversation is empty.
         total: The number of messages in all branches of the conversation.
         on_branch: The number of messages in the branch; `total` if no other branch was met.
         is_active: Whether the branch is the active one.
-        tree: The tree of all messages, if the whole file was read; else None, and no other branch was met.
+        tree: The tree of all messages, if the whole file was read; else None, and no other branch
+            was met.
     """
 
     entries: list[tuple[int, dict[str, Any]]]
@@ -53,15 +56,23 @@ class Page:
     _after: Placed | None = field(repr=False)
 
     def older(self, begin: int = 0) -> str | None:
-        """The cursor to the messages before `entries[begin]`, or before the page; None: there are none."""
+        """The cursor to the messages before `entries[begin]`, or before the page; None: there are
+        none.
+        """
         return _cursor("older", [self._before, *self.entries][begin])
 
     def newer(self, end: int | None = None) -> str | None:
-        """The cursor to the messages from `entries[end]` on, or behind the page; None: there are none."""
-        return _cursor("newer", [*self.entries, self._after][len(self.entries) if end is None else end])
+        """The cursor to the messages from `entries[end]` on, or behind the page; None: there are
+        none.
+        """
+        return _cursor(
+            "newer", [*self.entries, self._after][len(self.entries) if end is None else end]
+        )
 
     def sibling(self, place: int) -> str | None:
-        """Its position among the answers to the same message, as `2/3`; None: it is the only answer."""
+        """Its position among the answers to the same message, as `2/3`; None: it is the only
+        answer.
+        """
         number = self.tree.forks.get(place) if self.tree else None
         return f"{number[0]}/{number[1]}" if number else None
 
@@ -89,7 +100,9 @@ def page_of(
         return asked.page_in(engine.document(CONVERSATIONS, id))
     n = _LAST if around else min(limit + 1, _LAST)
     first, entries = tail_entries(engine, id, n)
-    while (at := asked.place(first, entries)) is not None and not any("parent" in entry for entry in entries):
+    while (at := asked.place(first, entries)) is not None and not any(
+        "parent" in entry for entry in entries
+    ):
         if first <= max(at - limit, 0):
             break
         if len(entries) < n:  # The agent may not read those before.
@@ -98,7 +111,9 @@ def page_of(
         first, entries = tail_entries(engine, id, n)
     else:
         return asked.page_in(engine.document(CONVERSATIONS, id))
-    return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
+    return asked.page(
+        range(first + len(entries)), at, lambda place: (place, entries[place - first])
+    )
 
 
 class _Asked:
@@ -107,22 +122,33 @@ class _Asked:
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
         if limit < 1 or (around is not None and cursor is not None):
             raise InvalidInput("ask for one message or more, and give `around` or a cursor")
-        self._limit, self._way, self._wanted, self._near = limit, "older" if around is None else "around", around, -1
+        self._limit, self._way, self._wanted, self._near = (
+            limit,
+            "older" if around is None else "around",
+            around,
+            -1,
+        )
         if cursor is not None:
             match = _CURSOR.fullmatch(cursor)
             if match is None:
-                raise InvalidInput("that is no cursor; take `older` or `newer` of a page of the same conversation")
+                raise InvalidInput(
+                    "that is no cursor; take `older` or `newer` of a page of the same conversation"
+                )
             self._way, near, self._wanted = match.groups()
             self._near = int(near)
 
     def place(self, first: int, entries: list[Entry]) -> int | None:
-        """The place of the message, as far as the last messages, from place `first` on, tell; else None."""
+        """The place of the message, as far as the last messages, from place `first` on, tell; else
+        None.
+        """
         count = first + len(entries)
         if self._wanted is None:
             return count - 1
         if self._way == "around" and self._wanted.startswith("@"):
             return place_in(self._wanted, count)
-        places = (place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted)
+        places = (
+            place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted
+        )
         return next(places, self._near if 0 <= self._near < first else None)
 
     def page_in(self, document: dict[str, Any], only: Container[str] | None = None) -> Page:
@@ -131,7 +157,10 @@ class _Asked:
 
         history = document["history"]
         tree = Tree(history)
-        path, is_active = _readable(tree.path(document["metadata"].get("currentNode")), history), True
+        path, is_active = (
+            _readable(tree.path(document["metadata"].get("currentNode")), history),
+            True,
+        )
         if self._wanted is None:
             at = path[-1] if path else -1
         elif self._way == "around":
@@ -139,14 +168,18 @@ class _Asked:
         elif self._wanted in tree.places:
             at = tree.places[self._wanted]
         else:
-            raise InvalidInput("the cursor's message was deleted; read around another one, or without a cursor")
+            raise InvalidInput(
+                "the cursor's message was deleted; read around another one, or without a cursor"
+            )
         if path and at not in path:
             path, is_active = _readable(tree.path_to(tree.leaf_at(at)), history), False
         if only is not None:
             asked = None if self._wanted is None else at  # It may have been edited, and stays.
             path = [place for place in path if place == asked or history[place].get("id") in only]
             at = path[-1] if asked is None and path else at
-        return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)
+        return self.page(
+            path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree
+        )
 
     def page(
         self,
@@ -165,7 +198,9 @@ class _Asked:
         before = placed(path[low - 1]) if low else None
         after = placed(path[high]) if high < count else None
         shown = list(map(placed, path[low:high]))
-        return Page(shown, at - low, len(tree) if tree else count, count, is_active, tree, before, after)
+        return Page(
+            shown, at - low, len(tree) if tree else count, count, is_active, tree, before, after
+        )
 
 
 def _readable(path: list[int], history: list[Entry]) -> list[int]:

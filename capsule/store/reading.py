@@ -1,7 +1,7 @@
 """Reading a store: conversations, their pages and their heads; searches.
 
-What must stay true: reading waits for no writer, and changes nothing. The index is brought up to date before each
-answer, so that the answer fits the files.
+What must stay true: reading waits for no writer, and changes nothing. The index is brought up to
+date before each answer, so that the answer fits the files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Reading(Lists):
         self.settings = inner.settings
 
     def read(self, id: str) -> bytes:
-        """Read the stored bytes of a conversation, validated. Raises NotFound, InvalidDocument. Cost: reading the file.
+        """Read the stored bytes of a conversation, validated. Raises NotFound, InvalidDocument.
+        Cost: reading the file.
 
         Args:
             id: The conversation.
@@ -68,7 +69,11 @@ class Reading(Lists):
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         document = self.engine.document(KIND, id)
-        return document if self.agent is None else document | {"history": [*filter(None, document["history"])]}
+        return (
+            document
+            if self.agent is None
+            else document | {"history": [*filter(None, document["history"])]}
+        )
 
     def load(self, id: str) -> Capsule:
         """Read the whole conversation. Unknown fields are kept.
@@ -95,10 +100,13 @@ class Reading(Lists):
             return self.engine.parsed(id, parse).placed(0)
         document = self.engine.document(KIND, id)
         seen = [*filter(None, document["history"])]  # It may not read the first messages.
-        return parse(codec.encode(document | {"history": seen}), True).placed(len(document["history"]) - len(seen))
+        return parse(codec.encode(document | {"history": seen}), True).placed(
+            len(document["history"]) - len(seen)
+        )
 
     def tail(self, id: str, n: int) -> list[Message]:
-        """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading these messages.
+        """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading
+        these messages.
 
         Args:
             id: The conversation.
@@ -127,7 +135,8 @@ class Reading(Lists):
         return tail_entries(self.engine, id, n)
 
     def head(self, id: str) -> Head:
-        """Read the head of one conversation. Raises NotFound, InvalidDocument. Cost: reading the beginning of the file.
+        """Read the head of one conversation. Raises NotFound, InvalidDocument. Cost: reading the
+        beginning of the file.
 
         Args:
             id: The conversation.
@@ -135,16 +144,18 @@ class Reading(Lists):
         return self.inner.head_of(id, *self.engine.head(id))
 
     def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
-        """Read the heads of all conversations, in no order. Those of damaged files have `Head.damaged`.
+        """Read the heads of all conversations, in no order. Those of damaged files have
+        `Head.damaged`.
 
         Args:
-            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
+            progress: Called with the bytes indexed so far, and all bytes, if the index must be
+                built first.
 
         Raises:
             StorageFailed, StoreBusy: The index can't be built.
 
-        Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and reading the new
-            part of each file that changed since it was indexed.
+        Cost: bringing the index up to date: one scan of the directory with an lstat for each file,
+            and reading the new part of each file that changed since it was indexed.
         """
         from capsule.engines.queries import ListRequest
 
@@ -173,24 +184,28 @@ class Reading(Lists):
         """Search messages, and the titles and tags of conversations; the best hits first.
 
         Args:
-            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). If no text has all
-                words, the hits have as many as possible, and `Found.having` says so. An empty query finds all messages.
-            roles: Only messages of these roles; empty: all roles. With `roles` or `senders`, titles are not searched.
+            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). If
+                no text has all words, the hits have as many as possible, and `Found.having` says
+                so. An empty query finds all messages.
+            roles: Only messages of these roles; empty: all roles. With `roles` or `senders`, titles
+                are not searched.
             senders: Only messages from these agents.
             ids: Only these conversations, by their full ids.
             tags: Only conversations with all of these tags.
             mode: Only conversations of this mode.
-            since: Only messages of this time or later; a text as `moment` takes it (`2025-01-31`, `24h`).
+            since: Only messages of this time or later; a text as `moment` takes it (`2025-01-31`,
+                `24h`).
             until: Only messages before this time, or up to the end of this day.
             title_only: Search titles and tags only.
             branch: `all`: messages of every branch; `active`: messages of the active branch.
             in_tools: Search tool calls and reasoning too.
             profile: The weight of a message's age: `recent`, `balanced` or `exact`.
-            where: Only messages whose fields and metadata fit this filter, such as `{"confidence": {"$gte": 0.5}}`
-                (docs/search.md, "Filters"). Titles are not searched then.
+            where: Only messages whose fields and metadata fit this filter, such as `{"confidence":
+                {"$gte": 0.5}}` (docs/search.md, "Filters"). Titles are not searched then.
             limit: The largest number of hits in a page.
             cursor: `Found.cursor` of the page before, with the same query and options.
-            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
+            progress: Called with the bytes indexed so far, and all bytes, if the index must be
+                built first.
 
         Raises:
             InvalidInput: An option can't be accepted, or the cursor belongs to another search.
@@ -230,11 +245,14 @@ class Reading(Lists):
         """
         return self.questions.stats(progress)
 
-    def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
+    def changes(
+        self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000
+    ) -> Changes:
         """List the changes since a cursor, by any writer. Cost: as `heads`.
 
         Args:
-            since: The cursor of a change, or of an earlier answer. None: no changes, and the current cursor.
+            since: The cursor of a change, or of an earlier answer. None: no changes, and the
+                current cursor.
             ids: Only these conversations. None: all.
             limit: The largest number of changes. `Changes.cursor` is the place to continue from.
 
@@ -244,18 +262,22 @@ class Reading(Lists):
         news = self.questions.changes(since, limit)
         wanted = None if ids is None else set(ids)
         return self.inner.marked(
-            [change for change in news.changes if wanted is None or change.id in wanted], news.cursor
+            [change for change in news.changes if wanted is None or change.id in wanted],
+            news.cursor,
         )
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
-        """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading every file.
+        """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading
+        every file.
 
         Args:
             progress: Called with the bytes read so far, and all bytes.
         """
         self.questions.refresh(progress=progress, anew=True)
         stats = self.questions.stats()
-        return {name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")}
+        return {
+            name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")
+        }
 
     def ids(self) -> list[str]:
         """List the ids of all conversations, sorted.
@@ -284,8 +306,8 @@ class Reading(Lists):
         """Find the id that a person means. An id, or a beginning of one, wins over a name.
 
         Args:
-            text: A full id, a unique prefix of 4 characters or more, `@last`, or the name of a channel or a group that
-                the agent may read, as the room of messaging takes it.
+            text: A full id, a unique prefix of 4 characters or more, `@last`, or the name of a
+                channel or a group that the agent may read, as the room of messaging takes it.
 
         Raises:
             NotFound: There is no such conversation.
@@ -311,7 +333,8 @@ class Reading(Lists):
             named = self.inner.guard.named(self.agent, text, heads)
             if len(named) > 1:
                 raise InvalidInput(
-                    f"several are called {text[:80]!r}; give the id of one: {', '.join(sorted(named))}"
+                    f"several are called {text[:80]!r}; give the id of one: "
+                    f"{', '.join(sorted(named))}"
                 ) from None
             if not named:
                 raise
@@ -326,33 +349,42 @@ class Reading(Lists):
         cursor: str | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> Page:
-        """Read a page of the active branch: its newest messages, the messages around one, or the next page of a cursor.
+        """Read a page of the active branch: its newest messages, the messages around one, or the
+        next page of a cursor.
 
-        `Page.older` and `Page.newer` are cursors. Following a cursor from page to page shows each message that stays
-        on the branch exactly once, whatever is appended, edited, deleted or restored between the pages. A cursor
-        stands at the next message. When another branch becomes the active one, older pages stay where they were;
-        newer pages follow it only if it leads through that message. When the message is deleted, the cursor is
-        refused: continue `around` the last message that was shown.
+        `Page.older` and `Page.newer` are cursors. Following a cursor from page to page shows each
+        message that stays on the branch exactly once, whatever is appended, edited, deleted or
+        restored between the pages. A cursor stands at the next message. When another branch becomes
+        the active one, older pages stay where they were; newer pages follow it only if it leads
+        through that message. When the message is deleted, the cursor is refused: continue `around`
+        the last message that was shown.
 
         Args:
             id: The conversation.
             limit: The largest number of messages.
-            around: A message, as `find_message` takes it, shown with its neighbours. If it is not on the active
-                branch, the page is of the branch through it, and on to the newest answers.
+            around: A message, as `find_message` takes it, shown with its neighbours. If it is not
+                on the active branch, the page is of the branch through it, and on to the newest
+                answers.
             cursor: `Page.older` or `Page.newer` of an earlier page.
-            where: Only messages that fit this filter, as `search` takes it. The cursors go with the same one.
+            where: Only messages that fit this filter, as `search` takes it. The cursors go with the
+                same one.
 
         Raises:
             NotFound: There is no such conversation or message.
             InvalidInput: `around` fits several messages, or the cursor or filter can't be accepted.
             InvalidDocument: The file does not parse, or is no capsule.
 
-        Cost: reading from the page to the end of the file. Reading the whole file if a branch begins there, if there
-            is a filter, or if `around` names, by its id, a message that is not among the last 256.
+        Cost: reading from the page to the end of the file. Reading the whole file if a branch
+            begins there, if there is a filter, or if `around` names, by its id, a message that is
+            not among the last 256.
         """
         from capsule.store.pages import page_of
 
-        only = None if where is None else {place.message for place in self.questions.messages(where, id)}
+        only = (
+            None
+            if where is None
+            else {place.message for place in self.questions.messages(where, id)}
+        )
         return page_of(self.engine, id, limit, around, cursor, only)
 
 

@@ -1,7 +1,8 @@
 """The Store: the one storage layer of conversations, behind every door.
 
-What must stay true: a write is durable when the method returns. When a method raises, the file is as it was, or
-complete. One rule decides who may write. The module reaches bytes only through the storage engine.
+What must stay true: a write is durable when the method returns. When a method raises, the file is
+as it was, or complete. One rule decides who may write. The module reaches bytes only through the
+storage engine.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class CoreStore(Writing):
-    """An open store, without the rooms: one instance, which several threads may use. `capsule.Store` adds the rooms.
+    """An open store, without the rooms: one instance, which several threads may use.
+    `capsule.Store` adds the rooms.
 
     Attributes:
         root: The store's directory, or its address in PostgreSQL without a password.
@@ -100,8 +102,8 @@ class CoreStore(Writing):
         """Make a store of `directory`. Existing files stay as they are.
 
         Args:
-            directory: The store's directory, which is made if it does not exist; or an address in PostgreSQL, where the
-                schema is made, or brought to this version.
+            directory: The store's directory, which is made if it does not exist; or an address in
+                PostgreSQL, where the schema is made, or brought to this version.
 
         Returns:
             The paths that were made.
@@ -127,27 +129,36 @@ class CoreStore(Writing):
         """Open a store, as an instance of its own.
 
         Args:
-            path: The store's directory, or its address in PostgreSQL. None: the one that the command line finds
-                (`CAPSULE_STORE`, the nearest directory upwards with a `capsule.toml`, the user's own store, made on
-                first use).
+            path: The store's directory, or its address in PostgreSQL. None: the one that the
+                command line finds (`CAPSULE_STORE`, the nearest directory upwards with a
+                `capsule.toml`, the user's own store, made on first use).
             keep_locks: Whether the lock that a save to a `chat` takes is kept until `close`.
             instance: The name of a holder whose locks outlive the process.
             user: The user that the locks name. None: the user of this process.
-            agent: The agent that the store acts for: it reads and writes what this agent may, and its messages are
-                from this agent. Its id, or `name@project`. None: the store's owner.
-            folder: The folder where `agent` is meant, as `agents.identity` takes it: in a project, the agent of this
-                name there, which is made if need be.
+            agent: The agent that the store acts for: it reads and writes what this agent may, and
+                its messages are from this agent. Its id, or `name@project`. None: the store's
+                owner.
+            folder: The folder where `agent` is meant, as `agents.identity` takes it: in a project,
+                the agent of this name there, which is made if need be.
 
         Raises:
             NotFound: There is no store at `path`, or no such agent in a project.
             InvalidInput: `agent` is no id, or a name that several agents have.
             InvalidDocument: Its `capsule.toml` can't be accepted.
 
-        Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first question that needs it.
+        Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first
+        question that needs it.
         """
         root, settings, engine = locate.open_engine(path)
         return cls(
-            root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
+            root,
+            settings,
+            engine,
+            keep_locks=keep_locks,
+            instance=instance,
+            user=user,
+            agent=agent,
+            folder=folder,
         )
 
     @classmethod
@@ -161,7 +172,8 @@ class CoreStore(Writing):
     ) -> Self:
         """Make a store in the memory of this process, for tests.
 
-        `beside` makes other instances on the same documents. Methods that need files raise `Refused`.
+        `beside` makes other instances on the same documents. Methods that need files raise
+        `Refused`.
 
         Args:
             keep_locks, instance, user, agent: As `open` takes them.
@@ -172,7 +184,9 @@ class CoreStore(Writing):
 
         settings = Settings()
         engine = opening.in_memory(timeout_s=settings.mutex_timeout_s)
-        return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
+        return cls(
+            "", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent
+        )
 
     def beside(
         self,
@@ -184,7 +198,8 @@ class CoreStore(Writing):
     ) -> Self:
         """Open another instance on this store, for a process that serves several clients.
 
-        It has locks and watchers of its own, and uses the files and the index of this store, which must outlive it.
+        It has locks and watchers of its own, and uses the files and the index of this store, which
+        must outlive it.
 
         Args:
             keep_locks, instance, user: As `open` takes them.
@@ -213,7 +228,8 @@ class CoreStore(Writing):
     def read_settings(self) -> str:
         """Read the settings of the store, as its `capsule.toml` has them.
 
-        Raises Refused: the store acts for an agent; NotFound, StorageFailed. Cost: reading a small file.
+        Raises Refused: the store acts for an agent; NotFound, StorageFailed. Cost: reading a small
+        file.
         """
         return self.engine.toml().decode()
 
@@ -228,7 +244,8 @@ class CoreStore(Writing):
             The new settings. `unknown` has a problem for each that this version does not know.
 
         Raises:
-            InvalidDocument: It is no TOML, or has a value that can't be accepted; nothing was written.
+            InvalidDocument: It is no TOML, or has a value that can't be accepted; nothing was
+                written.
             StoreBusy: The settings were changed meanwhile.
             Refused: The store acts for an agent, or the system did not permit it.
             StorageFailed: The system did not permit it.
@@ -244,16 +261,20 @@ class CoreStore(Writing):
         return parsed
 
     def release(self) -> None:
-        """Release the locks of this instance, and keep none from now on; for a process that is about to end.
+        """Release the locks of this instance, and keep none from now on; for a process that is
+        about to end.
 
-        Calls of other threads continue, and their saves keep no lock. A named instance keeps its locks.
+        Calls of other threads continue, and their saves keep no lock. A named instance keeps its
+        locks.
 
-        Raises nothing. A lock that can't be released expires after its time to live. Cost: copying each locked file.
+        Raises nothing. A lock that can't be released expires after its time to live. Cost: copying
+        each locked file.
         """
         self.inner.holder.close()
 
     def flush(self) -> int:
-        """Make every conversation durable in its own file, and not in its log alone, as it is a second after an append.
+        """Make every conversation durable in its own file, and not in its log alone, as it is a
+        second after an append.
 
         For a program that reads the files by itself, such as one that copies them.
 
@@ -263,12 +284,14 @@ class CoreStore(Writing):
         Raises:
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
-        Cost: a look at each conversation that was written since the last time, and flushing those that need it.
+        Cost: a look at each conversation that was written since the last time, and flushing those
+        that need it.
         """
         return self.engine.flush()
 
     def close(self) -> None:
-        """Release the locks of this instance, and close its files. A named instance keeps its locks.
+        """Release the locks of this instance, and close its files. A named instance keeps its
+        locks.
 
         Every watch on the store ends.
 
@@ -284,15 +307,20 @@ class CoreStore(Writing):
         self.engine.close()
 
     def room(self, name: str) -> Any:
-        """Look up what a package of somebody else adds to the store: a room, whose objects are attributes.
+        """Look up what a package of somebody else adds to the store: a room, whose objects are
+        attributes.
 
         Args:
             name: The room, which `rooms` in `capsule.toml` names.
 
-        Raises Refused: it is not named there, or not installed. Cost: at first, looking through what is installed.
+        Raises Refused: it is not named there, or not installed. Cost: at first, looking through
+        what is installed.
         """
         if name not in self.settings.rooms:
-            raise Refused(f"this store has no room {name!r}: `rooms` in its capsule.toml would name it", path="")
+            raise Refused(
+                f"this store has no room {name!r}: `rooms` in its capsule.toml would name it",
+                path="",
+            )
         if (key := f"room {name}") not in vars(self):
             vars(self).setdefault(key, rooms.objects_of(self, rooms.of_others(name)))
         return vars(self)[key]
@@ -300,7 +328,12 @@ class CoreStore(Writing):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def delete(self, id: str, *, is_agreed: bool = False) -> Trashed:
@@ -308,8 +341,8 @@ class CoreStore(Writing):
 
         An agent deletes only a conversation whose messages are all from it.
 
-        Its forks stay, and become forks of its own source. A fork that another instance has locked stays as it is,
-        with a warning.
+        Its forks stay, and become forks of its own source. A fork that another instance has locked
+        stays as it is, with a warning.
 
         Args:
             id: The conversation.
@@ -329,10 +362,12 @@ class CoreStore(Writing):
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
         """Move every conversation to the trash, one for each step of the iteration.
 
-        Each step gives the id, and the entry in the trash or the error. A conversation that another instance has
-        locked stays; the iteration continues. No fork gets a new source, because the forks are deleted too.
+        Each step gives the id, and the entry in the trash or the error. A conversation that another
+        instance has locked stays; the iteration continues. No fork gets a new source, because the
+        forks are deleted too.
 
-        Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search for forks.
+        Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search
+        for forks.
         """
         from capsule.store.objects.trash import discard
 
@@ -346,17 +381,24 @@ class CoreStore(Writing):
                 outcome = error
             yield id, outcome
 
-    def watch(self, since: str | None = None, *, ids: Iterable[str] | None = None, stop: Event | None = None) -> Watch:
+    def watch(
+        self,
+        since: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        stop: Event | None = None,
+    ) -> Watch:
         """Watch changes by any process and any editor: `async for change in store.watch()`.
 
-        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it).
-        Each has its own cursor, and a slow loop does not delay the others. The watch ends with `aclose`, with `stop`,
-        and when the store is closed. `Change.own` marks the writes of this store, for the newest 20,000 of them since
-        it was first watched.
+        Any number of loops may watch, in any number of threads and event loops of asyncio (and so
+        of anyio on it). Each has its own cursor, and a slow loop does not delay the others. The
+        watch ends with `aclose`, with `stop`, and when the store is closed. `Change.own` marks the
+        writes of this store, for the newest 20,000 of them since it was first watched.
 
         Args:
-            since: A cursor: the changes after it come first. None: from this call on. That costs as `changes`, so
-                in an event loop make the call in a thread when the index may have to be built.
+            since: A cursor: the changes after it come first. None: from this call on. That costs as
+                `changes`, so in an event loop make the call in a thread when the index may have to
+                be built.
             ids: Only these conversations.
             stop: An event of the loop that ends the watch.
 
@@ -366,24 +408,34 @@ class CoreStore(Writing):
         return self.inner.part(Listeners).watch(since, ids, stop)
 
     def wait_for_changes(
-        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+        self,
+        since: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        timeout_s: float | None = None,
     ) -> Changes:
-        """Wait for changes after a cursor, and return them. Returns at once if there are changes already.
+        """Wait for changes after a cursor, and return them. Returns at once if there are changes
+        already.
 
         Args:
             since: The cursor. None: now.
             ids: Only these conversations.
-            timeout_s: Seconds after which it returns no changes, and a cursor to continue from. None: no limit. It also
-                returns when the store is closed.
+            timeout_s: Seconds after which it returns no changes, and a cursor to continue from.
+                None: no limit. It also returns when the store is closed.
 
         Raises InvalidInput. Cost: as `changes` for each change; waiting costs next to nothing.
         """
         return self.inner.part(Listeners).wait(since, ids, timeout_s)
 
     async def await_changes(
-        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+        self,
+        since: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        timeout_s: float | None = None,
     ) -> Changes:
-        """Wait for changes as `wait_for_changes` does, in an event loop. It occupies no thread while it waits.
+        """Wait for changes as `wait_for_changes` does, in an event loop. It occupies no thread
+        while it waits.
 
         Args:
             since, ids, timeout_s: As `wait_for_changes` takes them.

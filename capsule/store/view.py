@@ -1,11 +1,12 @@
-"""What one agent sees of a store: an engine around the engine, which leaves out what the agent may not read.
+"""What one agent sees of a store: an engine around the engine, which leaves out what the agent may
+not read.
 
-What must stay true: the rule is `capsule.rules.policy`, asked anew at each question; what is neither judged here
-nor listed as harmless is not there for an agent. A conversation that the agent may not read is in no list, search,
-change, count and trash, and is refused where it is named. Of a group that the agent joined later, the messages before
-are left out; the others keep their places, so that a place means the same to all. A kind of documents that is not
-listed does not exist for an agent, whatever asks; what the tools of a session give an agent of its files, they give
-themselves.
+What must stay true: the rule is `capsule.rules.policy`, asked anew at each question; what is
+neither judged here nor listed as harmless is not there for an agent. A conversation that the agent
+may not read is in no list, search, change, count and trash, and is refused where it is named. Of a
+group that the agent joined later, the messages before are left out; the others keep their places,
+so that a place means the same to all. A kind of documents that is not listed does not exist for an
+agent, whatever asks; what the tools of a session give an agent of its files, they give themselves.
 """
 
 from __future__ import annotations
@@ -81,14 +82,20 @@ class AgentView:
             raise Refused(f"agent {self.agent} does not reach {kind}, only a person", path="")
         return self._engine
 
-    # -- Documents of some kinds ----------------------------------------------------------------------------------
+    # -- Documents of some kinds -------------------------------------------------------------------
 
     def create(
-        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+        self,
+        kind: str,
+        document: Document,
+        written: Callable[[str], None] | None = None,
+        reads: Reads | None = None,
     ) -> int:
         return self._of(kind).create(kind, document, written, reads)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+    def put(
+        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
+    ) -> Version:
         return self._of(kind).put(kind, id, data, expected, reads)
 
     def delete(self, kind: str, id: str) -> Trashed:
@@ -105,10 +112,12 @@ class AgentView:
 
     @property
     def files(self) -> NoReturn:
-        """Raises Refused: what the tools of a session give an agent of its files, they give themselves."""
+        """Raises Refused: what the tools of a session give an agent of its files, they give
+        themselves.
+        """
         self._refuse()
 
-    # -- What is judged -------------------------------------------------------------------------------------------
+    # -- What is judged ----------------------------------------------------------------------------
 
     def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
         """What the policies say of an action of the agent."""
@@ -159,16 +168,22 @@ class AgentView:
                 state = self._state_of(object, ())
                 transaction.judged, transaction.reads = (object, state), state.reads
                 reading = policy.may(self.agent, "read", object, state)
-                joins = not reading.allowed and policy.may(self.agent, "join", object, state).allowed
+                joins = (
+                    not reading.allowed and policy.may(self.agent, "join", object, state).allowed
+                )
                 if not joins:
                     policy.ensure(reading, id, self._state_of)
             yield transaction
             if joins:
-                policy.ensure(self.may("read", policy.Object.at(transaction.head)), id, self._state_of)
+                policy.ensure(
+                    self.may("read", policy.Object.at(transaction.head)), id, self._state_of
+                )
 
     def exists(self, kind: str, id: str) -> bool:
         try:
-            return self._of(kind).exists(kind, id) and (kind != CONVERSATIONS or self.seen_from(id) is not None)
+            return self._of(kind).exists(kind, id) and (
+                kind != CONVERSATIONS or self.seen_from(id) is not None
+            )
         except NotFound:
             return False
         except CapsuleError:
@@ -208,7 +223,10 @@ class AgentView:
         if not self.seen_from(id):
             return self._engine.parsed(id, parse)
         document = self.document(CONVERSATIONS, id)
-        return parse(codec.encode(document | {"history": [entry for entry in document["history"] if entry]}), True)
+        return parse(
+            codec.encode(document | {"history": [entry for entry in document["history"] if entry]}),
+            True,
+        )
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """There are fewer entries if the agent may not read those before."""
@@ -241,13 +259,18 @@ class AgentView:
 
     def outside_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
-        why = f"{purpose} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        why = (
+            f"{purpose} needs the files of the store, which agent {self.agent} does not reach, "
+            "only a person"
+        )
         raise Refused(why, path="")
 
     def _finds(self, agent: str) -> bool:
         if agent in ("", self.agent):
             return True
-        return policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,))).allowed
+        return policy.may(
+            self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,))
+        ).allowed
 
 
 class TrashView:
@@ -276,12 +299,18 @@ class TrashView:
     def saw(self, id: str) -> bool:
         """Whether a conversation is in it that the agent could read, as it was deleted last."""
         with suppress(CapsuleError):
-            return any(self._view.since(document) is not None for document in deleted_last(self._trash, {id}).values())
+            return any(
+                self._view.since(document) is not None
+                for document in deleted_last(self._trash, {id}).values()
+            )
         return False
 
     def read(self, token: str) -> bytes:
         there = (
-            (kind, it) for kind in (CONVERSATIONS, REMOVED) for it in self._trash.entries(kind) if it.token == token
+            (kind, it)
+            for kind in (CONVERSATIONS, REMOVED)
+            for it in self._trash.entries(kind)
+            if it.token == token
         )
         if not any(self._is_seen(kind, trashed) for kind, trashed in there):
             raise NotFound(f"{token} is not in the trash", id=token)
@@ -294,20 +323,28 @@ class TrashView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""
         self.read(token)
-        policy.ensure(self._view.may("delete", policy.Object.of(document_in(self._trash, token))), id)
+        policy.ensure(
+            self._view.may("delete", policy.Object.of(document_in(self._trash, token))), id
+        )
         self._trash.restore(kind, id, token)
 
     def drop(self, token: str) -> None:
-        """Erase an entry, unasked: its messages came back by a change that this agent was allowed to make."""
+        """Erase an entry, unasked: its messages came back by a change that this agent was allowed
+        to make.
+        """
         self._trash.drop(token)
 
     def purge(self, older_than_s: float) -> list[str]:
         """Raises Refused: what is erased is not the agent's alone."""
-        raise Refused(f"the trash was not emptied: agent {self._view.agent} may not, only a person", path="")
+        raise Refused(
+            f"the trash was not emptied: agent {self._view.agent} may not, only a person", path=""
+        )
 
 
 class LeasesView:
-    """The leases as an agent sees them. See `Leases`; of the live instances, those of agents that it finds."""
+    """The leases as an agent sees them. See `Leases`; of the live instances, those of agents that
+    it finds.
+    """
 
     def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
         self._leases, self._finds = leases, finds
@@ -326,8 +363,14 @@ class LeasesView:
     beaten = beat
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """What each live instance says about itself, of agents that this one finds and of no agent."""
-        return {id: about for id, about in self._leases.live().items() if self._finds(about.get("agent", ""))}
+        """What each live instance says about itself, of agents that this one finds and of
+        no agent.
+        """
+        return {
+            id: about
+            for id, about in self._leases.live().items()
+            if self._finds(about.get("agent", ""))
+        }
 
 
 def before(entries: list[Document], since: str) -> int:

@@ -1,7 +1,8 @@
 """The common writes: making a conversation, appending messages, changing the head.
 
-What must stay true: every change of a conversation is one `Inner.change`. A write is durable when the method returns. A
-change of the head is one write, parses no message, and changes only the given fields.
+What must stay true: every change of a conversation is one `Inner.change`. A write is durable when
+the method returns. A change of the head is one write, parses no message, and changes only the given
+fields.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from capsule.format.documents import new
 from capsule.format.documents.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.change.appends import appended, as_model, complete, ensure_seen, keyed_message, signed
+from capsule.store.change.appends import (
+    appended,
+    as_model,
+    complete,
+    ensure_seen,
+    keyed_message,
+    signed,
+)
 from capsule.store.change.conversation import Conversation
 from capsule.store.reading import Reading
 
@@ -53,8 +61,9 @@ class Writing(Reading):
             id: Its id; None: a new one.
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
-            key: An idempotency key in place of `id`, for this one conversation. A retry with the same key and the same
-                first message returns the conversation that the first call made, in any process.
+            key: An idempotency key in place of `id`, for this one conversation. A retry with the
+                same key and the same first message returns the conversation that the first call
+                made, in any process.
 
         The new conversation takes over the MCP switches that wait for it (`servers.set` with None).
 
@@ -97,7 +106,15 @@ class Writing(Reading):
             return with_waiting(self.engine, with_overrides)
 
         if key is not None:
-            return made_once(self.inner, "create", "", key, make, title if named else None, next(iter(checked), None))
+            return made_once(
+                self.inner,
+                "create",
+                "",
+                key,
+                make,
+                title if named else None,
+                next(iter(checked), None),
+            )
         return make(new_id() if id is None else check_id(id))
 
     def append(
@@ -117,10 +134,12 @@ class Writing(Reading):
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
             extra: Fields that the format does not know, by the names that they get in the file.
-            wait: False: it returns when every reader sees the message, which is durable within a second. A power cut
-                before that may take it. For output that comes in many small pieces.
-            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
-                the id of the message it answers (None: no message); without it, the end of the active branch.
+            wait: False: it returns when every reader sees the message, which is durable within a
+                second. A power cut before that may take it. For output that comes in many small
+                pieces.
+            fields: Further fields, by their names in the format or in the model (`from_`,
+                `tool_calls`). `parent` is the id of the message it answers (None: no message);
+                without it, the end of the active branch.
 
         Returns:
             The message as written, with its id, its time, and `at`, its position.
@@ -128,13 +147,15 @@ class Writing(Reading):
         Raises:
             NotFound: There is no such conversation.
             TypeError: A keyword is no field of a message, or `extra` has one.
-            InvalidInput: The message can't be accepted, or the conversation has no message with the id of its parent.
+            InvalidInput: The message can't be accepted, or the conversation has no message with the
+                id of its parent.
             Locked, LockLost: Another instance holds the lock, or took it.
             InvalidDocument: The file does not parse; it stays as it is.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
-        Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's size. If the active
-            branch was switched, also reading back to the beginning of the branch, once for each open store.
+        Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's
+            size. If the active branch was switched, also reading back to the beginning of the
+            branch, once for each open store.
         """
         if fields or extra:
             fields = fields_given(fields, extra)
@@ -160,7 +181,8 @@ class Writing(Reading):
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
     ) -> tuple[int, list[dict[str, Any]]]:
-        """Append as `append_many` does, without making models: importing pydantic takes longer than an append.
+        """Append as `append_many` does, without making models: importing pydantic takes longer than
+        an append.
 
         Args:
             id: The conversation.
@@ -192,18 +214,21 @@ class Writing(Reading):
 
         Args:
             id: The conversation.
-            key: An idempotency key for this one message. A retry gives the same key and the same message.
+            key: An idempotency key for this one message. A retry gives the same key and the same
+                message.
             role, content, extra, fields: As `append` takes them.
-            seen: The id of the last message that the writer saw. If others stand behind it, nothing is written.
+            seen: The id of the last message that the writer saw. If others stand behind it, nothing
+                is written.
 
         Returns:
             The message as written, and whether it was there already.
 
-        Raises the errors of `append`, and InvalidInput if the key was used for another message, or others stand behind
-        `seen`: the error's field `came` says how many; 0: it is not in the active branch any more.
+        Raises the errors of `append`, and InvalidInput if the key was used for another message, or
+        others stand behind `seen`: the error's field `came` says how many; 0: it is not in the
+        active branch any more.
 
-        Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
-            costs reading the file.
+        Cost: as `append`, and reading the file once for each process and each version of the file's
+            head. A retry costs reading the file.
         """
         given = {"role": role, "content": content, **fields_given(fields, extra)}
         message = signed(keyed_message(check_id(id), key, given), self.agent)
@@ -234,27 +259,32 @@ class Writing(Reading):
         archived: bool | None = None,
         mcp_servers: Mapping[str, bool | None] | None = None,
     ) -> Head:
-        """Change several fields of a head in one write. A field that is None or left out stays as it is.
+        """Change several fields of a head in one write. A field that is None or left out stays as
+        it is.
 
         Args:
             id: The conversation.
             title: The title.
             by: As `rename` takes it.
-            instead_of: The title that the new one replaces. The change is refused if the title is another one by now.
+            instead_of: The title that the new one replaces. The change is refused if the title is
+                another one by now.
             tags: All tags; they replace the present ones.
             tagged, untagged: Tags to add, and tags to remove.
             pinned: Whether it is pinned to the top of the list.
             archived: Whether it is archived.
             mcp_servers: Switches of MCP servers, as `servers.set` takes them.
 
-        Raises the errors of `append`, and InvalidInput if a value can't be accepted or there is nothing to change.
+        Raises the errors of `append`, and InvalidInput if a value can't be accepted or there is
+        nothing to change.
 
         Cost: copying the file.
         """
         from capsule.store.objects.attributes import changed
 
         flags = {"pinned": pinned, "archived": archived}
-        return self.inner.change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
+        return self.inner.change_head(
+            id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers)
+        )
 
     def rename(self, id: str, title: str, *, by: str = "user") -> Head:
         """Give a conversation a title. Raises the errors of `append`. Cost: copying the file.
@@ -267,7 +297,8 @@ class Writing(Reading):
         return self.update(id, title=title, by=by)
 
     def tag(self, id: str, *tags: str) -> Head:
-        """Add tags. A tag that exists already stays as it is. Raises the errors of `append`. Cost: copying the file.
+        """Add tags. A tag that exists already stays as it is. Raises the errors of `append`. Cost:
+        copying the file.
 
         Args:
             id: The conversation.
@@ -276,7 +307,8 @@ class Writing(Reading):
         return self.update(id, tagged=tags)
 
     def untag(self, id: str, *tags: str) -> Head:
-        """Remove tags. A tag that does not exist is skipped. Raises the errors of `append`. Cost: copying the file.
+        """Remove tags. A tag that does not exist is skipped. Raises the errors of `append`. Cost:
+        copying the file.
 
         Args:
             id: The conversation.
@@ -296,7 +328,8 @@ class Writing(Reading):
         return self.update(id, pinned=on)
 
     def archive(self, id: str, on: bool = True) -> Head:
-        """Archive a conversation, or restore it to the list. Raises the errors of `append`. Cost: copying the file.
+        """Archive a conversation, or restore it to the list. Raises the errors of `append`. Cost:
+        copying the file.
 
         Args:
             id: The conversation.

@@ -1,7 +1,7 @@
 """Taking conversations out of a store, in the format of another program.
 
-What must stay true: one conversation is in memory at a time, and the store is only read. What another program knows of
-a conversation that came from it is put back.
+What must stay true: one conversation is in memory at a time, and the store is only read. What
+another program knows of a conversation that came from it is put back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _NAME = r"[^/\\\s\"'`<>|:;,)]+(?<!\.)"
-#: The home folder of a person: of Linux and macOS, of Windows also as WSL sees it, and that of root. A name of Windows
-#: may have spaces, if more of the path follows.
+#: The home folder of a person: of Linux and macOS, of Windows also as WSL sees it, and that of
+#: root. A name of Windows may have spaces, if more of the path follows.
 _HOME = re.compile(
     rf"(?<![\w.~-])(?:/mnt/[a-z])?/(?:home|Users)/{_NAME}|(?<![\w.~/-])/root\b"
     rf"|(?<!\w)[A-Za-z]:[\\/]+Users[\\/]+(?:{_NAME}(?: {_NAME}){{1,3}}(?=[\\/])|{_NAME})"
@@ -55,13 +55,14 @@ class Export:
 
         Args:
             ids: The conversations.
-            file: Where they are written; it need not be seekable. Several conversations in a format that has a file for
-                each make a zip.
+            file: Where they are written; it need not be seekable. Several conversations in a format
+                that has a file for each make a zip.
             format: The name of the format, as `transfer.registry.formats()` has it.
             is_archive: Whether it is a zip in any case.
-            is_redacted: Whether secrets are replaced, by the rules of a context capture, and home folders by `~`,
-                wherever they stand.
-            is_plain: Whether nothing but what is read goes out, so that no import brings the conversations back.
+            is_redacted: Whether secrets are replaced, by the rules of a context capture, and home
+                folders by `~`, wherever they stand.
+            is_plain: Whether nothing but what is read goes out, so that no import brings the
+                conversations back.
 
         Returns:
             The number of conversations.
@@ -75,14 +76,18 @@ class Export:
         """
         made = format_named(format)
         if made.write is None:
-            written = ", ".join(name for name, other in formats().items() if other.write is not None)
+            written = ", ".join(
+                name for name, other in formats().items() if other.write is not None
+            )
             raise InvalidInput(f"{format} is only read; conversations can be written as {written}")
         if is_plain and made.plain is None:
             plain = ", ".join(name for name, other in formats().items() if other.plain is not None)
             raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")
         if is_plain:
             made = replace(made, write=made.plain)
-        return _Writing(self._store, made, is_redacted=is_redacted).write(ids, file, is_archive=is_archive)
+        return _Writing(self._store, made, is_redacted=is_redacted).write(
+            ids, file, is_archive=is_archive
+        )
 
     def site(
         self,
@@ -94,7 +99,8 @@ class Export:
     ) -> Site:
         """Write conversations as static pages, with an index and a search that need no server.
 
-        Written again, it changes only the files that changed, and removes the pages of other conversations.
+        Written again, it changes only the files that changed, and removes the pages of other
+        conversations.
 
         Args:
             ids: The conversations. The index has the latest first.
@@ -112,9 +118,17 @@ class Export:
         """
         from capsule.transfer.site import write
 
-        heads = sorted(map(self._store.head, {*ids}), key=lambda head: (sortable(head.updated_at), head.id))
+        heads = sorted(
+            map(self._store.head, {*ids}), key=lambda head: (sortable(head.updated_at), head.id)
+        )
         writing = _Writing(self._store, format_named("html"), is_redacted=is_redacted)
-        return write(directory, [head.id for head in reversed(heads)], writing.document, writing.file, progress)
+        return write(
+            directory,
+            [head.id for head in reversed(heads)],
+            writing.document,
+            writing.file,
+            progress,
+        )
 
 
 class _Writing:
@@ -139,7 +153,9 @@ class _Writing:
             return self._count
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             if is_joined:
-                with archive.open(_entry(f"conversations{self._format.extension}"), "w", force_zip64=True) as member:
+                with archive.open(
+                    _entry(f"conversations{self._format.extension}"), "w", force_zip64=True
+                ) as member:
                     for piece in self._joined(every):
                         member.write(piece)
             else:

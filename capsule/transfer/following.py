@@ -1,7 +1,7 @@
 """Importing on and on, while another program writes.
 
-What must stay true: a change is imported within a second. A file whose last line is not complete yet is no
-damage: the next look has it.
+What must stay true: a change is imported within a second. A file whose last line is not complete
+yet is no damage: the next look has it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def follow(
         tell: Takes each conversation as soon as it is imported, and each note and damage.
         format, on_conflict, is_trusted: Arguments of `store.import_`.
 
-    Raises the errors of `store.import_`. Cost: reading what was appended to a file of lines, and others whole.
+    Raises the errors of `store.import_`. Cost: reading what was appended to a file of lines, and
+    others whole.
     """
     paths = [os.path.abspath(path) for path in paths]
     watch, growing = FolderWatch(paths), GrowingFiles()
@@ -79,25 +80,33 @@ def follow(
 
 
 def _whole(path: str, paths: list[str], format: str | None, open_file: OpenFile) -> str | None:
-    """The path to import when a file changed: the file, or the given folder of which it is a part; None: nothing."""
+    """The path to import when a file changed: the file, or the given folder of which it is a part;
+    None: nothing.
+    """
     for end in _LOGS:
         path = path.removesuffix(end)
     if not os.path.isfile(path):
         return None
     only = format_named(format) if format else None
-    if any(format_of(part, only) is not None for part in opened(on_disk(Path(path), Problems(), open_file))):
+    if any(
+        format_of(part, only) is not None
+        for part in opened(on_disk(Path(path), Problems(), open_file))
+    ):
         return path
     return next((top for top in paths if Path(path).is_relative_to(top)), None)
 
 
 class GrowingFiles:
-    """Opens files; of one of lines that was read before and has only grown, just what is new is read from the disk.
+    """Opens files; of one of lines that was read before and has only grown, just what is new is
+    read from the disk.
 
-    What was read of such files is kept in memory, 128 MiB of all of them: those that were read last.
+    What was read of such files is kept in memory, 128 MiB of all of them: those that were read
+    last.
     """
 
     def __init__(self) -> None:
-        #: By the path: the inode, the size and the time of the file as it was read, and its content.
+        #: By the path: the inode, the size and the time of the file as it was read, and its
+        #: content.
         self._kept: dict[Path, tuple[tuple[int, int, int], bytes]] = {}
 
     def __call__(self, path: Path) -> IO[bytes]:
@@ -122,7 +131,9 @@ class GrowingFiles:
 
 
 def _begins_with(file: IO[bytes], data: bytes) -> bool:
-    """Whether a file still begins with what was read of it, of which the beginning and the end are compared."""
+    """Whether a file still begins with what was read of it, of which the beginning and the end are
+    compared.
+    """
     ends = ((at, data[at : at + _COMPARED]) for at in (0, max(len(data) - _COMPARED, 0)))
     return all(file.seek(at) == at and file.read(len(piece)) == piece for at, piece in ends)
 
@@ -160,7 +171,9 @@ class FolderWatch:
         """The files that are not as they were at the last look."""
         now = {}
         walks = (walk for top in self._tops for walk in walked(top, top))
-        for path in self._files.union(os.path.join(folder, name) for folder, names in walks for name in names):
+        for path in self._files.union(
+            os.path.join(folder, name) for folder, names in walks for name in names
+        ):
             with suppress(OSError):
                 about = os.stat(path)
                 now[path] = (about.st_mtime_ns, about.st_size)
@@ -168,7 +181,9 @@ class FolderWatch:
         return {path for path, signature in now.items() if before.get(path) != signature}
 
     def changed(self) -> set[str]:
-        """The files written since the last call; it waits until there are some. Raises KeyboardInterrupt."""
+        """The files written since the last call; it waits until there are some. Raises
+        KeyboardInterrupt.
+        """
         reported = self._watcher.wait(_TOGETHER_MS)
         if reported is None:
             return self._begin()
@@ -183,12 +198,18 @@ class FolderWatch:
 
     def _is_wanted(self, path: str) -> bool:
         top = self._top_of(path)
-        return path.removesuffix("-wal") in self._files or (top != "" and is_entered(os.path.dirname(path), top))
+        return path.removesuffix("-wal") in self._files or (
+            top != "" and is_entered(os.path.dirname(path), top)
+        )
 
     def _is_new(self, folder: str) -> bool:
         """Whether files may be wanted in a folder that is not watched yet."""
         top = self._top_of(folder)
-        return top != "" and is_entered(folder, top, on_the_way=True) and folder not in self._folders.values()
+        return (
+            top != ""
+            and is_entered(folder, top, on_the_way=True)
+            and folder not in self._folders.values()
+        )
 
     def _top_of(self, path: str) -> str:
         """The folder that was given in which a path lies; empty: none."""

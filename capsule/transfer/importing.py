@@ -1,8 +1,9 @@
 """Bringing conversations into a store: each file, each draft in it, and what becomes of it.
 
-What must stay true: each conversation is one durable write, so that an import can be stopped and run again. What was
-imported before is found by its id, and nothing is doubled. Only a chat is written to, unless what comes is trusted.
-What two sources say of one conversation is both kept. Damage is reported and ends nothing but its own record.
+What must stay true: each conversation is one durable write, so that an import can be stopped and
+run again. What was imported before is found by its id, and nothing is doubled. Only a chat is
+written to, unless what comes is trusted. What two sources say of one conversation is both kept.
+Damage is reported and ends nothing but its own record.
 """
 
 from __future__ import annotations
@@ -32,8 +33,23 @@ from capsule.transfer.drafts.report import Report, Taken, Unknown
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
 from capsule.transfer.reading.files import File
-from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, is_stream, opened, spooled
-from capsule.transfer.registry import drafts_of, format_named, format_of, guess_of, has_value, is_part, tell_unknown
+from capsule.transfer.reading.sources import (
+    OpenFile,
+    files_at,
+    from_disk,
+    is_stream,
+    opened,
+    spooled,
+)
+from capsule.transfer.registry import (
+    drafts_of,
+    format_named,
+    format_of,
+    guess_of,
+    has_value,
+    is_part,
+    tell_unknown,
+)
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -70,15 +86,18 @@ class Import:
 
         Args:
             paths: The files, folders and zips.
-            format: The name of the format, as `transfer.registry.formats()` has it. None: the content tells it.
-            on_conflict: Where the source and this store changed the same message or field: `skip` leaves it, `update`
-                takes what the source has (the former text goes to the trash), and `copy` makes a second conversation.
+            format: The name of the format, as `transfer.registry.formats()` has it. None: the
+                content tells it.
+            on_conflict: Where the source and this store changed the same message or field: `skip`
+                leaves it, `update` takes what the source has (the former text goes to the trash),
+                and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.
-            is_trusted: Whether the paths were exported from this store: all conversations keep their ids and senders.
-                Otherwise only chats keep their ids. What agents said to each other comes in as a copy: a chat without
-                participants.
+            is_trusted: Whether the paths were exported from this store: all conversations keep
+                their ids and senders. Otherwise only chats keep their ids. What agents said to each
+                other comes in as a copy: a chat without participants.
             stream: A file that is read once, besides `paths`.
-            progress: Called with the bytes that were read, all bytes, and the report so far: what it has is durable.
+            progress: Called with the bytes that were read, all bytes, and the report so far: what
+                it has is durable.
             open_file: Opens the files on disk.
 
         Raises:
@@ -86,16 +105,20 @@ class Import:
             InvalidInput: No such format or choice.
             Refused, StorageFailed: The system did not permit it; what was imported before stays.
 
-        Cost: reading the files once, and for each new conversation two flushes. A file that was imported before is
-            only read for its digest, and the heads of its conversations.
+        Cost: reading the files once, and for each new conversation two flushes. A file that was
+            imported before is only read for its digest, and the heads of its conversations.
         """
         if self._store.agent is not None:
             raise Refused("conversations are imported by the owner of the store", path="")
         if on_conflict not in get_args(OnConflict):
-            raise InvalidInput(f"{on_conflict!r} is no choice for conflicts; these are skip, update and copy")
+            raise InvalidInput(
+                f"{on_conflict!r} is no choice for conflicts; these are skip, update and copy"
+            )
         only = None if format is None else format_named(format)
         if only is not None and only.read is None:
-            raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
+            raise InvalidInput(
+                f"{only.name} is only written; the content of a file tells its format"
+            )
         run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted)
         with ExitStack() as stack:
             problems = run.report.problems
@@ -103,7 +126,9 @@ class Import:
             streams = []
             for path in paths:
                 if is_stream(path):
-                    streams.append(File(os.fspath(path), 0, partial(open_file, Path(path)), problems))
+                    streams.append(
+                        File(os.fspath(path), 0, partial(open_file, Path(path)), problems)
+                    )
                 else:
                     files.extend(files_at(path, problems, open_file))
             if stream is not None:
@@ -114,9 +139,11 @@ class Import:
         return run.report
 
     def forget(self) -> None:
-        """Forget what files were imported, so that no text of them is left. The next import reads them again.
+        """Forget what files were imported, so that no text of them is left. The next import reads
+        them again.
 
-        Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was imported.
+        Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was
+        imported.
         """
         Memory(self._store.engine).forget()
 
@@ -160,14 +187,22 @@ class _Run:
     """One import."""
 
     def __init__(
-        self, store: CoreStore, only: Format | None, on_conflict: str, *, is_dry_run: bool, is_trusted: bool
+        self,
+        store: CoreStore,
+        only: Format | None,
+        on_conflict: str,
+        *,
+        is_dry_run: bool,
+        is_trusted: bool,
     ) -> None:
         self.report, self._memory, self._stamp = Report(), Memory(store.engine), timestamps.now()
         self._store, self._only, self._on_conflict = store, only, on_conflict
         self._is_dry_run, self._is_trusted = is_dry_run, is_trusted
-        #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
+        #: New conversations are written while the next ones are read: most of a write is waiting
+        #: for the disk.
         self._pool = ThreadPoolExecutor(_AT_ONCE)
-        #: What is not in the report yet: behind a write that is under way, in the order of the source.
+        #: What is not in the report yet: behind a write that is under way, in the order of the
+        #: source.
         self._pending: deque[_Made] = deque()
         self._read: list[Read] = []
 
@@ -195,8 +230,15 @@ class _Run:
 
     def _taken(self, file: File) -> Iterator[File]:
         """Import a file; the parts of it, as they are read."""
-        report, how = self.report, f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}"
-        read, problems, notes = Read(file.name, f"{how}:{file.digest()}"), report.problems.count, report.notes.count
+        report, how = (
+            self.report,
+            f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}",
+        )
+        read, problems, notes = (
+            Read(file.name, f"{how}:{file.digest()}"),
+            report.problems.count,
+            report.notes.count,
+        )
         if (known := self._memory.known(file, read.digest)) is not None:
             for taken in known:
                 self._note(_Made(taken, read, file.tell))
@@ -227,7 +269,9 @@ class _Run:
         read.is_whole = read.is_whole and is_known and is_sound and not is_empty
         self._read.append(read)
 
-    def _take(self, file: File, format: Format, draft: Draft, seen: Counter[str], read: Read) -> None:
+    def _take(
+        self, file: File, format: Format, draft: Draft, seen: Counter[str], read: Read
+    ) -> None:
         """Import a draft; `seen` counts those of each id in this file."""
         limit = self._store.settings.message_bytes
 
@@ -237,10 +281,19 @@ class _Run:
         def made(suffix: str = "", note: Tell = lambda reason, id: None) -> _Made:
             suffix = suffix if draft.id or not nth else f"#{nth}{suffix}"
             document = document_of(
-                draft, format.name, self._stamp, note, self._keep, suffix, limit, is_trusted=self._is_trusted
+                draft,
+                format.name,
+                self._stamp,
+                note,
+                self._keep,
+                suffix,
+                limit,
+                is_trusted=self._is_trusted,
             )
             count, source = len(document["history"]), source_id(draft)
-            taken = Taken(document["id"], document["title"], count, format.name, source, file.name, "")
+            taken = Taken(
+                document["id"], document["title"], count, format.name, source, file.name, ""
+            )
             is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
             place = digest_of([os.path.abspath(file.name), nth])
             new = _Made(taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy)
@@ -259,27 +312,39 @@ class _Run:
                 self._bring(first, made)
         except Empty:  # As an empty chat is: no damage, and nothing to keep.
             if draft.id:
-                self._note(_Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell))
+                self._note(
+                    _Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell)
+                )
         except _TOLD as error:
             tell(error.message)
 
     def _bring(self, first: _Made, other: Callable[[str], _Made]) -> None:
-        """Import what a draft became; if its id is that of another conversation, under an id with a suffix."""
+        """Import what a draft became; if its id is that of another conversation, under an id with a
+        suffix.
+        """
         new = self._placed(first, other)
         new.other, id, source = other, new.taken.id, new.taken.source
         if new is not first:
-            new.remark(self.report, f"conversation {first.taken.id} holds something else; this one is kept as {id}")
+            new.remark(
+                self.report,
+                f"conversation {first.taken.id} holds something else; this one is kept as {id}",
+            )
         elif new.is_copy:
-            new.remark(self.report, f"{source} is imported as a copy, chat {id}; --trusted brings it back as it was")
+            new.remark(
+                self.report,
+                f"{source} is imported as a copy, chat {id}; --trusted brings it back as it was",
+            )
         if self._put(new) and self._on_conflict == "copy":
             copy = other(f"#copy-{new.digest}")
             copy.other = other
             self._put(copy)
 
     def _placed(self, first: _Made, other: Callable[[str], _Made]) -> _Made:
-        """What a draft became, under the id of the first conversation that it continues, or of a new one.
+        """What a draft became, under the id of the first conversation that it continues, or of a
+        new one.
 
-        It continues what the same source brought, and what another source brought if it does not contradict that.
+        It continues what the same source brought, and what another source brought if it does not
+        contradict that.
         """
         mine, new, number = None, first, 1
         while self._exists(id := new.taken.id):
@@ -312,7 +377,9 @@ class _Run:
                 return False
             if not self._is_dry_run:
                 self._report_until(_AT_ONCE - 1)
-                new.write = self._pool.submit(write_new, self._store.inner, document, has_checked_messages=True)
+                new.write = self._pool.submit(
+                    write_new, self._store.inner, document, has_checked_messages=True
+                )
             self._note(new, "imported")
             return False
         digest, source = self._memory.conversations.get(id, ("", new.source))
@@ -336,17 +403,22 @@ class _Run:
         result = made_of(present)
         is_changed, is_open = result.document is not present, bool(result.conflicts) and not theirs
         if is_other and result.document != made_of(present, is_other=False).document:
-            new.remark(self.report, f"it differs from another source of {id}: only what is new was added")
+            new.remark(
+                self.report, f"it differs from another source of {id}: only what is new was added"
+            )
         if is_changed:
             self._remark_senders(new, self._from_outside(new, present))
         if new.is_own and result.kept_title:
-            new.remark(self.report, f"the title of {id} stays, as a person gave it: {present['title']!r}")
+            new.remark(
+                self.report, f"the title of {id} stays, as a person gave it: {present['title']!r}"
+            )
         if is_open:
             new.read.is_whole = False
         if not self._is_dry_run:
             if is_changed:
                 self._store.inner.change(
-                    id, lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited")
+                    id,
+                    lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited"),
                 )
             if not is_open:
                 self._memory.conversations[id] = new.digest, source
@@ -354,7 +426,9 @@ class _Run:
         return is_open
 
     def _from_outside(self, new: _Made, present: Document | None) -> Document:
-        """Return what a draft became, as it comes in: unless it is trusted, with no new words from an agent here."""
+        """Return what a draft became, as it comes in: unless it is trusted, with no new words from
+        an agent here.
+        """
         senders = {entry.get("from") for entry in new.document["history"]} & self._agents
         if self._is_trusted or not senders:
             return new.document
@@ -363,10 +437,15 @@ class _Run:
     def _remark_senders(self, new: _Made, document: Document) -> None:
         """Let the report name the agents from whom new messages would have come in."""
         pairs = zip(new.document["history"], document["history"], strict=True)
-        renamed = sorted({raw["from"] for raw, came in pairs if raw.get("from") != came.get("from")})
+        renamed = sorted(
+            {raw["from"] for raw, came in pairs if raw.get("from") != came.get("from")}
+        )
         if renamed:
             senders = ", ".join(map(sender_outside, renamed))
-            reason = f"what is new in {new.taken.id} comes in as from {senders}; --trusted brings it in as it was"
+            reason = (
+                f"what is new in {new.taken.id} comes in as from {senders}; --trusted brings "
+                "it in as it was"
+            )
             new.remark(self.report, reason)
 
     @cached_property
@@ -381,7 +460,9 @@ class _Run:
         self._report_until(_AT_ONCE)
 
     def _report_until(self, most: int) -> None:
-        """Report what became of drafts, until at most so many are behind a write that is under way."""
+        """Report what became of drafts, until at most so many are behind a write that is
+        under way.
+        """
         while self._pending and (len(self._pending) > most or self._pending[0].write is None):
             new = self._pending.popleft()
             try:
@@ -413,9 +494,13 @@ class _Run:
         return removed
 
     def _removed_from(self, id: str) -> set[str]:
-        """The ids of the messages that were removed from a conversation, or changed, as far as the trash has them."""
+        """The ids of the messages that were removed from a conversation, or changed, as far as the
+        trash has them.
+        """
         read = self._store.engine.trash.read
-        kept = (codec.decode(read(trashed.token), trashed.path) for trashed in self._removed.get(id, ()))
+        kept = (
+            codec.decode(read(trashed.token), trashed.path) for trashed in self._removed.get(id, ())
+        )
         return {entry["id"] for document in kept for entry in document["history"]}
 
     def _keep(self, data: bytes | Source) -> tuple[str, int]:

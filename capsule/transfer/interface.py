@@ -1,7 +1,8 @@
 """The interface of a format: what it reads, what it yields, what it writes.
 
-What must stay true: a format is pure. It opens no file, asks no clock and no environment, and knows no store. It yields
-drafts, which have our fields under the ids of the source; the core makes ids and order of them, and writes them.
+What must stay true: a format is pure. It opens no file, asks no clock and no environment, and knows
+no store. It yields drafts, which have our fields under the ids of the source; the core makes ids
+and order of them, and writes them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ Source = File
 
 
 def shape(source: Source) -> Shape:
-    """What a file consists of: one JSON `array`, `lines` of JSON, one `object`; empty: something else."""
+    """What a file consists of: one JSON `array`, `lines` of JSON, one `object`; empty: something
+    else.
+    """
     return shape_of(source.head)
 
 
 def first(source: Source) -> tuple[dict[str, Any], ...]:
-    """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the last may be cut.
+    """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the
+    last may be cut.
 
     They are not to be changed: each format that is asked gets the same.
     """
@@ -39,7 +43,9 @@ def first(source: Source) -> tuple[dict[str, Any], ...]:
 
 
 def read_records(source: Source) -> Iterator[Record]:
-    """The JSON objects of a file (of the array, of the lines, or the one), each with its line. Damage is reported."""
+    """The JSON objects of a file (of the array, of the lines, or the one), each with its line.
+    Damage is reported.
+    """
     return records(source.chunks(), source.head, source.tell)
 
 
@@ -71,7 +77,9 @@ class around:  # It is used as a function is; a generator would cost three times
 Make = Callable[[Any, Any, Source], "Draft | None"]
 
 
-def read_each(source: Source, make: Make, items: Iterable[tuple[int | None, Any]] | None = None) -> Iterator[Draft]:
+def read_each(
+    source: Source, make: Make, items: Iterable[tuple[int | None, Any]] | None = None
+) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
 
     Without `items`, they are the JSON objects of the file.
@@ -84,7 +92,9 @@ def read_each(source: Source, make: Make, items: Iterable[tuple[int | None, Any]
             yield draft
 
 
-def each(make: Make, items: Callable[[Source], Any] = lambda source: None) -> Callable[[Source], Iterator[Draft]]:
+def each(
+    make: Make, items: Callable[[Source], Any] = lambda source: None
+) -> Callable[[Source], Iterator[Draft]]:
     """The reader of a format by `read_each`; `items` gives the items of a file."""
     return lambda source: read_each(source, make, items(source))
 
@@ -113,7 +123,9 @@ def read_bytes(source: Source, most: int = MOST) -> bytes:
 
 
 def read_text(source: Source) -> str:
-    """The whole content as text; what is no UTF-8 is replaced and reported. Raises InvalidInput if it is too large."""
+    """The whole content as text; what is no UTF-8 is replaced and reported. Raises InvalidInput if
+    it is too large.
+    """
     data = read_bytes(source)
     try:
         return data.decode("utf-8-sig")
@@ -127,13 +139,14 @@ class Draft:
     """A conversation in our fields, under the ids of its source.
 
     Attributes:
-        head: `id` (of the source; absent: it has none), `title`, `createdAt`, `updatedAt`, `metadata` and `context`,
-            as in a capsule; all may be absent. `currentNode` is an id of the source. `sourceConversationId` and
-            `forkedFrom` are ids of conversations of the same source.
-        history: The messages, as in a capsule. `id` and `parent` are ids of the source, any texts. Without `id`, the
-            place counts; without `parent`, a message answers the one before it; None: it is a root. One without `role`
-            is no message: those that answer it answer its parent. An attachment may have `data`, its bytes or a
-            `Source`.
+        head: `id` (of the source; absent: it has none), `title`, `createdAt`, `updatedAt`,
+            `metadata` and `context`, as in a capsule; all may be absent. `currentNode` is an id of
+            the source. `sourceConversationId` and `forkedFrom` are ids of conversations of the same
+            source.
+        history: The messages, as in a capsule. `id` and `parent` are ids of the source, any texts.
+            Without `id`, the place counts; without `parent`, a message answers the one before it;
+            None: it is a root. One without `role` is no message: those that answer it answer its
+            parent. An attachment may have `data`, its bytes or a `Source`.
         line: The line of the file at which it begins.
         lines: The lines of messages by their ids, of a file in which they have lines of their own.
         is_own: Whether its ids are those of a capsule: it was exported from one.
@@ -175,20 +188,32 @@ class Draft:
 
 
 def own_of(draft: Draft, again: Draft) -> Fields:
-    """What a draft has and a record of it lacks, which is kept in the record; `again` is what is read of the record."""
-    own = difference({"head": draft.head, "history": draft.history}, {"head": again.head, "history": again.history})
+    """What a draft has and a record of it lacks, which is kept in the record; `again` is what is
+    read of the record.
+    """
+    own = difference(
+        {"head": draft.head, "history": draft.history},
+        {"head": again.head, "history": again.history},
+    )
     return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
 
 
 def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
-    """What of a head the records of messages may not tell; `keeps` says whether the current message is such."""
+    """What of a head the records of messages may not tell; `keeps` says whether the current message
+    is such.
+    """
     plain = rest(without_source(head)[0], "id")
     metadata = plain.pop("metadata", {})
-    return filled(plain, metadata=metadata if keeps(metadata.get("currentNode")) else rest(metadata, "currentNode"))
+    return filled(
+        plain,
+        metadata=metadata if keeps(metadata.get("currentNode")) else rest(metadata, "currentNode"),
+    )
 
 
 def with_own(draft: Draft, own: Any) -> Draft:
-    """A draft that was read of a record, with what the record keeps besides, as `own_of` gave it; None: it has none."""
+    """A draft that was read of a record, with what the record keeps besides, as `own_of` gave it;
+    None: it has none.
+    """
     if not isinstance(own, dict):
         return draft
     whole = applied({"head": draft.head, "history": draft.history}, own)
@@ -202,15 +227,18 @@ class Format:
     Attributes:
         name: Its name in options: small letters, digits and `-`.
         title: Its name for people.
-        recognizes: Whether a file is in this format, by its content alone. It looks at the head only.
+        recognizes: Whether a file is in this format, by its content alone. It looks at the head
+            only.
         read: The conversations of a file, in its order.
         write: One conversation in this format, or None: it is only read.
         extension: That of a written file, with the dot.
-        joined: How several conversations go into one file: as a JSON array, one after the other, or not at all.
+        joined: How several conversations go into one file: as a JSON array, one after the other, or
+            not at all.
         is_part: Whether a file belongs to another one of this format, which reads it.
         file_name: The path of a written file, POSIX; None: the id with the extension.
         embeds_files: Whether `write` takes the bytes of attachments, as `data`.
-        has_files_beside: Whether an archive has the attachments beside the conversations, under `attachments/`.
+        has_files_beside: Whether an archive has the attachments beside the conversations, under
+            `attachments/`.
         is_portable: Whether what is written comes back whole when it is read.
         places: Where its program keeps its files, as patterns that begin with `~/`.
         plain: Writes nothing but what is read of a conversation; None: there is no such form.

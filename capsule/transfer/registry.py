@@ -1,9 +1,12 @@
-"""The formats there are: those of this package, and those that other packages add; and which one a file is in.
+"""The formats there are: those of this package, and those that other packages add; and which one a
+file is in.
 
-A package adds formats by an entry point of the group `capsule.formats`, whose value is a `Format` or a list of them.
+A package adds formats by an entry point of the group `capsule.formats`, whose value is a `Format`
+or a list of them.
 
-What must stay true: content tells the format, never a name. A format that fails on a file takes no other file away. The
-order is the order in which a file is offered: the formats of others first, those that accept much last.
+What must stay true: content tells the format, never a name. A format that fails on a file takes no
+other file away. The order is the order in which a file is offered: the formats of others first,
+those that accept much last.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from capsule.transfer.reading.values import records
 GROUP = "capsule.formats"
 #: Modules of this package, in this order; each has FORMATS, a list.
 _MODULES = (
-    "plain.capsules web.chatgpt web.claude_ai agents.claude_code agents.codex agents.gemini agents.opencode "
-    "agents.cursor web.llama_webui web.open_webui web.librechat web.grok web.ai_studio agents.llm_logs "
+    "plain.capsules web.chatgpt web.claude_ai agents.claude_code agents.codex agents.gemini "
+    "agents.opencode "
+    "agents.cursor web.llama_webui web.open_webui web.librechat web.grok web.ai_studio "
+    "agents.llm_logs "
     "agents.specstory agents.atif plain.jsonl plain.markdown plain.html"
 )
 _FAILURES = (*ODD, sqlite3.Error, OSError)
@@ -71,7 +76,9 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
 
 
 def has_value(source: Source) -> bool:
-    """Return whether a file begins with what can be read: an archive, an object of JSON, or a known format."""
+    """Return whether a file begins with what can be read: an archive, an object of JSON, or a known
+    format.
+    """
     return source.is_packed or any(first(source)) or format_of(source, None) is not None
 
 
@@ -81,7 +88,9 @@ def is_part(source: Source) -> bool:
 
 
 def guess_of(source: Source) -> str:
-    """Return the program that a file may come from that no format takes. Empty: it looks like no conversation."""
+    """Return the program that a file may come from that no format takes. Empty: it looks like no
+    conversation.
+    """
     program = program_of(source.name, source.head)
     if not program and shape(source) and re.search(_SAID, source.head):
         return "an unknown program"
@@ -93,12 +102,18 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
 
     Args:
         source: The file. It is damaged if it has a fault, and looks like conversations.
-        note: Takes the path, the reason and the line of any other file; None: others are not worth a word.
+        note: Takes the path, the reason and the line of any other file; None: others are not worth
+            a word.
     """
     is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
     if shape(source) and (is_ours or note is not None):
         # It reads to the first fault, or to the end.
-        any(faults for _ in records(source.chunks(), source.head, lambda fault, line: faults.append((fault, line))))
+        any(
+            faults
+            for _ in records(
+                source.chunks(), source.head, lambda fault, line: faults.append((fault, line))
+            )
+        )
     fault, line = faults[0] if faults else ("", None)
     reason = f"in no known format: {fault}" if fault else "in no known format"
     if fault and is_ours:
@@ -115,9 +130,11 @@ def _asked(question: Callable[[Source], bool], source: Source) -> bool:
 
 
 def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
-    """The conversations of a file in a format. What the format fails on is reported, and ends the file.
+    """The conversations of a file in a format. What the format fails on is reported, and ends the
+    file.
 
-    A conversation whose texts the format does not find is reported and left out: the file only looks like the format.
+    A conversation whose texts the format does not find is reported and left out: the file only
+    looks like the format.
     """
     if format.read is None:
         return
@@ -136,4 +153,7 @@ def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
     except _FAILURES as error:
         source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])
     if misread:
-        source.tell(f"looks like {format.title}, not understood: the texts of {misread} conversations are not found")
+        source.tell(
+            f"looks like {format.title}, not understood: the texts of {misread} conversations are "
+            "not found"
+        )

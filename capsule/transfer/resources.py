@@ -23,11 +23,14 @@ def conversation_as_markdown(ctx: Context, id: str) -> str:
     store.inner.part(Export)([store.resolve(id)], file, format="markdown")
     if file.tell() > MOST_BYTES:
         raise InvalidInput(
-            f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte at most"
+            f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte "
+            "at most"
         )
     return escaped(file.getvalue().decode())
 
 
 def register(server: CapsuleServer) -> None:
     """Register the resource on a server."""
-    server.resource(CONVERSATIONS + "/{id}/markdown", mime_type="text/markdown")(conversation_as_markdown)
+    server.resource(CONVERSATIONS + "/{id}/markdown", mime_type="text/markdown")(
+        conversation_as_markdown
+    )

@@ -1,8 +1,9 @@
 """Conversations as static pages: one for each, an index of them, and a search that needs no server.
 
-What must stay true: a page loads nothing but files of the site, and whatever a conversation says is text there. The
-same conversations give the same bytes, and a file that is as it should be is not written. In the folder only what the
-site's own list names is replaced or removed, and an attachment has no ending that a browser runs. It knows no store.
+What must stay true: a page loads nothing but files of the site, and whatever a conversation says is
+text there. The same conversations give the same bytes, and a file that is as it should be is not
+written. In the folder only what the site's own list names is replaced or removed, and an attachment
+has no ending that a browser runs. It knows no store.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ from capsule.transfer.interface import Fields
 from capsule.transfer.records.coercion import json_of, objects_of
 
 _LIST = ".capsule-site.json"
-_OWN = re.compile(r"(?:c|attachments)/[a-z0-9][a-z0-9.-]*|(?:index\.html|search\.js|script\.js|style\.css)")
+_OWN = re.compile(
+    r"(?:c|attachments)/[a-z0-9][a-z0-9.-]*|(?:index\.html|search\.js|script\.js|style\.css)"
+)
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_ENDINGS = {"image/jpeg": "jpg", "application/pdf": "pdf"} | {f"image/{kind}": kind for kind in ("png", "gif", "webp")}
-#: Characters of scripts without spaces, which are words of their own. `site.js` folds as `_words` does.
+_ENDINGS = {"image/jpeg": "jpg", "application/pdf": "pdf"} | {
+    f"image/{kind}": kind for kind in ("png", "gif", "webp")
+}
+#: Characters of scripts without spaces, which are words of their own. `site.js` folds as `_words`
+#: does.
 _ALONE = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
 _WORD, _MOST_LETTERS = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+"), 40
 #: How many times a message has a word, over the whole index: it makes a script of about 10 MB.
@@ -68,11 +74,16 @@ class _Folder:
             is_folder = os.path.isdir(place) and (place == path or not os.path.islink(place))
             if os.path.lexists(place) and not is_folder:
                 raise Refused(f"{place} is no folder; give a new or an empty one", path=place)
-        listed = json_of((content(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace"))
+        listed = json_of(
+            (content(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace")
+        )
         names = listed.get("files") if isinstance(listed, dict) else None
         if not isinstance(names, list):
             if os.path.isdir(path) and os.listdir(path):
-                raise Refused(f"{path} has files, and is no site of an earlier export; give a new folder", path=path)
+                raise Refused(
+                    f"{path} has files, and is no site of an earlier export; give a new folder",
+                    path=path,
+                )
             names = []
         self._before = {name for name in names if isinstance(name, str) and _OWN.fullmatch(name)}
 
@@ -111,7 +122,9 @@ class _Folder:
 
 
 class _Index:
-    """By each word, the places that have it: of each conversation its head, and then its messages."""
+    """By each word, the places that have it: of each conversation its head,
+    and then its messages.
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, array[int]] = {}
@@ -125,8 +138,14 @@ class _Index:
         for entry in history:
             at += 1
             if is_whole := is_whole and self._count < _MOST_PLACES:
-                files = [[file.get("name"), file.get("text")] for file in objects_of(entry.get("attachments"))]
-                said = [entry.get(name) for name in ("content", "reasoning", "toolCalls", "from", "topic")]
+                files = [
+                    [file.get("name"), file.get("text")]
+                    for file in objects_of(entry.get("attachments"))
+                ]
+                said = [
+                    entry.get(name)
+                    for name in ("content", "reasoning", "toolCalls", "from", "topic")
+                ]
                 self._put(at, _words(*_texts([*said, files])))
         self.starts.append(at + 1)
         return is_whole
@@ -141,14 +160,20 @@ class _Index:
         words = sorted(self._places)
         steps = " ".join("".join(_steps(self._places[word])) for word in words)
         index = {"starts": self.starts, "words": " ".join(words), "places": steps}
-        return f"var capsuleIndex={json.dumps(index, separators=(',', ':'))};\n".replace("<", "\\u003c").encode()
+        return f"var capsuleIndex={json.dumps(index, separators=(',', ':'))};\n".replace(
+            "<", "\\u003c"
+        ).encode()
 
 
 def _words(*texts: str) -> set[str]:
     found = set[str]()
     for text in texts:
         if not text.isascii():
-            text = "".join(sign for sign in unicodedata.normalize("NFKD", text) if unicodedata.category(sign)[0] != "M")
+            text = "".join(
+                sign
+                for sign in unicodedata.normalize("NFKD", text)
+                if unicodedata.category(sign)[0] != "M"
+            )
         found.update(word[:_MOST_LETTERS] for word in _WORD.findall(text.lower()))
     return found
 
@@ -176,8 +201,14 @@ def _steps(places: Iterable[int]) -> Iterator[str]:
 
 
 def _name(id: str) -> str:
-    """The file of a conversation: on no file system that of another one, nor a name that is reserved."""
-    plain = id if _UUID.fullmatch(id) else f"{slug(id)[:40].strip('-')}-{sha256(id.encode()).hexdigest()[:16]}"
+    """The file of a conversation: on no file system that of another one, nor a name that is
+    reserved.
+    """
+    plain = (
+        id
+        if _UUID.fullmatch(id)
+        else f"{slug(id)[:40].strip('-')}-{sha256(id.encode()).hexdigest()[:16]}"
+    )
     return f"{plain}.html"
 
 
@@ -188,10 +219,18 @@ def write(
     file: Callable[[str], bytes | None],
     progress: Callable[[int, int], None] | None,
 ) -> Site:
-    """Write a site; `document` gives a conversation, `file` an attachment by its SHA-256. As `Export.site`."""
+    """Write a site; `document` gives a conversation, `file` an attachment by its SHA-256. As
+    `Export.site`.
+    """
     with drawing():
         from capsule.transfer.rendering.messages import ENVIRONMENT, STYLES
-    folder, index, rows, left, static = _Folder(directory), _Index(), list[tuple[str, Head, int]](), 0, STYLES.parent
+    folder, index, rows, left, static = (
+        _Folder(directory),
+        _Index(),
+        list[tuple[str, Head, int]](),
+        0,
+        STYLES.parent,
+    )
     shared = {
         "style.css": f"{STYLES.read_text('utf-8')}{STYLE}{(static / 'site.css').read_text('utf-8')}".encode(),
         "script.js": f"{SCRIPT}{(static / 'site.js').read_text('utf-8')}".encode(),
@@ -202,8 +241,12 @@ def write(
             progress(place, len(ids))
         made = document(id)
         draft, head = draft_of(made, "html"), Head.of(made, "", 0) or Head(id)
-        attached = [each for entry in draft.history for each in objects_of(entry.get("attachments"))]
-        kinds = {str(each.get("sha256")): _ENDINGS.get(str(each.get("type")), "bin") for each in attached}
+        attached = [
+            each for entry in draft.history for each in objects_of(entry.get("attachments"))
+        ]
+        kinds = {
+            str(each.get("sha256")): _ENDINGS.get(str(each.get("type")), "bin") for each in attached
+        }
 
         def address(digest: str, kinds: dict[str, str] = kinds) -> str:
             if (data := file(digest)) is None:

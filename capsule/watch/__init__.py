@@ -1,1 +1,3 @@
-"""Waiting for changes: the thread that watches the files, streams of changes, and the marks on own writes."""
+"""Waiting for changes: the thread that watches the files, streams of changes, and the marks on own
+writes.
+"""

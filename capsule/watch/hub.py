@@ -1,9 +1,9 @@
 """The hub of an open store, which wakes its waiters when a document changes.
 
-What must stay true: the system's notices only wake. Each waiter reads the changes from the journal, from its own
-cursor: a lost, late or doubled notice loses and doubles no change, and a slow waiter neither delays the others nor
-costs memory. A failure in the hub's thread reaches the waiters. The module does not know the store; it calls the
-functions it is given. Only watching imports it.
+What must stay true: the system's notices only wake. Each waiter reads the changes from the journal,
+from its own cursor: a lost, late or doubled notice loses and doubles no change, and a slow waiter
+neither delays the others nor costs memory. A failure in the hub's thread reaches the waiters. The
+module does not know the store; it calls the functions it is given. Only watching imports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _log = logging.getLogger("capsule")
 _GATHER_S = 0.002
 #: Seconds between two scans without a notice: writes through a memory mapping cause none.
 _RESCAN_S = 10.0
-#: The shortest time between two such scans, as a multiple of a scan's duration: at most 0.1 % of the time.
+#: The shortest time between two such scans, as a multiple of a scan's duration: at most 0.1 % of
+#: the time.
 _RESCAN_COSTS = 1000
 #: Seconds between two calls of `check`.
 _CHECK_S = 2.0
@@ -51,7 +52,8 @@ class Waiter:
         wake: Called from the hub's thread; must return at once.
 
     Attributes:
-        unsure: Whether it was woken without a change in the journal, so that it must update the index itself.
+        unsure: Whether it was woken without a change in the journal, so that it must update the
+            index itself.
     """
 
     def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
@@ -67,13 +69,16 @@ class Waiter:
 class Hub:
     """Wakes the waiters of one open store.
 
-    Its thread runs while there is a waiter and for a while after. When it begins to listen, it wakes every waiter.
+    Its thread runs while there is a waiter and for a while after. When it begins to listen, it
+    wakes every waiter.
 
     Args:
         listen: Opens a tracker of the documents.
         look: Returns the changes after a cursor (None: no changes), and the cursor after them.
-        check: Called at intervals, for changes without a notice: a program that has ended writes nothing.
-        most: The largest number of changes that `look` returns; if it returns as many, there may be more.
+        check: Called at intervals, for changes without a notice: a program that has ended writes
+            nothing.
+        most: The largest number of changes that `look` returns; if it returns as many, there may be
+            more.
     """
 
     def __init__(
@@ -109,7 +114,9 @@ class Hub:
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """Two threads that read the journal for event loops, as a loop's own threads may all be waiting."""
+        """Two threads that read the journal for event loops, as a loop's own threads may all be
+        waiting.
+        """
         with self._changed:
             if self.closed:
                 raise RuntimeError("the store is closed")
@@ -137,7 +144,8 @@ class Hub:
         with self._changed:
             if self._thread is None and not self.closed:
                 self._stopped = False
-                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the interpreter does.
+                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the
+                # interpreter does.
                 thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -179,8 +187,8 @@ class Hub:
             return False
 
     def _run(self) -> None:
-        """The hub's thread. A failure is logged and wakes all waiters, which then look themselves; the thread starts
-        over."""
+        """The hub's thread. A failure is logged and wakes all waiters, which then look themselves;
+        the thread starts over."""
         while True:
             try:
                 with self._ringing() as bell:
@@ -213,7 +221,9 @@ class Hub:
         tracker: Tracker | None = None
         try:
             while True:
-                tracker = tracker or self._listen()  # Before the look, so that nothing happens in between.
+                tracker = (
+                    tracker or self._listen()
+                )  # Before the look, so that nothing happens in between.
                 began = time.monotonic()
                 cursor = self._look(cursor)
                 look_s = time.monotonic() - began
@@ -226,7 +236,9 @@ class Hub:
                 tracker.close()
 
     def _await_touch(self, bell: socket.socket, tracker: Tracker, timeout_s: float) -> None:
-        """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""
+        """Return when a document was touched, when the tracker can't tell,
+        and after `timeout_s`.
+        """
         until = time.monotonic() + timeout_s
         while not self._stopped:
             left_s = until - time.monotonic()
@@ -239,7 +251,9 @@ class Hub:
                 return
 
     def _look(self, cursor: str | None) -> str | None:
-        """Read the changes after a cursor, and wake the waiters for them; the cursor after the changes."""
+        """Read the changes after a cursor, and wake the waiters for them; the cursor after the
+        changes.
+        """
         while not self._stopped:
             try:
                 news = self._look_up(cursor)
@@ -266,7 +280,9 @@ class Hub:
             waiter.wake()
 
     def forget_parent(self) -> None:
-        """Start over in a forked child, which has none of the parent's threads, with descriptors of its own."""
+        """Start over in a forked child, which has none of the parent's threads, with descriptors of
+        its own.
+        """
         _left.append(self._pool)
         for end in self._bell or ():
             end.close()
@@ -274,7 +290,9 @@ class Hub:
 
 
 def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
-    """Wait for a notice of the tracker, for the bell, or until the timeout; whether the tracker has a notice."""
+    """Wait for a notice of the tracker, for the bell, or until the timeout; whether the tracker has
+    a notice.
+    """
     poll = select.poll()
     poll.register(bell, select.POLLIN)
     if tracker is not None:

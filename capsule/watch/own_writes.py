@@ -1,7 +1,9 @@
-"""The writes of an open store itself, so that its watchers can distinguish them from the writes of others.
+"""The writes of an open store itself, so that its watchers can distinguish them from the writes of
+others.
 
-What must stay true: the content of a write decides whether it is own, never its time. A reported change has one author.
-A write in progress is reported only after its author is known. A store without watchers remembers no writes.
+What must stay true: the content of a write decides whether it is own, never its time. A reported
+change has one author. A write in progress is reported only after its author is known. A store
+without watchers remembers no writes.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ class Own:
         call_in_child(self, Own.forget_all)
 
     def forget_all(self) -> None:
-        """Start over: a forked child is an instance of its own, without the threads that hold the guard."""
-        #: The writes: message ids, tags and marks; for a tag, the tag of the version before (None: unknown).
+        """Start over: a forked child is an instance of its own, without the threads that hold the
+        guard.
+        """
+        #: The writes: message ids, tags and marks; for a tag, the tag of the version before (None:
+        #: unknown).
         self._written: dict[tuple[str, str], str | None] = {}
         self._under_way: dict[str, int] = {}
         self._done = threading.Condition()
@@ -67,7 +72,9 @@ class Own:
                 self._done.notify_all()
 
     def wrote(self, id: str, *marks: str) -> None:
-        """Remember own writes: ids of messages, a version's tag, or "created", "deleted", "restored"."""
+        """Remember own writes: ids of messages, a version's tag, or "created", "deleted",
+        "restored".
+        """
         with self._done:
             for mark in marks:
                 self._remember(id, mark)
@@ -83,7 +90,8 @@ class Own:
             del self._written[next(iter(self._written))]
 
     def marked(self, changes: list[Change], advance: Callable[[str, int], str]) -> list[Change]:
-        """The changes, with own ones marked. A change by several authors is split into one change for each.
+        """The changes, with own ones marked. A change by several authors is split into one change
+        for each.
 
         Args:
             changes: The changes.
@@ -112,11 +120,15 @@ class Own:
             given += len(messages)
             kind = change.kind if number == 0 else "appended"
             cursor = advance(change.before, given) if number < len(runs) - 1 else change.cursor
-            parts.append(replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor))
+            parts.append(
+                replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor)
+            )
         return parts
 
     def _is_own(self, change: Change) -> bool:
-        """Whether this store alone wrote every version after the one known before, up to the one that was read."""
+        """Whether this store alone wrote every version after the one known before, up to the one
+        that was read.
+        """
         if change.kind in ("deleted", "restored"):
             return (change.id, change.kind) in self._written
         tag: str | None = change.tag

@@ -1,7 +1,8 @@
 """Changes as an async iterator.
 
-What must stay true: no event loop waits for a file, and no reader of a file waits for an event loop. The cursor moves
-only past changes that were handed out, so that an interrupted caller misses none.
+What must stay true: no event loop waits for a file, and no reader of a file waits for an event
+loop. The cursor moves only past changes that were handed out, so that an interrupted caller misses
+none.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Watch:
         return change
 
     async def batch(self, timeout_s: float | None = None) -> Changes:
-        """Wait for a change, and return all that are there; none after `timeout_s` seconds, or when the watch ends."""
+        """Wait for a change, and return all that are there; none after `timeout_s` seconds, or when
+        the watch ends.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._ready and await self._fill():
@@ -98,7 +101,9 @@ class Watch:
             return False
         self._woken.clear()
         try:
-            answer = await self._loop.run_in_executor(self._hub.pool, self._read, self._waiter, self._read_to)
+            answer = await self._loop.run_in_executor(
+                self._hub.pool, self._read, self._waiter, self._read_to
+            )
         except BaseException as error:
             # The next call reads again, and updates the index itself.
             self._waiter.unsure = True
@@ -142,6 +147,9 @@ class Watch:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         await self.aclose()

@@ -1,7 +1,7 @@
 """`GET /events`: what happens in the store, as server-sent events, for whoever looks at the page.
 
-What must stay true: the id of an event is its durable cursor, so that a browser that connects again with
-`Last-Event-ID`, to this server or to the next one, misses none and gets none twice.
+What must stay true: the id of an event is its durable cursor, so that a browser that connects again
+with `Last-Event-ID`, to this server or to the next one, misses none and gets none twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 async def _events(request: Request) -> Response:
-    """The stream; with `wait=0` only what there is by now, for browsers that can't share one stream."""
+    """The stream; with `wait=0` only what there is by now, for browsers that can't share one
+    stream.
+    """
     view = View(request)
     since = request.headers.get("last-event-id") or view.asked("since") or None
     admission, cookie = view.site.admission, request.cookies.get(view.site.cookie, "")

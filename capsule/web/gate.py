@@ -1,10 +1,11 @@
 """What every request must show before it reaches a page, and what every answer forbids.
 
-What must stay true: without a cookie that this machine made nothing of the store is shown; what a browser sends for
-another site (a foreign `Host` or `Origin`, a form that is none of ours) reaches no page; and every answer forbids the
-browser to load or run anything from elsewhere. An address never makes a browser somebody else without a question: only
-the server's own addresses open the page, and an agent's token is taken from a form of ours alone. Nothing that is sent
-to a stranger tells the server's own name.
+What must stay true: without a cookie that this machine made nothing of the store is shown; what a
+browser sends for another site (a foreign `Host` or `Origin`, a form that is none of ours) reaches
+no page; and every answer forbids the browser to load or run anything from elsewhere. An address
+never makes a browser somebody else without a question: only the server's own addresses open the
+page, and an agent's token is taken from a form of ours alone. Nothing that is sent to a stranger
+tells the server's own name.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 
 #: Where an agent's token is entered. It is open to everybody.
 ENTRANCE: Final = "/enter"
-#: The header in which script of a page names its store, as another server may have taken the port of its own.
+#: The header in which script of a page names its store, as another server may have taken the port
+#: of its own.
 STORE: Final = "capsule-store"
 _NEITHER: Final = (
-    "This page is open to whoever has its address with the token. An address is good once: run `capsule web` again for "
+    "This page is open to whoever has its address with the token. An address is good once: run "
+    "`capsule web` again for "
     f"another one, or enter a token of an agent at {ENTRANCE}"
 )
 _FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 _NOTHING_ELSE: Final = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     # Not `no-referrer`: with it, browsers say "null" as the origin of our own forms.
@@ -43,7 +47,8 @@ _NOTHING_ELSE: Final = {
 
 
 class Gate:
-    """The application around the pages: it lets in who may come in, and says in each answer what is forbidden.
+    """The application around the pages: it lets in who may come in, and says in each answer what is
+    forbidden.
 
     Args:
         app: The pages. They find the visitor in the scope of a request, as `visitor`.
@@ -75,7 +80,9 @@ class Gate:
         """The answer to a request that does not reach the pages; None: it does."""
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
-            return _text("this server is not called so; a name of its own is given by --allow-host", 403)
+            return _text(
+                "this server is not called so; a name of its own is given by --allow-host", 403
+            )
         if scope["path"].startswith("/static/"):
             return None
         if scope["method"] not in ("GET", "HEAD") and (refused := self._foreign(headers)):
@@ -96,7 +103,9 @@ class Gate:
         return None
 
     def _opened(self, connection: HTTPConnection, cookie: str) -> Response | None:
-        """The answer to an address with a token: the way to the same address without it, if the visitor is let in."""
+        """The answer to an address with a token: the way to the same address without it, if the
+        visitor is let in.
+        """
         token, to = connection.query_params["token"], without_token(connection)
         answer = RedirectResponse(to, status_code=303)
         if not self._admission.is_unused(token):
@@ -113,7 +122,9 @@ class Gate:
         """Why a request that changes something is refused before it is read; empty: it is not."""
         origin = headers.get("origin")
         scheme, _, host = (origin or "").partition("://")
-        if origin is not None and (scheme not in ("http", "https") or host.lower() not in self._hosts):
+        if origin is not None and (
+            scheme not in ("http", "https") or host.lower() not in self._hosts
+        ):
             return "this was sent from a page of another site"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "this was sent from a page of another site"
@@ -125,7 +136,11 @@ class Gate:
 
 def without_token(connection: HTTPConnection) -> str:
     """Return the path and the query of a request without its token."""
-    left = [each for each in parse_qsl(connection.url.query, keep_blank_values=True) if each[0] != "token"]
+    left = [
+        each
+        for each in parse_qsl(connection.url.query, keep_blank_values=True)
+        if each[0] != "token"
+    ]
     return f"{local(connection.url.path)}?{urlencode(left)}".rstrip("?")
 
 
@@ -137,7 +152,8 @@ def local(path: str) -> str:
 def entrance(
     site: Site, connection: HTTPConnection, *, error: str = "", replaced: str = "", token: str = ""
 ) -> Response:
-    """Return the answer to somebody who is not let in, or not yet: a form for a browser, a text for others.
+    """Return the answer to somebody who is not let in, or not yet: a form for a browser, a text for
+    others.
 
     Args:
         site: What draws it.
@@ -152,9 +168,16 @@ def entrance(
     elif connection.url.path == ENTRANCE and not error:
         status = 200
     if "text/html" not in connection.headers.get("accept", ""):
-        answer = _text(f"this browser is open as {replaced}; sign out first" if replaced else _NEITHER, status)
+        answer = _text(
+            f"this browser is open as {replaced}; sign out first" if replaced else _NEITHER, status
+        )
     else:
-        shown = {"to": without_token(connection), "error": error, "replaced": replaced, "token": token}
+        shown = {
+            "to": without_token(connection),
+            "error": error,
+            "replaced": replaced,
+            "token": token,
+        }
         answer = HTMLResponse(site.draw("enter.html", own=site.admission.own_name, **shown), status)
     answer.headers["connection"] = "close"  # Strangers keep no connection open.
     return answer

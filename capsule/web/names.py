@@ -1,8 +1,8 @@
 """The name under which browsers open the page of a store: one of its own below `.localhost`.
 
-What must stay true: browsers send the cookies of a name to each of its ports, so no other server may have this one. It
-is random and kept beside the key: a name that could be computed from the store's path could be served at another port
-too, by whoever leads the browser there.
+What must stay true: browsers send the cookies of a name to each of its ports, so no other server
+may have this one. It is random and kept beside the key: a name that could be computed from the
+store's path could be served at another port too, by whoever leads the browser there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def own_name(machine: Machine) -> str:
 
 
 def address_for_browser(name: str, listener: Listener, system: str = sys.platform) -> str:
-    """Return the address at which a browser of this machine finds a server on loopback, without TLS.
+    """Return the address at which a browser of this machine finds a server on loopback, without
+    TLS.
 
     Args:
         name: What `own_name` returns.
@@ -31,7 +32,8 @@ def address_for_browser(name: str, listener: Listener, system: str = sys.platfor
     """
     if listener.host not in ("127.0.0.1", "::1"):
         return listener.url  # A name below `.localhost` stands for these two only.
-    # Chromium and Firefox resolve these names themselves, also where the system can't. Safari asks the system.
+    # Chromium and Firefox resolve these names themselves, also where the system can't. Safari asks
+    # the system.
     if system == "darwin" and not _is_resolved(name, listener.port):
         return listener.url
     return f"http://{name}:{listener.port}"

@@ -1,6 +1,7 @@
 """The wait for the index at the first visit of a large store.
 
-What must stay true: a visitor sees at once how far it is; a store that is small or has its index shows nothing of it.
+What must stay true: a visitor sees at once how far it is; a store that is small or has its index
+shows nothing of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Preparation:
     """The index of a store, which the first visitor of a server has brought up to date.
 
     Args:
-        build: Brings it up to date. It is called once, in a thread of its own, and is given what to report to. Its
-            errors are left to the page that asks the same next.
+        build: Brings it up to date. It is called once, in a thread of its own, and is given what to
+            report to. Its errors are left to the page that asks the same next.
     """
 
     def __init__(self, build: Callable[[Progress], object]) -> None:
@@ -35,7 +36,8 @@ class Preparation:
         self._read = self._all = 0
 
     def unfinished(self) -> tuple[int, int] | None:
-        """Wait a moment for the index. Return the bytes that are read and all bytes; None: nobody has to wait longer.
+        """Wait a moment for the index. Return the bytes that are read and all bytes; None: nobody
+        has to wait longer.
 
         Cost: nothing once it is done; up to a second before.
         """

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from capsule.errors import Action, Remedy
 
-#: The words of the link, and its address, `{}` being what it is about; without an address the words stand alone.
+#: The words of the link, and its address, `{}` being what it is about; without an address the words
+#: stand alone.
 REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "list": ("All conversations", "/"),
     "show": ("Read the conversation again", "/c/{}"),
@@ -26,7 +27,10 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "conflicts": ("See the conflicts", "/repairs"),
     "log": ("Read the conversation", "/c/{}"),
     "set up git": ("Git is set up on the command line: capsule git setup", ""),
-    "join histories": ("Two stores are joined on the command line: capsule git sync --allow-unrelated-histories", ""),
+    "join histories": (
+        "Two stores are joined on the command line: capsule git sync --allow-unrelated-histories",
+        "",
+    ),
 }
 
 

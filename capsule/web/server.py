@@ -1,6 +1,7 @@
 """The server of the page: the routes, and the process that serves them.
 
-What must stay true: every path goes through the gate; the program's own files and the way in are open to everybody.
+What must stay true: every path goes through the gate; the program's own files and the way in are
+open to everybody.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 _LAST_ANSWERS_S: Final = 0.5
 
 
-async def _static(request: Request) -> Response:  # From memory: a thread would cost more than the answer.
+async def _static(
+    request: Request,
+) -> Response:  # From memory: a thread would cost more than the answer.
     site: Site = request.app.state.site
     name = request.path_params["path"].partition("/")[2]
     if name not in site.static:
@@ -106,5 +109,17 @@ def serve(
         tls: The files of the certificate and of its key; None: without TLS.
     """
     files = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
-    options: dict[str, Any] = {"lifespan": "off", "proxy_headers": False, **site.connections.options(), **files}
-    running.run(application(site, hosts), listener, ready, site.store.close, last_s=_LAST_ANSWERS_S, **options)
+    options: dict[str, Any] = {
+        "lifespan": "off",
+        "proxy_headers": False,
+        **site.connections.options(),
+        **files,
+    }
+    running.run(
+        application(site, hosts),
+        listener,
+        ready,
+        site.store.close,
+        last_s=_LAST_ANSWERS_S,
+        **options,
+    )

@@ -1,4 +1,6 @@
-"""What all pages of a server share: the store, who is let in, the templates, and the program's own files."""
+"""What all pages of a server share: the store, who is let in, the templates, and the program's own
+files.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.mcp_server.transport.tokens import Tokens
 
-#: Connections at once, of which a browser has up to six; those without a cookie, and of these those of one address,
-#: which may be a proxy's.
+#: Connections at once, of which a browser has up to six; those without a cookie, and of these those
+#: of one address, which may be a proxy's.
 _CONNECTIONS: Final = (512, 256, 128)
 #: The media types of the program's own files, by the ends of their names.
 TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -53,7 +55,9 @@ class Site:
     def static(self) -> dict[str, bytes]:
         """The program's own files, by name."""
         there = files("capsule.web").joinpath("static").iterdir()
-        own = {file.name: file.read_bytes() for file in there if file.name.rpartition(".")[2] in TYPES}
+        own = {
+            file.name: file.read_bytes() for file in there if file.name.rpartition(".")[2] in TYPES
+        }
         return own | {STYLES.name: STYLES.read_bytes()}
 
     @cached_property
@@ -67,7 +71,9 @@ class Site:
         import jinja2
 
         made = jinja2.Environment(
-            loader=jinja2.ChoiceLoader([jinja2.PackageLoader("capsule.web"), jinja2.FileSystemLoader(TEMPLATES)]),
+            loader=jinja2.ChoiceLoader(
+                [jinja2.PackageLoader("capsule.web"), jinja2.FileSystemLoader(TEMPLATES)]
+            ),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,

@@ -1,7 +1,8 @@
 """One request, as the pages see it: who looks, which store answers, and how the answer is drawn.
 
-What must stay true: a page asks the stores of its view only, and these act for the visitor, so that the one rule of who
-may do what decides here as behind every other door. An error of the store is shown with its own words.
+What must stay true: a page asks the stores of its view only, and these act for the visitor, so that
+the one rule of who may do what decides here as behind every other door. An error of the store is
+shown with its own words.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, LockLost, NotFound, Refused, StoreBusy
+from capsule.errors import (
+    CapsuleError,
+    InvalidDocument,
+    InvalidInput,
+    Locked,
+    LockLost,
+    NotFound,
+    Refused,
+    StoreBusy,
+)
 from capsule.ids import new_id
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.access import Scope as Allowed
@@ -40,7 +50,8 @@ _STATUS: dict[type[CapsuleError], int] = {
     InvalidDocument: 422,
     StoreBusy: 503,
 }
-#: How many fields a form has at most. Each is at most as large as a message, of which a form makes three times as much.
+#: How many fields a form has at most. Each is at most as large as a message, of which a form makes
+#: three times as much.
 _MOST_FIELDS, _LARGER = 16, 3
 #: The fields of an address that belong to one page of a list.
 _OF_A_PAGE = ("cursor", "part")
@@ -58,8 +69,8 @@ class View:
         site: What all pages share.
         visitor: Who looks.
         store: What reads for the visitor.
-        cursor: What the page shows is of this place in the store's changes, or of a later one; empty: it is a part of
-            a page, or an answer to a form.
+        cursor: What the page shows is of this place in the store's changes, or of a later one;
+            empty: it is a part of a page, or an answer to a form.
         form: The form that was sent.
     """
 
@@ -74,7 +85,9 @@ class View:
 
     @cached_property
     def me(self) -> str | None:
-        """The agent that the visitor writes as and whose inbox this is; None: the owner, who chose none."""
+        """The agent that the visitor writes as and whose inbox this is; None: the owner, who chose
+        none.
+        """
         if self.visitor.agent is not None:
             return self.visitor.agent
         return self.request.cookies.get(self.site.cookie + AS) or None
@@ -89,7 +102,9 @@ class View:
 
     @cached_property
     def inbox(self) -> Inbox | None:
-        """What the visitor's agent has not read; None: the owner chose none, or it is not there any more."""
+        """What the visitor's agent has not read; None: the owner chose none, or it is not there any
+        more.
+        """
         if self.me is not None:
             with suppress(CapsuleError):
                 return self.acting.messages.inbox()
@@ -108,8 +123,14 @@ class View:
         return tuple(filter(None, self.request.query_params.getlist(name)))
 
     def following(self, cursor: str) -> str:
-        """What the next page of a list is asked with: what this one was, and where that page begins."""
-        asked = [(name, value) for name, value in self.request.query_params.multi_items() if name not in _OF_A_PAGE]
+        """What the next page of a list is asked with: what this one was, and where that page
+        begins.
+        """
+        asked = [
+            (name, value)
+            for name, value in self.request.query_params.multi_items()
+            if name not in _OF_A_PAGE
+        ]
         return urlencode([*asked, ("cursor", cursor)])
 
     @property
@@ -123,21 +144,31 @@ class View:
         return parts[name] if name else next(iter(parts.values()))
 
     def sent(self, name: str) -> str:
-        """A field of the form, with the ends of lines as files have them; empty: it is not there, or it is a file."""
+        """A field of the form, with the ends of lines as files have them; empty: it is not there,
+        or it is a file.
+        """
         value = self.form.get(name)
         return value.replace("\r\n", "\n") if isinstance(value, str) else ""
 
     def page(self, template: str, *, status: int = 200, **shown: Any) -> Response:
         """Draw a template; of it only the block that `part` of the address names, if it does."""
-        return HTMLResponse(self.site.draw(template, self.asked("part"), view=self, **shown), status)
+        return HTMLResponse(
+            self.site.draw(template, self.asked("part"), view=self, **shown), status
+        )
 
     def json(self, value: Any, status: int = 200) -> Response:
         """An answer to a script."""
         return Response(orjson.dumps(value), status, media_type="application/json")
 
     def done(self, to: str, **value: Any) -> Response:
-        """The answer to a change: for a script what became of it, for a browser the way to the page that shows it."""
-        return self.json({"location": to, **value}) if self.wants_json else RedirectResponse(to, status_code=303)
+        """The answer to a change: for a script what became of it, for a browser the way to the page
+        that shows it.
+        """
+        return (
+            self.json({"location": to, **value})
+            if self.wants_json
+            else RedirectResponse(to, status_code=303)
+        )
 
     def refuse(
         self,
@@ -178,7 +209,9 @@ def get(path: str, answer: Callable[[View], Response]) -> Route:
                 text = view.site.draw("preparing.html", read=unfinished[0], all=unfinished[1])
                 return HTMLResponse(text, 503, {"retry-after": "1"})
         if not view.asked("part"):
-            view.cursor = view.store.changes().cursor  # Before the page is read: what comes between is heard of.
+            view.cursor = (
+                view.store.changes().cursor
+            )  # Before the page is read: what comes between is heard of.
         return answer(view)
 
     def endpoint(request: Request) -> Response:
@@ -187,7 +220,9 @@ def get(path: str, answer: Callable[[View], Response]) -> Route:
     return Route(path, endpoint)
 
 
-def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write", files: int = 0) -> Route:
+def post(
+    path: str, act: Callable[[View], Response], *, scope: Allowed = "write", files: int = 0
+) -> Route:
     """The route of a form that changes something, for a visitor whose token allows it.
 
     Args:
@@ -198,7 +233,9 @@ def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write"
     """
 
     def refused(view: View) -> Response:
-        raise Refused(f"the token of {view.visitor.agent} allows to {view.visitor.scope} only", path="")
+        raise Refused(
+            f"the token of {view.visitor.agent} allows to {view.visitor.scope} only", path=""
+        )
 
     async def endpoint(request: Request) -> Response:
         from anyio import to_thread
@@ -207,14 +244,18 @@ def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write"
         if not view.may(scope):  # Before anything of the form is read.
             return await to_thread.run_sync(_guarded, view, refused)
         largest = _LARGER * view.store.settings.message_bytes
-        async with request.form(max_files=files, max_fields=_MOST_FIELDS, max_part_size=largest) as view.form:
+        async with request.form(
+            max_files=files, max_fields=_MOST_FIELDS, max_part_size=largest
+        ) as view.form:
             return await to_thread.run_sync(_guarded, view, act)
 
     return Route(path, endpoint, methods=["POST"])
 
 
 def forms(path: str, does: Mapping[str, Callable[[View], object]]) -> Route:
-    """The route of the forms of a page, each with what it does by the value of its field `do`; it leads back there."""
+    """The route of the forms of a page, each with what it does by the value of its field `do`; it
+    leads back there.
+    """
 
     def act(view: View) -> Response:
         if (name := view.sent("do")) not in does:
@@ -231,6 +272,7 @@ def _guarded(view: View, answer: Callable[[View], Response]) -> Response:
         return answer(view)
     except CapsuleError as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        # A key that was used for another text would be refused again; that nothing was written is known.
+        # A key that was used for another text would be refused again; that nothing was written is
+        # known.
         instead = {"id": new_id()} if isinstance(error, InvalidInput) and "id" in view.form else {}
         return view.refuse(error.message, status=status, error=error, **instead)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def when(stamp: Any) -> Markup:
-    """A time as the page has it: in UTC, until the script writes it in the reader's zone; nothing if it is unknown."""
+    """A time as the page has it: in UTC, until the script writes it in the reader's zone; nothing
+    if it is unknown.
+    """
     text = known(stamp if isinstance(stamp, str) else "")
     if not text:
         return Markup()
@@ -22,9 +24,14 @@ def when(stamp: Any) -> Markup:
 
 
 def address(*parts: str, **asked: Any) -> str:
-    """An address of the page: the parts of the path, quoted, and what is asked of it; what is empty is left out."""
+    """An address of the page: the parts of the path, quoted, and what is asked of it; what is empty
+    is left out.
+    """
     path = "/" + "/".join(quote(part, safe="@") for part in parts)
-    query = urlencode({name: value for name, value in asked.items() if value not in (None, "", (), [])}, doseq=True)
+    query = urlencode(
+        {name: value for name, value in asked.items() if value not in (None, "", (), [])},
+        doseq=True,
+    )
     return f"{path}?{query}" if query else path
 
 

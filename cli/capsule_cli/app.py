@@ -1,6 +1,8 @@
-"""The program `capsule`: its commands by name, its help, and the one boundary between their errors and the terminal.
+"""The program `capsule`: its commands by name, its help, and the one boundary between their errors
+and the terminal.
 
-What must stay true: the help of the whole program fits one screen, and costs the import of no command.
+What must stay true: the help of the whole program fits one screen, and costs the import of no
+command.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from capsule_cli.shared.output import Stopped, out, out_json, quiet_stdout
 
 
 def parts() -> list[rooms.Room]:
-    """The core and the installed rooms; without those of other packages if one of these is in error."""
+    """The core and the installed rooms; without those of other packages if one of these is in
+    error.
+    """
     with suppress(CapsuleError):
         return [CORE, *rooms.installed(_named())]
     return [CORE, *rooms.installed()]
@@ -36,13 +40,17 @@ def parts() -> list[rooms.Room]:
 def overview() -> dict[str, list[tuple[str, str]]]:
     """The lines of the help by topic."""
     topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in HELP}
-    for topic, _, names, says in sorted((line for part in parts() for line in part.help), key=itemgetter(1)):
+    for topic, _, names, says in sorted(
+        (line for part in parts() for line in part.help), key=itemgetter(1)
+    ):
         topics.setdefault(topic, []).append((names, says))
     return {topic: lines for topic, lines in topics.items() if lines}
 
 
 def _named() -> tuple[str, ...]:
-    """The rooms of other packages that the store uses; none if there is no store, which is not made here."""
+    """The rooms of other packages that the store uses; none if there is no store, which is not made
+    here.
+    """
     from capsule import locate, settings
     from capsule.engines import opening
 
@@ -57,11 +65,15 @@ def _named() -> tuple[str, ...]:
 
 
 def _room_of(command: str) -> rooms.Room | None:
-    """The core or the room that has a command; those of other packages are looked at when no other has it."""
+    """The core or the room that has a command; those of other packages are looked at when no other
+    has it.
+    """
     if room := room_of(command):
         return room
     others = map(rooms.of_others, _named())
-    return next((room for room in others if command in room.groups or command in room.modules()), None)
+    return next(
+        (room for room in others if command in room.groups or command in room.modules()), None
+    )
 
 
 class _Program(CapsuleGroup):
@@ -84,15 +96,20 @@ class _Program(CapsuleGroup):
 
         formatter.write(page(overview()))
 
-    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         asked.forget()
-        # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
+        # Read off the words: an option that can't be parsed may stand before --json, and its error
+        # is JSON too.
         words = args[: args.index("--")] if "--" in args else args
         self._as_json = asked.json = "--json" in words
         completing = bool(extra.get("resilient_parsing"))
         args = expand(args, completing=completing)
         # And the command may be one that only this store has.
-        asked.meant_store = next((after for word, after in pairwise(words) if word == "--store"), None)
+        asked.meant_store = next(
+            (after for word, after in pairwise(words) if word == "--store"), None
+        )
         try:
             return super().make_context(info_name, args, parent, **extra)
         except typer.TyperException as error:
@@ -131,7 +148,10 @@ class _Program(CapsuleGroup):
 
 
 app = typer.Typer(
-    name="capsule", cls=_Program, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]}
+    name="capsule",
+    cls=_Program,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -168,7 +188,9 @@ def program() -> Any:
 
 
 def main(run: Callable[..., Any] | None = None) -> None:
-    """Run `capsule` with the words of the command line, or `run` in the place of the command; never returns."""
+    """Run `capsule` with the words of the command line, or `run` in the place of the command; never
+    returns.
+    """
     ensure_streams()
     for at, word in enumerate(sys.argv[1:], 1):
         try:

@@ -1,7 +1,8 @@
 """Where errors end: on stderr, with their exit code.
 
-What must stay true: this is the one place that turns an error into words for the terminal. A `CapsuleError` is
-expected and printed in its own words; anything else is a bug and stays a traceback.
+What must stay true: this is the one place that turns an error into words for the terminal. A
+`CapsuleError` is expected and printed in its own words; anything else is a bug and stays a
+traceback.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "trash": ("list them with:", "capsule trash list"),
     "webhook": ("make it with:", "capsule worker webhook {}"),
     "copy": ("copy the store into files first:", "capsule copy {} DIR"),
-    "update": ("update this one, or delete those files after you ran, with the newer one:", "capsule doctor --flush"),
+    "update": (
+        "update this one, or delete those files after you ran, with the newer one:",
+        "capsule doctor --flush",
+    ),
     "migrate": ("run:", "capsule store migrate"),
     "repair": ("repair it first:", "capsule doctor --repair"),
     "conflicts": ("list what there is with:", "capsule git resolve --list"),
@@ -44,9 +48,11 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
 
 
 def ensure_streams() -> None:
-    """Give a process that was started without standard input, output or error ones that lead nowhere, as git does it.
+    """Give a process that was started without standard input, output or error ones that lead
+    nowhere, as git does it.
 
-    Nothing is lost that the caller wanted, and no document is opened under the number of a standard stream.
+    Nothing is lost that the caller wanted, and no document is opened under the number of a standard
+    stream.
     """
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -97,7 +103,9 @@ def report_error(error: CapsuleError | Stopped) -> int:
 
 
 def end_with(failed: Sequence[CapsuleError]) -> None:
-    """Print the errors of what failed while the rest was done; the exit code is that of the first."""
+    """Print the errors of what failed while the rest was done; the exit code is that of
+    the first.
+    """
     for failure in failed:
         report_error(failure)
     if failed:

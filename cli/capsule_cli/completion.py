@@ -1,6 +1,7 @@
 """What the shell offers when a person presses Tab.
 
-What must stay true: a completion prints candidates or nothing; it never fails, for there is nobody to read why.
+What must stay true: a completion prints candidates or nothing; it never fails, for there is nobody
+to read why.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def completing(
     read: Callable[[S], Iterable[T]],
     named: Callable[[T], tuple[str, str]],
 ) -> Completion:
-    """What completes the names of what is `read` of a store; `named` gives a name, with what it names."""
+    """What completes the names of what is `read` of a store; `named` gives a name, with what it
+    names.
+    """
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
         return [pair for pair in map(named, _read(opens, read)) if pair[0].startswith(incomplete)]
@@ -35,7 +38,9 @@ def completing(
     return complete
 
 
-def _read(opens: Callable[[], AbstractContextManager[S]], read: Callable[[S], Iterable[T]]) -> list[T]:
+def _read(
+    opens: Callable[[], AbstractContextManager[S]], read: Callable[[S], Iterable[T]]
+) -> list[T]:
     """What is read of the store; nothing when that fails."""
     try:
         with opens() as store:
@@ -52,17 +57,24 @@ def _named() -> AbstractContextManager[CoreStore]:
 
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
+    """The ids of the conversations that begin with `incomplete`, in the order of a list, with their
+    titles.
+    """
     from capsule.engines.queries import Filter
 
     heads = _read(_named, lambda store: store.list(Filter(archived=None)).heads)
-    pairs = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
+    pairs = [
+        (head.id, "damaged" if head.damaged else one_line(head.title) or "untitled")
+        for head in heads
+    ]
     pairs += [("@last", "the conversation changed last")] if incomplete.startswith("@") else []
     return [pair for pair in pairs if pair[0].startswith(incomplete) or pair[0][0] == "@"]
 
 
 def complete_id_or_next(incomplete: str) -> list[tuple[str, str]]:
-    """The ids that begin with `incomplete`, and `@next`, which stands for the next new conversation."""
+    """The ids that begin with `incomplete`, and `@next`, which stands for the next new
+    conversation.
+    """
     more = [("@next", "the next one that is made")] if incomplete.startswith("@") else []
     return complete_id(incomplete) + more
 

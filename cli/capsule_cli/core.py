@@ -1,4 +1,6 @@
-"""What the core has of commands, as a room says it. What must stay true: nothing is imported for it."""
+"""What the core has of commands, as a room says it. What must stay true: nothing is imported for
+it.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,16 @@ CORE = rooms.Room(
     groups={
         "lock": "Hold a conversation for yourself, and see who holds which.",
         "trash": "See what was deleted, and remove it for good.",
-        "branch": "Choose among the branches of a conversation, put one beside another, or copy one out.",
-        "mcp": "Serve the store to AI agents by the Model Context Protocol, and connect programs to it.",
+        "branch": "Choose among the branches of a conversation, put one beside another, or copy "
+        "one out.",
+        "mcp": "Serve the store to AI agents by the Model Context Protocol, and connect programs "
+        "to it.",
         "mcp tokens": "Decide who may use the MCP server over HTTP.",
         "store": "See which store is used, examine it, and keep it well.",
     },
-    help=tuple((topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)),
+    help=tuple(
+        (topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)
+    ),
 )
 
 

@@ -1,8 +1,9 @@
 """What git starts: the filter, the merge driver, the diff driver and the check before a commit.
 
-Git starts some of these for every file, so this is a program of its own, `python -P -m capsule_cli.drivers`, that loads
-nothing it doesn't need: no typer, no pydantic. What must stay true: it only wires streams and arguments to
-`capsule/git/`; what a person can bring about ends in words on stderr; and git's end ends it, without a word.
+Git starts some of these for every file, so this is a program of its own, `python -P -m
+capsule_cli.drivers`, that loads nothing it doesn't need: no typer, no pydantic. What must stay
+true: it only wires streams and arguments to `capsule/git/`; what a person can bring about ends in
+words on stderr; and git's end ends it, without a word.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git 
 
 def main() -> int:
     """Do what git asks for; the exit code."""
-    for name in ("SIGINT", "SIGPIPE"):  # Git's end, or Ctrl-C in its terminal: nothing here needs unwinding.
+    for name in (
+        "SIGINT",
+        "SIGPIPE",
+    ):  # Git's end, or Ctrl-C in its terminal: nothing here needs unwinding.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     command, *arguments = sys.argv[1:] or [""]
-    works = {"filter": _filter, "merge": _merge, "textconv": _textconv, "pre-commit": _pre_commit, "version": _version}
+    works = {
+        "filter": _filter,
+        "merge": _merge,
+        "textconv": _textconv,
+        "pre-commit": _pre_commit,
+        "version": _version,
+    }
     try:
         if command in works:
             return works[command](arguments)
@@ -72,7 +82,8 @@ def _textconv(arguments: list[str]) -> int:
 def _merge(arguments: list[str]) -> int:
     from capsule.git.drivers.merge import Sides, merge_files
 
-    # A configuration without %L, which came later than the rest, gets git's usual length of markers.
+    # A configuration without %L, which came later than the rest, gets git's usual length of
+    # markers.
     *files, path = arguments or [""]
     size = int(files.pop()) if len(files) == 4 and files[3].isdecimal() else 7
     if len(files) != 3:

@@ -1,8 +1,10 @@
-"""What Capsule needs of typer beyond what typer promises; nothing else of the program reaches into it.
+"""What Capsule needs of typer beyond what typer promises; nothing else of the program reaches into
+it.
 
-What must stay true: a command's module is imported when the command is named, and not before; and a short command
-never imports pydantic, which typer would load to read a text as a text. `pyproject.toml` keeps typer below the next
-minor version, and tests of the command line fail first when that one is different.
+What must stay true: a command's module is imported when the command is named, and not before; and a
+short command never imports pydantic, which typer would load to read a text as a text.
+`pyproject.toml` keeps typer below the next minor version, and tests of the command line fail first
+when that one is different.
 """
 
 from __future__ import annotations
@@ -40,14 +42,17 @@ def everywhere() -> tuple[Any, ...]:
 
 
 def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    # The option stands before the command's name or after it; where it doesn't stand it must not undo the other.
+    # The option stands before the command's name or after it; where it doesn't stand it must not
+    # undo the other.
     if value:
         setattr(asked, str(param.name), value)
     return value
 
 
 def typed(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-    """`function`, with typer's parameters for those that it declares; `more`: what typer gets for each of them."""
+    """`function`, with typer's parameters for those that it declares; `more`: what typer gets for
+    each of them.
+    """
     run: Callable[..., Any] = wraps(function)(lambda **values: function(**values))
     params = []
     for param, declared in options.parameters(function):
@@ -98,7 +103,10 @@ class CapsuleCommand(_WithAll, TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command's name in the line of usage."""
-        return ["[OPTIONS]", *(piece_of(param) for param in self.params if param.param_type_name == "argument")]
+        return [
+            "[OPTIONS]",
+            *(piece_of(param) for param in self.params if param.param_type_name == "argument"),
+        ]
 
 
 class CapsuleGroup(_WithAll, TyperGroup):
@@ -109,7 +117,9 @@ class CapsuleGroup(_WithAll, TyperGroup):
         return list(self.commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the words name. Raises typer.TyperException: there is none; it says what may be meant."""
+        """The command that the words name. Raises typer.TyperException: there is none; it says what
+        may be meant.
+        """
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -134,7 +144,12 @@ class Commands(Mapping[str, Any]):
         group: The words of the group; empty: the top.
     """
 
-    def __init__(self, parts: Callable[[], list[Room]], room_of: Callable[[str], Room | None], group: str = "") -> None:
+    def __init__(
+        self,
+        parts: Callable[[], list[Room]],
+        room_of: Callable[[str], Room | None],
+        group: str = "",
+    ) -> None:
         self._parts, self._room_of, self._group = parts, room_of, group
         self._made: dict[str, Any] = {}
 
@@ -145,22 +160,30 @@ class Commands(Mapping[str, Any]):
             if room is None:
                 raise KeyError(name)
             module = room.modules().get(words)
-            self._made[name] = self._made_group(words, room) if module is None else self._command(name, module)
+            self._made[name] = (
+                self._made_group(words, room) if module is None else self._command(name, module)
+            )
         return self._made[name]
 
     def _command(self, name: str, module: str) -> Any:
         callback = typed(options.function_of(name, import_module(module)))
-        return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN)
+        return get_command_from_info(
+            CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN
+        )
 
     def _made_group(self, words: str, room: Room) -> Any:
         made = typer.Typer(no_args_is_help=True)
-        info = TyperInfo(made, name=words.rpartition(" ")[2], cls=CapsuleGroup, help=room.groups[words])
+        info = TyperInfo(
+            made, name=words.rpartition(" ")[2], cls=CapsuleGroup, help=room.groups[words]
+        )
         group = get_group_from_info(info, suggest_commands=False, **_PLAIN)
         group.commands = Commands(self._parts, self._room_of, words)  # type: ignore[assignment]
         return group
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for part in self._parts() for name in part.names(self._group)))
+        return iter(
+            dict.fromkeys(name for part in self._parts() for name in part.names(self._group))
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -171,7 +194,8 @@ class Commands(Mapping[str, Any]):
 
 
 def _read_plainly(params: list[Any]) -> list[Any]:
-    """Let the values of `params` be read without pydantic, whose import takes longer than a short command.
+    """Let the values of `params` be read without pydantic, whose import takes longer than a short
+    command.
 
     A kind of parameter that is not known here is left to typer.
     """
@@ -200,7 +224,9 @@ class _Reading:
             return () if many else None
         try:
             least = getattr(param, "min", None)
-            words = [options.value_of(self._kind, word, least) for word in (value if many else [value])]
+            words = [
+                options.value_of(self._kind, word, least) for word in (value if many else [value])
+            ]
             return words if many else words[0]
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None

@@ -1,7 +1,9 @@
-"""The commands that a session may not run: what they leave behind acts outside the session, as the person.
+"""The commands that a session may not run: what they leave behind acts outside the session, as the
+person.
 
-What must stay true: this is the one list, and every way to run a command asks it. All other commands are left to the
-rule of the store, which knows where the session may write (`capsule.rules.policy`). Pure.
+What must stay true: this is the one list, and every way to run a command asks it. All other
+commands are left to the rule of the store, which knows where the session may write
+(`capsule.rules.policy`). Pure.
 """
 
 from __future__ import annotations
@@ -77,5 +79,8 @@ def ensure_permitted(command: str, session: str | None) -> None:
     what = REFUSED.get(command)
     if session is None or what is None:
         return
-    reason = f"`capsule {command}` is not for a session: it registers or changes {what}; a person may run it"
+    reason = (
+        f"`capsule {command}` is not for a session: it registers or changes {what}; a person "
+        "may run it"
+    )
     raise Refused(reason, path="")

@@ -13,7 +13,8 @@ SHORT = {
     "store": "store show",
     "mcp": "mcp serve",
 }
-#: The short names that are groups, too: `mcp` alone starts the server, `mcp tokens` is another command.
+#: The short names that are groups, too: `mcp` alone starts the server, `mcp tokens` is another
+#: command.
 _GROUPS = {"store", "mcp"}
 #: Opposites of options, which people look for as commands.
 _OPPOSITES = {"unpin": "set --no-pin", "unarchive": "set --no-archive", "untag": "set --remove-tag"}
@@ -28,8 +29,8 @@ def expand(words: list[str], *, completing: bool = False) -> list[str]:
 
     Args:
         words: The words after `capsule`. Words after `--` belong to another program.
-        completing: Whether the shell completes the line. A group's name is then left alone, because the name of one of
-            its commands may follow.
+        completing: Whether the shell completes the line. A group's name is then left alone, because
+            the name of one of its commands may follow.
     """
     end = words.index("--") if "--" in words else len(words)
     own_words = words[:end]
@@ -45,7 +46,9 @@ def expand(words: list[str], *, completing: bool = False) -> list[str]:
 
 
 def _command_positions(words: list[str]) -> Iterator[int]:
-    """Yield the positions of the words that may name the command: those before its first own option."""
+    """Yield the positions of the words that may name the command: those before its first own
+    option.
+    """
     remaining = iter(enumerate(words))
     for position, word in remaining:
         if word in _VALUE_OPTIONS:

@@ -31,29 +31,42 @@ def store_of() -> AbstractContextManager[Store]:
 
 
 def named() -> AbstractContextManager[Store]:
-    """The store for the agent of the option or the environment, else for its owner, as `opened` gives it."""
+    """The store for the agent of the option or the environment, else for its owner, as `opened`
+    gives it.
+    """
     return store_as(agent_named())
 
 
 @contextmanager
 def acting() -> Iterator[tuple[Store, str]]:
-    """The store of the agent that the command acts for, open while the body runs, and the agent's id.
+    """The store of the agent that the command acts for, open while the body runs, and the agent's
+    id.
 
     Raises:
-        typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
+        typer.BadParameter: Neither the option nor the environment names it, nor is one agent
+            registered for the folder.
     """
     with acting_or_owner() as (store, agent):
         if agent is None:
             agents = store.agents.at(os.path.realpath(os.getcwd()))
-            who = f"{' and '.join(agents)} work in this folder" if agents else "no agent works in this folder"
-            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agent register"
+            who = (
+                f"{' and '.join(agents)} work in this folder"
+                if agents
+                else "no agent works in this folder"
+            )
+            ways = (
+                "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agent "
+                "register"
+            )
             raise usage(f"which agent is this? {who}; {ways}", "--as")
         yield store, agent
 
 
 @contextmanager
 def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
-    """The store of the agent that the command acts for, and its id; of the owner, and None, where there is no agent."""
+    """The store of the agent that the command acts for, and its id; of the owner, and None, where
+    there is no agent.
+    """
     with named() as store:
         if store.agent is not None:
             yield store, store.agent

@@ -1,7 +1,7 @@
 """Runs a command without typer, whose import takes longer than a short command.
 
-What must stay true: only words that typer understands in the same way are read here; all others are left to it. An
-error of the command is raised once more in typer's program, which reports it.
+What must stay true: only words that typer understands in the same way are read here; all others are
+left to it. An error of the command is raised once more in typer's program, which reports it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Values = dict[str, Any]
 
 
 def run(words: Sequence[str]) -> None:
-    """Run the command that the words ask for, and end the process. Returns if they are for typer."""
+    """Run the command that the words ask for, and end the process. Returns if they are
+    for typer.
+    """
     try:
         function, shared, values = read(words)
     except (LookupError, ValueError, ModuleNotFoundError, Refused):
@@ -50,7 +52,8 @@ def run(words: Sequence[str]) -> None:
 
 
 def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
-    """The command that the words ask for, what they ask of every command, and the command's arguments.
+    """The command that the words ask for, what they ask of every command, and the command's
+    arguments.
 
     Raises LookupError, ValueError, ModuleNotFoundError, Refused: they are for typer.
     """
@@ -84,8 +87,11 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     return function, shared, values
 
 
-def _takers(function: Callable[..., Any], into: Values) -> tuple[dict[str, Any], list[partial[None]]]:
-    """What puts a word `into` the arguments of a command: by option, with whether it is a flag, and for each argument.
+def _takers(
+    function: Callable[..., Any], into: Values
+) -> tuple[dict[str, Any], list[partial[None]]]:
+    """What puts a word `into` the arguments of a command: by option, with whether it is a flag, and
+    for each argument.
 
     The defaults are put there at once.
     """

@@ -1,8 +1,9 @@
-"""What SIGINT and SIGTERM do to a command; the server has its own way, `capsule.mcp_server.transport.lifetime`.
+"""What SIGINT and SIGTERM do to a command; the server has its own way,
+`capsule.mcp_server.transport.lifetime`.
 
-What must stay true: a command that holds something is unwound, so that it leaves no lock and no program behind; work in
-steps is ended between two steps, and within one only where the network is waited for; and the second signal waits for
-nothing.
+What must stay true: a command that holds something is unwound, so that it leaves no lock and no
+program behind; work in steps is ended between two steps, and within one only where the network is
+waited for; and the second signal waits for nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from capsule_cli.boundary import INTERRUPTED, TERMINATED
 
 #: Steps that wait for somebody else, and leave nothing half done.
 _PATIENT = frozenset({"fetch", "push"})
-#: Python drops an exception where it can't be raised, as while a module is imported: it is raised once more then.
+#: Python drops an exception where it can't be raised, as while a module is imported: it is raised
+#: once more then.
 _AGAIN_S = 0.2
 
 
 class Ending:
-    """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has some."""
+    """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has
+    some.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -29,11 +33,20 @@ class Ending:
         self._careful = False
 
     def __enter__(self) -> Self:
-        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
+        numbers = [
+            getattr(signal, name)
+            for name in ("SIGINT", "SIGTERM", "SIGALRM")
+            if hasattr(signal, name)
+        ]
         self._before = {number: signal.signal(number, self._hear) for number in numbers}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         _alarm(0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -55,7 +68,9 @@ class Ending:
             raise SystemExit(TERMINATED)
 
     def step(self, name: str) -> None:
-        """Begin a step: end now if a signal came, else let no signal interrupt it, unless it waits for others."""
+        """Begin a step: end now if a signal came, else let no signal interrupt it, unless it waits
+        for others.
+        """
         self._careful = False
         self._end_if_asked()
         self._careful = name not in _PATIENT
@@ -82,7 +97,9 @@ def _alarm(after_s: float) -> None:
 
 
 def end_at_once() -> None:
-    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and only reads."""
+    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and
+    only reads.
+    """
     codes = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
     for number in codes:
         signal.signal(number, lambda number, frame: os._exit(codes[number]))

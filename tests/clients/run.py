@@ -1,10 +1,12 @@
 """Real clients against the real server: `make clients`.
 
-Each client reads the settings that `capsule mcp install` wrote, starts the server with them, and prints what it found.
-The clients use only the machine's Python and npm: HOME is a temporary directory, no client has credentials, and every
-proxy is a closed port. A client that can't be installed here is skipped, by name.
+Each client reads the settings that `capsule mcp install` wrote, starts the server with them, and
+prints what it found. The clients use only the machine's Python and npm: HOME is a temporary
+directory, no client has credentials, and every proxy is a closed port. A client that can't be
+installed here is skipped, by name.
 
-Run by hand, with names to run only those: `python tests/clients/run.py [NAME...]`. Exits 1 when one fails.
+Run by hand, with names to run only those: `python tests/clients/run.py [NAME...]`. Exits 1 when one
+fails.
 """
 
 from __future__ import annotations
@@ -81,7 +83,14 @@ class World:
         path = "/usr/local/bin:/usr/bin:/bin"
         if self.installed is not None:
             path = f"{self.installed.node.parent}:{self.installed.modules / '.bin'}:{path}"
-        variables = {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1", **QUIET}
+        variables = {
+            "HOME": str(self.home),
+            "PATH": path,
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
+            **QUIET,
+        }
         # A person would trust this folder.
         return {**variables, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
@@ -99,9 +108,14 @@ class World:
                 timeout=TIMEOUT_S,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{words[0]} did not end within {TIMEOUT_S} s; it said: {error.stdout!r}") from None
+            raise Failed(
+                f"{words[0]} did not end within {TIMEOUT_S} s; it said: {error.stdout!r}"
+            ) from None
         if done.returncode != expect:
-            raise Failed(f"{' '.join(words)} exited {done.returncode}: {(done.stderr or done.stdout)[-1500:]}")
+            raise Failed(
+                f"{' '.join(words)} exited {done.returncode}: "
+                f"{(done.stderr or done.stdout)[-1500:]}"
+            )
         return done.stdout
 
     def listing(self, *words: str) -> str:
@@ -131,12 +145,16 @@ def http_server(world: World) -> Iterator[tuple[str, str]]:
     """The server over HTTP, on a free port. Yields: its address, and the token for a client."""
     bearer = "Bearer " + world.capsule("mcp", "tokens", "add", "client").strip()
     words = [CAPSULE, "--store", str(world.store), "mcp", "--http", "127.0.0.1:0"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=world.project, env=world.environment())
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, cwd=world.project, env=world.environment()
+    )
     assert process.stderr is not None
     watchdog = threading.Timer(TIMEOUT_S, process.kill)
     watchdog.start()
     try:
-        url = next((found[0] for line in process.stderr if (found := re.search(r"http://\S+", line))), None)
+        url = next(
+            (found[0] for line in process.stderr if (found := re.search(r"http://\S+", line))), None
+        )
         watchdog.cancel()
         if url is None:
             raise Failed("the server over HTTP ended before it printed its address")
@@ -155,7 +173,10 @@ def sdk(world: World) -> str:
     from mcp.shared._httpx_utils import create_mcp_http_client
 
     over_stdio = StdioServerParameters(
-        command=CAPSULE, args=["mcp", "--store", str(world.store)], env=world.environment(), cwd=str(world.project)
+        command=CAPSULE,
+        args=["mcp", "--store", str(world.store)],
+        env=world.environment(),
+        cwd=str(world.project),
     )
     spoken = []
 
@@ -165,7 +186,9 @@ def sdk(world: World) -> str:
                 names = {tool.name for tool in (await client.list_tools()).tools}
                 answer = await client.call_tool("list_conversations", {})
                 read = await client.read_resource("capsule://conversations")
-                if answer.is_error or "A first one" not in str(answer.content) + str(answer.structured_content):
+                if answer.is_error or "A first one" not in str(answer.content) + str(
+                    answer.structured_content
+                ):
                     raise Failed(f"list_conversations answered {answer}")
                 if "A first one" not in str(read.contents) or "append_message" not in names:
                     raise Failed(f"the resource has {read.contents}, the tools are {names}")
@@ -190,19 +213,34 @@ def inspector(world: World) -> str:
     lines = []
     with http_server(world) as (url, bearer):
         over_http = [url, "--header", f"Authorization: {bearer}"]
-        for name, target in (("stdio", [CAPSULE, "mcp", "--store", str(world.store)]), ("HTTP", over_http)):
+        for name, target in (
+            ("stdio", [CAPSULE, "mcp", "--store", str(world.store)]),
+            ("HTTP", over_http),
+        ):
 
             def ask(*words: str, target: list[str] = target) -> Any:
                 return json.loads(world.run("mcp-inspector", "--cli", *target, *words))
 
             tools = ask("--method", "tools/list", "--strict")["tools"]
-            called = ask("--method", "tools/call", "--tool-name", "list_conversations", "--tool-arg", "limit=1")
+            called = ask(
+                "--method",
+                "tools/call",
+                "--tool-name",
+                "list_conversations",
+                "--tool-arg",
+                "limit=1",
+            )
             listed = ask("--method", "resources/list")["resources"]
             templates = ask("--method", "resources/templates/list")["resourceTemplates"]
             read = ask("--method", "resources/read", "--uri", "capsule://conversations")["contents"]
-            if "1 conversation," not in called["content"][0]["text"] or "A first one" not in read[0]["text"]:
+            if (
+                "1 conversation," not in called["content"][0]["text"]
+                or "A first one" not in read[0]["text"]
+            ):
                 raise Failed(f"over {name} the results are {called} and {read}")
-            lines.append(f"{name}: {len(tools)} tools, {len(listed)} resources, {len(templates)} templates")
+            lines.append(
+                f"{name}: {len(tools)} tools, {len(listed)} resources, {len(templates)} templates"
+            )
     return "; ".join(lines)
 
 
@@ -220,7 +258,9 @@ def claude_code(world: World) -> str:
 
 
 def listed(client: str, *words: str) -> Callable[[World], str]:
-    """`CLIENT mcp list`, with the user's settings and a project's; the words of one that is connected."""
+    """`CLIENT mcp list`, with the user's settings and a project's; the words of one that is
+    connected.
+    """
 
     def check(world: World) -> str:
         for scope in ("user", "project"):
@@ -235,15 +275,21 @@ def listed(client: str, *words: str) -> Callable[[World], str]:
 
 
 def codex(world: World) -> str:
-    """Codex's app-server: `mcpServerStatus/list`, with the user's settings and those of a trusted project."""
+    """Codex's app-server: `mcpServerStatus/list`, with the user's settings and those of a trusted
+    project.
+    """
     settings = world.home / ".codex" / "config.toml"
     settings.parent.mkdir()
-    settings.write_text(f'# trusted\n[projects."{world.project}"]\ntrust_level = "trusted"\n', encoding="utf-8")
+    settings.write_text(
+        f'# trusted\n[projects."{world.project}"]\ntrust_level = "trusted"\n', encoding="utf-8"
+    )
     before = settings.read_text()
     for scope in ("user", "project"):
         world.capsule("mcp", "install", "codex", "--settings", scope)
         servers = _app_server(world, in_project=scope == "project")
-        if [one["name"] for one in servers] != ["capsule"] or "append_message" not in servers[0]["tools"]:
+        if [one["name"] for one in servers] != ["capsule"] or "append_message" not in servers[0][
+            "tools"
+        ]:
             raise Failed(f"of {scope} settings it says {json.dumps(servers)[:1500]}")
         world.capsule("mcp", "uninstall", "codex", "--settings", scope)
         if left := _app_server(world, in_project=scope == "project"):
@@ -285,7 +331,11 @@ def _app_server(world: World, *, in_project: bool = False) -> list[dict[str, Any
     try:
         ask(0, "initialize", {"clientInfo": {"name": "capsule-tests", "version": "1"}})
         stdin.write('{"method": "initialized"}\n')
-        thread = ask(1, "thread/start", {"cwd": str(world.project)})["thread"]["id"] if in_project else None
+        thread = (
+            ask(1, "thread/start", {"cwd": str(world.project)})["thread"]["id"]
+            if in_project
+            else None
+        )
         return list(ask(2, "mcpServerStatus/list", {"threadId": thread} if thread else {})["data"])
     finally:
         watchdog.cancel()
@@ -315,13 +365,17 @@ CHECKS = {
 
 @contextmanager
 def _home_for_npm(home: Path) -> Iterator[None]:
-    """Use another HOME while npm installs, as packages run scripts; npm keeps its settings and cache."""
+    """Use another HOME while npm installs, as packages run scripts; npm keeps its settings and
+    cache.
+    """
     home.mkdir(parents=True)
     real = Path.home()
     kept = {"NPM_CONFIG_USERCONFIG": str(real / ".npmrc"), "NPM_CONFIG_CACHE": str(real / ".npm")}
     before = dict(os.environ)
     lower = {name.lower() for name in before}
-    os.environ.update({name: value for name, value in kept.items() if name.lower() not in lower}, HOME=str(home))
+    os.environ.update(
+        {name: value for name, value in kept.items() if name.lower() not in lower}, HOME=str(home)
+    )
     try:
         yield
     finally:
@@ -361,12 +415,16 @@ def main(names: list[str]) -> int:
         if names and not any(part.lower() in name.lower() for part in names):
             continue
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="capsule-clients-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="capsule-clients-", ignore_cleanup_errors=True
+        ) as folder:
             state, outcome = examine(check, Path(folder).resolve())
         rows.append((name, state))
         print(f"{state:8}{name} ({time.monotonic() - begun:.0f} s)\n        {outcome}", flush=True)
     left = {trace for trace in TRACES if (Path.home() / trace).exists()} - before
-    rows.append((f"your home is as it was{f', but for {left}' if left else ''}", "FAILED" if left else "ok"))
+    rows.append(
+        (f"your home is as it was{f', but for {left}' if left else ''}", "FAILED" if left else "ok")
+    )
     print("\n" + "\n".join(f"{state:8}{name}" for name, state in rows))
     return 1 if any(state == "FAILED" for _, state in rows) or len(rows) == 1 else 0
 

@@ -1,7 +1,8 @@
-"""The server that the conformance suite requires, on our server class. The suite sets the names and texts of tools.
+"""The server that the conformance suite requires, on our server class. The suite sets the names and
+texts of tools.
 
-What must stay true: everything below the tools is the product: `CapsuleServer`, its handlers, and its HTTP. Nothing
-here bypasses them, since the suite must test the product.
+What must stay true: everything below the tools is the product: `CapsuleServer`, its handlers, and
+its HTTP. Nothing here bypasses them, since the suite must test the product.
 
     python -m tests.conformance.fixture DIRECTORY
 
@@ -57,7 +58,9 @@ def _red_pixel() -> bytes:
     """The smallest PNG: one red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     return (
@@ -71,13 +74,18 @@ def _red_pixel() -> bytes:
 def _silence() -> bytes:
     """A WAV of two samples."""
     form = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
-    body = b"WAVE" + b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", 4) + bytes(4)
+    body = (
+        b"WAVE"
+        b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", 4) + bytes(4)
+    )
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 PIXEL = _red_pixel()
 IMAGE = ImageContent(type="image", data=base64.b64encode(PIXEL).decode(), mime_type="image/png")
-AUDIO = AudioContent(type="audio", data=base64.b64encode(_silence()).decode(), mime_type="audio/wav")
+AUDIO = AudioContent(
+    type="audio", data=base64.b64encode(_silence()).decode(), mime_type="audio/wav"
+)
 
 
 def _text(text: str) -> TextContent:
@@ -85,7 +93,9 @@ def _text(text: str) -> TextContent:
 
 
 def _embedded(uri: str, text: str, mime_type: str = "text/plain") -> EmbeddedResource:
-    return EmbeddedResource(type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=mime_type))
+    return EmbeddedResource(
+        type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=mime_type)
+    )
 
 
 def _returning(content: list[Any]) -> Callable[[], list[Any]]:
@@ -106,7 +116,9 @@ def add_content(server: CapsuleServer) -> None:
         "test_multiple_content_types": [_text("Multiple content types test:"), IMAGE, resource],
     }
     for name, content in contents.items():
-        server.add_tool(_returning(content), name, description="Returns content.", structured_output=False)
+        server.add_tool(
+            _returning(content), name, description="Returns content.", structured_output=False
+        )
 
     @server.tool()
     def test_error_handling() -> str:
@@ -146,7 +158,9 @@ def add_content(server: CapsuleServer) -> None:
     }
 
     @server.tool()
-    def test_x_mcp_header(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})] = "none") -> str:
+    def test_x_mcp_header(
+        region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})] = "none",
+    ) -> str:
         """Has an argument that a client repeats in a header."""
         return region
 
@@ -265,7 +279,9 @@ def add_prompts(server: CapsuleServer) -> None:
 def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
     """Our server class, with the tools and resources of the suite in place of the product's."""
     resources.OURS = re.compile("test://.*")
-    server = CapsuleServer(stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens))
+    server = CapsuleServer(
+        stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens)
+    )
     for add in (add_content, add_asking, add_resources, add_prompts, questions.add):
         add(server)
     return server

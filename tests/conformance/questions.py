@@ -1,7 +1,9 @@
-"""The questions of the conformance fixture to a client: forms for both eras, and tools of 2026 that return questions.
+"""The questions of the conformance fixture to a client: forms for both eras, and tools of 2026 that
+return questions.
 
-A 2026 server keeps no call open while a person thinks: it returns "input required", and the client calls again with the
-answers and the state of that result. The product does this through `Resolve`; the tools of the suite do it by hand.
+A 2026 server keeps no call open while a person thinks: it returns "input required", and the client
+calls again with the answers and the state of that result. The product does this through `Resolve`;
+the tools of the suite do it by hand.
 """
 
 from __future__ import annotations
@@ -52,10 +54,15 @@ class Choices(BaseModel):
     untitledSingle: Literal["option1", "option2", "option3"]
     titledSingle: str = Field(json_schema_extra={"oneOf": _titled("value1", "value2", "value3")})
     legacyEnum: str = Field(
-        json_schema_extra={"enum": ["opt1", "opt2", "opt3"], "enumNames": ["Option One", "Option Two", "Option Three"]}
+        json_schema_extra={
+            "enum": ["opt1", "opt2", "opt3"],
+            "enumNames": ["Option One", "Option Two", "Option Three"],
+        }
     )
     untitledMulti: list[Literal["option1", "option2", "option3"]]
-    titledMulti: list[str] = Field(json_schema_extra={"items": {"anyOf": _titled("value1", "value2", "value3")}})
+    titledMulti: list[str] = Field(
+        json_schema_extra={"items": {"anyOf": _titled("value1", "value2", "value3")}}
+    )
 
 
 def _form(message: str, field: str, kind: str = "string") -> ElicitRequest:
@@ -65,11 +72,15 @@ def _form(message: str, field: str, kind: str = "string") -> ElicitRequest:
 
 def _sample(prompt: str) -> CreateMessageRequest:
     message = SamplingMessage(role="user", content=TextContent(type="text", text=prompt))
-    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=100))
+    return CreateMessageRequest(
+        params=CreateMessageRequestParams(messages=[message], max_tokens=100)
+    )
 
 
 def _ask(state: Any = None, **requests: InputRequest) -> InputRequiredResult:
-    return InputRequiredResult(input_requests=requests, request_state=None if state is None else json.dumps(state))
+    return InputRequiredResult(
+        input_requests=requests, request_state=None if state is None else json.dumps(state)
+    )
 
 
 def _answer(ctx: Context, key: str) -> Any:
@@ -90,7 +101,9 @@ def add(server: CapsuleServer) -> None:
     _add_capable(server)
 
     @server.prompt()
-    async def test_input_required_result_prompt(ctx: Context) -> list[UserMessage] | InputRequiredResult:
+    async def test_input_required_result_prompt(
+        ctx: Context,
+    ) -> list[UserMessage] | InputRequiredResult:
         """A prompt that asks first."""
         if (context := _filled(ctx, "user_context", "context")) is None:
             return _ask(user_context=_form("In what context?", "context"))
@@ -142,7 +155,9 @@ def _add_stateful(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_input_required_result_tampered_state(ctx: Context) -> str | InputRequiredResult:
-        """Gives the client a state that the suite changes: the SDK refuses it before the second call."""
+        """Gives the client a state that the suite changes: the SDK refuses it before the second
+        call.
+        """
         if ctx.request_state is None:
             return _ask("whole", confirm=_form("Sure?", "ok", "boolean"))
         return f"state-ok: {ctx.request_state}"
@@ -176,7 +191,11 @@ def _add_capable(server: CapsuleServer) -> None:
         """Needs a client that can sample."""
         if (can := ctx.client_capabilities) is None or can.sampling is None:
             needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "this tool needs a client that can sample", needed)
+            raise MCPError(
+                MISSING_REQUIRED_CLIENT_CAPABILITY,
+                "this tool needs a client that can sample",
+                needed,
+            )
         return "it can"
 
     @server.tool()

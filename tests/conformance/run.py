@@ -1,8 +1,9 @@
-"""Runs the official conformance suite against our server class and against the product, and prints unexpected results.
+"""Runs the official conformance suite against our server class and against the product, and prints
+unexpected results.
 
-What must stay true: a scenario must pass unless `expected.toml` excuses it by name, with a reason; and an excused
-scenario must fail. On the fixture the suite must also exit with 0. That alone is not enough, as the exit code ignores
-scenarios that do not count.
+What must stay true: a scenario must pass unless `expected.toml` excuses it by name, with a reason;
+and an excused scenario must fail. On the fixture the suite must also exit with 0. That alone is not
+enough, as the exit code ignores scenarios that do not count.
 
     python tests/conformance/run.py               both servers, all suites (make conformance)
     python tests/conformance/run.py fixture       one server
@@ -88,12 +89,17 @@ def _command(server: str, place: Path) -> list[str]:
     subprocess.run([*program, "init", str(store)], check=True, stdout=subprocess.DEVNULL, env=env)
     shutil.copytree(ROOT / "conversations", store / "conversations", dirs_exist_ok=True)
     added = [*program, "mcp", "tokens", "add", "suite", "--allow", "admin"]
-    (place / "token").write_bytes(subprocess.run(added, check=True, stdout=subprocess.PIPE, env=env).stdout)
+    (place / "token").write_bytes(
+        subprocess.run(added, check=True, stdout=subprocess.PIPE, env=env).stdout
+    )
     return [*program, "mcp", "--http", "127.0.0.1:0"]
 
 
-def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tuple[list[Scenario], int]:
-    """Run a suite against a server. Returns: the result of each scenario, and the exit code of the suite.
+def run(
+    suite: str, url: str, token: str, node: Installed, results: Path
+) -> tuple[list[Scenario], int]:
+    """Run a suite against a server. Returns: the result of each scenario, and the exit code of the
+    suite.
 
     Raises:
         RuntimeError: The suite itself did not run.
@@ -117,7 +123,10 @@ def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tup
             _read(directory / "checks.json", begun[named["scenario"]])
     for scenario in begun.values():
         if not (
-            scenario.passed or scenario.warned or scenario.failures or _is_without_findings(results, scenario.name)
+            scenario.passed
+            or scenario.warned
+            or scenario.failures
+            or _is_without_findings(results, scenario.name)
         ):
             scenario.failures["no-result"] = "the suite wrote no result of it"
     return list(begun.values()), done.returncode
@@ -131,7 +140,9 @@ def _is_without_findings(results: Path, name: str) -> bool:
 def _read(path: Path, scenario: Scenario) -> None:
     for check in json.loads(path.read_text()):
         if check["status"] == "FAILURE":
-            scenario.failures[check["id"]] = " ".join(check.get("errorMessage", check["description"]).split())
+            scenario.failures[check["id"]] = " ".join(
+                check.get("errorMessage", check["description"]).split()
+            )
         scenario.passed += check["status"] == "SUCCESS"
         scenario.warned += check["status"] == "WARNING"
 
@@ -142,13 +153,21 @@ def judge(server: str, suite: str, scenarios: list[Scenario], expected: Expected
     excused, wrong = [], []
     for scenario in scenarios:
         failed = set(scenario.failures)
-        checks = {name.partition(":")[2] for name in entries if name.startswith(f"{scenario.name}:")}
+        checks = {
+            name.partition(":")[2] for name in entries if name.startswith(f"{scenario.name}:")
+        }
         if scenario.name in entries:
             # The whole scenario is excused, whichever of its checks fail.
             checks = failed or {"all of it"}
         excused += [f"{scenario.name}:{check}" for check in sorted(failed & checks)]
-        wrong += [f"{scenario.name}:{check} passes: take it out of expected.toml" for check in sorted(checks - failed)]
-        wrong += [f"{scenario.name}:{check} fails: {scenario.failures[check]}" for check in sorted(failed - checks)]
+        wrong += [
+            f"{scenario.name}:{check} passes: take it out of expected.toml"
+            for check in sorted(checks - failed)
+        ]
+        wrong += [
+            f"{scenario.name}:{check} fails: {scenario.failures[check]}"
+            for check in sorted(failed - checks)
+        ]
     if (count := int(expected["scenarios"][suite])) != len(scenarios):
         wrong.append(f"the suite ran {len(scenarios)} scenarios, and expected.toml says {count}")
     return Verdict(server, suite, scenarios, excused, wrong)
@@ -162,16 +181,27 @@ def stale(verdicts: list[Verdict], expected: Expected) -> list[str]:
     """The excused scenarios of a server that no suite ran against it."""
     found = []
     for server in sorted({verdict.server for verdict in verdicts}):
-        ran = {scenario.name for verdict in verdicts if verdict.server == server for scenario in verdict.scenarios}
+        ran = {
+            scenario.name
+            for verdict in verdicts
+            if verdict.server == server
+            for scenario in verdict.scenarios
+        }
         names = {name.partition(":")[0] for name in _entries(expected, server)}
-        found += [f"{server}: no suite has {name}: take it out of expected.toml" for name in sorted(names - ran)]
+        found += [
+            f"{server}: no suite has {name}: take it out of expected.toml"
+            for name in sorted(names - ran)
+        ]
     return found
 
 
 def report(verdicts: list[Verdict], took_s: float) -> str:
     """The table of results, and below it everything wrong."""
     row = "{:<8} {:<26} {:>9} {:>7} {:>8} {:>6} {:>10} {:>9}".format
-    lines = ["", row("server", "suite", "scenarios", "passed", "excused", "wrong", "checks ok", "warnings")]
+    lines = [
+        "",
+        row("server", "suite", "scenarios", "passed", "excused", "wrong", "checks ok", "warnings"),
+    ]
     for verdict in verdicts:
         failed = {scenario.name for scenario in verdict.scenarios if scenario.failures}
         wrong = {what.partition(":")[0].partition(" ")[0] for what in verdict.wrong}
@@ -187,7 +217,11 @@ def report(verdicts: list[Verdict], took_s: float) -> str:
                 sum(scenario.warned for scenario in verdict.scenarios),
             )
         )
-    lines += [f"WRONG: {verdict.server}, {verdict.suite}: {what}" for verdict in verdicts for what in verdict.wrong]
+    lines += [
+        f"WRONG: {verdict.server}, {verdict.suite}: {what}"
+        for verdict in verdicts
+        for what in verdict.wrong
+    ]
     return "\n".join([*lines, f"took {took_s:.0f} s"])
 
 
@@ -222,12 +256,17 @@ def conformance(servers: Sequence[str]) -> int:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("server", nargs="*", choices=[*SERVERS, []], default=[])
-    parser.add_argument("--may-skip", action="store_true", help="exit 0 where npm or its registry can't be had")
+    parser.add_argument(
+        "--may-skip", action="store_true", help="exit 0 where npm or its registry can't be had"
+    )
     asked = parser.parse_args(arguments)
     try:
         return conformance(asked.server or SERVERS)
     except Unavailable as error:
-        print(f"SKIPPED: the official conformance suite, and with it all that it proves: {error}", file=sys.stderr)
+        print(
+            f"SKIPPED: the official conformance suite, and with it all that it proves: {error}",
+            file=sys.stderr,
+        )
         return 0 if asked.may_skip else UNAVAILABLE
 
 

@@ -11,14 +11,21 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "scenarios": {"0.1.16": 2},
     "both": {},
     "fixture": {},
-    "product": {"tools-call": "calls a tool of the test server", "stateless:one-check": "asks for a test tool"},
+    "product": {
+        "tools-call": "calls a tool of the test server",
+        "stateless:one-check": "asks for a test tool",
+    },
 }
 
 
 def scenarios(**failures: dict[str, str]) -> list[run.Scenario]:
     return [
         run.Scenario(name.replace("_", "-"), passed=1, failures=found)
-        for name, found in {"tools_call": {"any": "no"}, "stateless": {"one-check": "no"}, **failures}.items()
+        for name, found in {
+            "tools_call": {"any": "no"},
+            "stateless": {"one-check": "no"},
+            **failures,
+        }.items()
     ]
 
 
@@ -32,16 +39,25 @@ def test_excused_checks_may_fail() -> None:
 
 
 def test_an_excuse_of_one_server_does_not_count_for_another() -> None:
-    assert wrong(scenarios(), "fixture") == ["tools-call:any fails: no", "stateless:one-check fails: no"]
+    assert wrong(scenarios(), "fixture") == [
+        "tools-call:any fails: no",
+        "stateless:one-check fails: no",
+    ]
 
 
 def test_an_excused_check_that_passes_is_wrong() -> None:
-    assert wrong(scenarios(tools_call={})) == ["tools-call:all of it passes: take it out of expected.toml"]
-    assert wrong(scenarios(stateless={})) == ["stateless:one-check passes: take it out of expected.toml"]
+    assert wrong(scenarios(tools_call={})) == [
+        "tools-call:all of it passes: take it out of expected.toml"
+    ]
+    assert wrong(scenarios(stateless={})) == [
+        "stateless:one-check passes: take it out of expected.toml"
+    ]
 
 
 def test_a_check_without_an_excuse_in_an_excused_scenario_must_pass() -> None:
-    assert wrong(scenarios(stateless={"one-check": "no", "another": "down"})) == ["stateless:another fails: down"]
+    assert wrong(scenarios(stateless={"one-check": "no", "another": "down"})) == [
+        "stateless:another fails: down"
+    ]
 
 
 def test_a_new_and_a_missing_scenario_are_noticed() -> None:

@@ -45,7 +45,10 @@ def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None
     parts = take_apart(text)
     assert parts is not None and {part.path: part.data for part in parts} == files
     assert made.document().decode() == text
-    assert b"".join(made.encoded()) == b"".join(made.encoded()) and about["capturedAt"] == made.captured_at
+    assert (
+        b"".join(made.encoded()) == b"".join(made.encoded())
+        and about["capturedAt"] == made.captured_at
+    )
 
 
 @pytest.fixture
@@ -57,7 +60,8 @@ def stored(store: Store) -> Store:
 
 def test_a_captured_context_is_canonical_in_the_file(tmp_path: Path, stored: Store) -> None:
     lay_out(
-        tmp_path / "project", {f"f{n}.py": f"x = '{n}\\t\u00e9\u20ac\x1b\x7f'\r\n".encode() * 90 * n for n in range(30)}
+        tmp_path / "project",
+        {f"f{n}.py": f"x = '{n}\\t\u00e9\u20ac\x1b\x7f'\r\n".encode() * 90 * n for n in range(30)},
     )
     made = captured(tmp_path / "project")
     stored.context.set("plan", made)
@@ -97,7 +101,11 @@ def test_files_that_are_no_text_are_left_out_with_the_reason(tmp_path: Path) -> 
     }
     left_out = reasons(made)
     assert list(left_out) == sorted(left_out)
-    assert "no UTF-8" in left_out["latin.txt"] and left_out["nul.bin"] == "binary" and "UTF-16" in left_out["utf16.txt"]
+    assert (
+        "no UTF-8" in left_out["latin.txt"]
+        and left_out["nul.bin"] == "binary"
+        and "UTF-16" in left_out["utf16.txt"]
+    )
     assert "binary" in left_out["png.png"] and "more than 1,000" in left_out["large.txt"]
     assert "--include .env" in left_out[".env"] and "secrets" in left_out["key.pem"]
 
@@ -116,13 +124,17 @@ def test_the_largest_files_are_left_out_above_the_total_limit(tmp_path: Path) ->
     assert "150,000 bytes, and all files together" in reasons(made)["000.bin"]
     context = context_of(made)
     assert drift.check(context).is_current
-    assert captured(tmp_path, **limits | {"total_bytes": sum(sizes.values()) + 150_000}).beyond == []
+    assert (
+        captured(tmp_path, **limits | {"total_bytes": sum(sizes.values()) + 150_000}).beyond == []
+    )
 
 
 def test_a_document_flushed_during_its_writing_is_whole_and_durable_before_its_rename(
     tmp_path: Path,
 ) -> None:
-    """P1: an early flush of a part proves nothing; the flush of the whole file comes before the rename."""
+    """P1: an early flush of a part proves nothing; the flush of the whole file comes before the
+    rename.
+    """
     calls: list[str] = []
 
     def note(call: str, fd: int) -> None:
@@ -151,7 +163,9 @@ def test_a_document_flushed_during_its_writing_is_whole_and_durable_before_its_r
     lay_out(tmp_path / "project", {f"f{n:02}.txt": b"line of text\n" * 70_000 for n in range(25)})
     Store.init(tmp_path / "store")
     settings = load_settings(str(tmp_path / "store"))
-    storage = FilesEngine(FileStorage(str(tmp_path / "store"), sys=Watched(), append=settings.append))
+    storage = FilesEngine(
+        FileStorage(str(tmp_path / "store"), sys=Watched(), append=settings.append)
+    )
     with Store(str(tmp_path / "store"), settings, storage) as store:
         store.create(id="plan", messages=[{"role": "user", "content": "one"}])
         for _ in range(2):
@@ -168,7 +182,10 @@ def test_a_document_flushed_during_its_writing_is_whole_and_durable_before_its_r
 
 def test_a_file_with_the_name_of_a_secret_is_taken_when_included(tmp_path: Path) -> None:
     lay_out(tmp_path, {".env": b"A=1", "deep/.env": b"B=1", "a.py": b""})
-    assert [file.path for file in captured(tmp_path, include=(".env", "*.py")).files] == [".env", "a.py"]
+    assert [file.path for file in captured(tmp_path, include=(".env", "*.py")).files] == [
+        ".env",
+        "a.py",
+    ]
     assert [file.path for file in captured(tmp_path, include=("*.env", "*.py")).files] == ["a.py"]
 
 
@@ -180,7 +197,9 @@ def test_an_unreadable_file_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.files
-def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_path: Path, stored: Store) -> None:
+def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(
+    tmp_path: Path, stored: Store
+) -> None:
     token = "ghp_" + "a1B2" * 9
     lay_out(tmp_path / "project", {"a.py": f"x = 1\nTOKEN = '{token}'\n".encode(), "b.py": b""})
     made = captured(tmp_path / "project")
@@ -189,7 +208,9 @@ def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_pa
         stored.context.set("plan", made)
     assert token not in str(refused.value) and "--allow-secrets" in str(refused.value)
     assert stored.read("plan") == before
-    assert not [name for name in os.listdir(f"{stored.root}/conversations") if name.endswith(".tmp")]
+    assert not [
+        name for name in os.listdir(f"{stored.root}/conversations") if name.endswith(".tmp")
+    ]
     made.secrets_allowed = True
     stored.context.set("plan", made)
     assert token in stored.context.get("plan")["fullContext"]
@@ -201,7 +222,9 @@ def test_a_budget_is_filled_from_the_first_file_and_not_exceeded(
     tmp_path_factory: pytest.TempPathFactory, budget: int
 ) -> None:
     root = tmp_path_factory.mktemp("project")
-    lay_out(root, {f"{'deep/' * (n % 3)}f{n}.py": b"value = call(argument)\n" * n for n in range(1, 25)})
+    lay_out(
+        root, {f"{'deep/' * (n % 3)}f{n}.py": b"value = call(argument)\n" * n for n in range(1, 25)}
+    )
     lay_out(root, {"deep/deep/README.md": b"Read me.\n"})
     made = captured(root, budget=budget)
     text = made.document()

@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 from capsule.context.document import Part, block_around, heading, take_apart
 
 #: Texts similar to the document's own headings and fences.
-_PIECES = ["`", "``", "```", "````", "\n", "\r\n", "\r", "## a\n\n```\n", "```\n\n## b\n\n```python\n", "text", " "]
+_PIECES = [
+    "`",
+    "``",
+    "```",
+    "````",
+    "\n",
+    "\r\n",
+    "\r",
+    "## a\n\n```\n",
+    "```\n\n## b\n\n```python\n",
+    "text",
+    " ",
+]
 _NASTY = st.lists(st.sampled_from([*_PIECES, "\\", "~~~", "> ```\n"]), max_size=25).map("".join)
 TEXTS = st.one_of(_NASTY, st.text(st.characters(exclude_categories=["Cs"])))
 PATHS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -17,12 +29,17 @@ PARTS = st.lists(st.tuples(PATHS, TEXTS.map(str.encode)).map(lambda pair: Part(*
 
 def compose(name: str, parts: list[Part], tokens: int) -> bytes:
     blocks = [(block_around(part.path, part.data), part.data) for part in parts]
-    return heading(name, len(parts), tokens) + b"".join(around[0] + data + around[1] for around, data in blocks)
+    return heading(name, len(parts), tokens) + b"".join(
+        around[0] + data + around[1] for around, data in blocks
+    )
 
 
 @given(PATHS, PARTS)
 @example("p", [Part("a", b""), Part("b", b""), Part("c", b"```\n")])
-@example("p", [Part("\U0001d173f", b"x"), Part("\\u{1d173}", b"y"), Part("\u1d173", b"z"), Part("a\nb", b"")])
+@example(
+    "p",
+    [Part("\U0001d173f", b"x"), Part("\\u{1d173}", b"y"), Part("\u1d173", b"z"), Part("a\nb", b"")],
+)
 def test_the_parts_of_a_document_can_be_read_back(name: str, parts: list[Part]) -> None:
     document = compose(name, parts, 7)
     assert take_apart(document.decode()) == parts
@@ -40,7 +57,11 @@ def test_no_content_closes_its_fence(parts: list[Part], text: str) -> None:
 
 
 def test_a_document_looks_as_in_the_docstring() -> None:
-    parts = [Part("README.md", b"Use:\n\n```sh\nmake\n```\n"), Part("src/app.py", b"print()"), Part("Makefile", b"")]
+    parts = [
+        Part("README.md", b"Use:\n\n```sh\nmake\n```\n"),
+        Part("src/app.py", b"print()"),
+        Part("Makefile", b""),
+    ]
     assert compose("shop", parts, 12).decode() == (
         "# Context: shop\n\n3 files, about 12 tokens.\n"
         "\n## README.md\n\n````markdown\nUse:\n\n```sh\nmake\n```\n````\n"

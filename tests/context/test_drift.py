@@ -1,4 +1,6 @@
-"""Drift: whether files have changed since the capture, by content and under the same selection, for every context."""
+"""Drift: whether files have changed since the capture, by content and under the same selection, for
+every context.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from capsule.context import drift
 from capsule.context.drift import Drift
 from tests.context.projects import captured, context_of, lay_out
 
-FILES = {"a.py": b"one\ntwo\n", "b.py": b"x\n", "sub/c.md": b"# C\n", ".env": b"A=1\n", "d.bin": b"\0"}
+FILES = {
+    "a.py": b"one\ntwo\n",
+    "b.py": b"x\n",
+    "sub/c.md": b"# C\n",
+    ".env": b"A=1\n",
+    "d.bin": b"\0",
+}
 
 
 @pytest.fixture
@@ -38,7 +46,9 @@ def test_changed_missing_and_new_files_are_listed(project: Path) -> None:
 
 
 def test_a_file_outside_the_selection_is_not_new(project: Path) -> None:
-    context = context_of(captured(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100))
+    context = context_of(
+        captured(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100)
+    )
     for name, data in {
         "x.md": b"x",
         "a.log.txt": b"x",
@@ -83,17 +93,26 @@ def test_an_edited_text_and_a_shortened_digest_are_reported(project: Path) -> No
         assert check(context).is_current
     context["metadata"]["contextHash"] = digest
     context["fullContext"] += "by hand\n"
-    assert check(context).edited and not check(context).is_current and not check(context).has_drifted
+    assert (
+        check(context).edited and not check(context).is_current and not check(context).has_drifted
+    )
 
 
 def test_a_context_without_usable_files_has_a_problem_and_no_drift() -> None:
     for metadata in [
         {},
-        {"projectPath": "C:\\Users\\username\\project", "filesIncluded": 37, "contextHash": "sha256:abcdef123456..."},
+        {
+            "projectPath": "C:\\Users\\username\\project",
+            "filesIncluded": 37,
+            "contextHash": "sha256:abcdef123456...",
+        },
         {"files": []},
         {"files": [{}], "projectPath": "/"},
         {"files": [{"path": "../../etc/passwd", "sha256": "0"}], "projectPath": "/usr"},
-        {"files": [{"path": "/etc/passwd", "sha256": "0"}, {"path": "a\0b", "sha256": "0"}], "projectPath": "/usr"},
+        {
+            "files": [{"path": "/etc/passwd", "sha256": "0"}, {"path": "a\0b", "sha256": "0"}],
+            "projectPath": "/usr",
+        },
         {"files": [{"path": "a"}], "projectPath": None},
         {"files": [{"path": "a", "sha256": "x"}], "projectPath": "/nowhere"},
         {"files": [{"path": "a", "sha256": "x"}]},
@@ -105,7 +124,12 @@ def test_a_context_without_usable_files_has_a_problem_and_no_drift() -> None:
 
 def test_a_hand_edited_selection_does_not_crash(project: Path) -> None:
     context = context_of(captured(project))
-    for selection in (None, {"include": ["[", 1], "leftOut": [1, None]}, {"include": ["../x"]}, {"budget": True}):
+    for selection in (
+        None,
+        {"include": ["[", 1], "leftOut": [1, None]},
+        {"include": ["../x"]},
+        {"budget": True},
+    ):
         context["metadata"]["selection"] = selection
         found = check(context)
         assert found.is_current or found.problem or found.new
@@ -115,7 +139,10 @@ def test_a_path_that_leads_out_of_the_project_is_not_read(project: Path, tmp_pat
     (tmp_path / "secret").write_text("secret")
     (project / "link").symlink_to(tmp_path)
     context = context_of(captured(project))
-    context["metadata"]["files"] += [{"path": "link/secret", "sha256": "0"}, {"path": "../secret", "sha256": "0"}]
+    context["metadata"]["files"] += [
+        {"path": "link/secret", "sha256": "0"},
+        {"path": "../secret", "sha256": "0"},
+    ]
     found = check(context)
     assert found.gone == ("link/secret",) and "1 entries" in found.problem
     assert "secret\n" not in "\n".join(drift.diff(context, found)).replace("link/secret", "")
@@ -130,13 +157,16 @@ def test_git_applies_the_diff(project: Path, tmp_path: Path) -> None:
     (project / "new.txt").write_bytes(b"new\r\nlines\n\n")
     text = "".join(f"{line}\n" for line in drift.diff(context, check(context)))
     assert text.startswith(
-        "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,3 @@\n one\n-two\n+2\n+three\n\\ No newline at end of file\n"
+        "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,3 @@\n one\n-two\n+2\n+three\n\\ No newline at end of "
+        "file\n"
     )
     before = tmp_path / "before"
     for name in ("a.py", "b.py"):
         before.mkdir(exist_ok=True)
         (before / name).write_bytes(FILES[name])
-    subprocess.run(["git", "apply", "--whitespace=nowarn"], input=text.encode(), cwd=before, check=True)
+    subprocess.run(
+        ["git", "apply", "--whitespace=nowarn"], input=text.encode(), cwd=before, check=True
+    )
     assert (before / "a.py").read_bytes() == b"one\n2\nthree"
     assert (before / "new.txt").read_bytes() == b"new\r\nlines\n\n"
     assert not (before / "b.py").exists()

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from capsule.context.files import Inside, Selection, candidates, within
 from capsule.errors import InvalidInput, NotFound
 
-NAMES = st.sampled_from(["a", "b", "ab", "foo", "foo.py", "bar.txt", "build", "x y", ".hid", "#c", "!d"])
+NAMES = st.sampled_from(
+    ["a", "b", "ab", "foo", "foo.py", "bar.txt", "build", "x y", ".hid", "#c", "!d"]
+)
 PATTERNS = st.sampled_from(
     [
         "*", "a", "/a", "a/", "*.py", "!*.py", "foo", "!foo", "foo/", "!foo/", "foo/*", "!foo/bar.txt", "build/",
@@ -33,13 +35,19 @@ IGNORES = st.dictionaries(
 
 
 def lay_out(root: Path, paths: Iterable[str], ignores: dict[str, list[str]]) -> None:
-    """Make files of these paths, unless another file is in the way, and ignore files in these directories."""
+    """Make files of these paths, unless another file is in the way, and ignore files in these
+    directories.
+    """
     wanted = [*paths, *(f"{directory}/.gitignore" for directory in ignores)]
     for path in wanted:
         place = root / path.lstrip("/")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            lines = ignores[path.removesuffix("/.gitignore")] if path.endswith("/.gitignore") else ["text"]
+            lines = (
+                ignores[path.removesuffix("/.gitignore")]
+                if path.endswith("/.gitignore")
+                else ["text"]
+            )
             place.write_bytes("\n".join(lines).encode())
         except OSError:
             continue
@@ -99,13 +107,20 @@ def test_include_and_exclude_take_the_patterns_of_gitignore(tmp_path: Path) -> N
     lay_out(tmp_path, ["a.py", "b.md", "src/c.py", "src/d.txt", "tests/e.py"], {})
     assert taken(tmp_path, Selection(include=("*.py",))) == ["a.py", "src/c.py", "tests/e.py"]
     assert taken(tmp_path, Selection(include=("/src",), exclude=("*.txt",))) == ["src/c.py"]
-    assert taken(tmp_path, Selection(exclude=("/tests/", "*.md"))) == ["a.py", "src/c.py", "src/d.txt"]
+    assert taken(tmp_path, Selection(exclude=("/tests/", "*.md"))) == [
+        "a.py",
+        "src/c.py",
+        "src/d.txt",
+    ]
 
 
 def test_an_included_file_is_taken_although_it_is_ignored(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     lay_out(tmp_path, ["a.py", "out/result.txt", "out/more.txt"], {"": ["out/"]})
-    assert taken(tmp_path, Selection(include=("out/result.txt", "*.py"))) == ["a.py", "out/result.txt"]
+    assert taken(tmp_path, Selection(include=("out/result.txt", "*.py"))) == [
+        "a.py",
+        "out/result.txt",
+    ]
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", ".."])
@@ -128,7 +143,9 @@ def test_no_symlink_is_followed(tmp_path: Path, in_git: bool) -> None:
     assert taken(root) == taken(root, named) == ["a"]
 
 
-def test_a_tracked_file_whose_directory_became_a_symlink_is_not_read_through_it(tmp_path: Path) -> None:
+def test_a_tracked_file_whose_directory_became_a_symlink_is_not_read_through_it(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "project"
     lay_out(root, ["sub/secret", "a"], {})
     git(root, "init", "-q")
@@ -163,11 +180,19 @@ def test_the_directories_of_a_store_are_left_out(tmp_path: Path) -> None:
     for root in (tmp_path / "one", tmp_path / "two" / "store"):
         lay_out(root, ["capsule.toml", "src/a.py", "src/agents/b.py", *stored], {})
     assert taken(tmp_path / "one") == ["capsule.toml", "src/a.py", "src/agents/b.py"]
-    assert taken(tmp_path / "one", Selection(include=("conversations/x.json", "*a.py"))) == ["src/a.py"]
-    assert taken(tmp_path / "two") == ["store/capsule.toml", "store/src/a.py", "store/src/agents/b.py"]
+    assert taken(tmp_path / "one", Selection(include=("conversations/x.json", "*a.py"))) == [
+        "src/a.py"
+    ]
+    assert taken(tmp_path / "two") == [
+        "store/capsule.toml",
+        "store/src/a.py",
+        "store/src/agents/b.py",
+    ]
 
 
-def test_large_files_are_left_out_and_above_the_total_limit_the_largest_first(tmp_path: Path) -> None:
+def test_large_files_are_left_out_and_above_the_total_limit_the_largest_first(
+    tmp_path: Path,
+) -> None:
     for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
         (tmp_path / name).write_bytes(b"x" * size)
     found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100))

@@ -18,7 +18,9 @@ from tests.context.projects import lay_out
 CONTENTS = st.one_of(
     st.binary(max_size=12),
     st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace")),
-    st.sampled_from([b"", b"\n", b"a\0b", b"\xc3", b"\xff\xfea\0", b"```\n````", b"`a`", b"x" * 60_000]),
+    st.sampled_from(
+        [b"", b"\n", b"a\0b", b"\xc3", b"\xff\xfea\0", b"```\n````", b"`a`", b"x" * 60_000]
+    ),
 )
 
 
@@ -42,10 +44,23 @@ def is_text(data: bytes) -> bool:
 
 
 def test_paths_that_are_no_file_are_skipped_and_large_files_are_reported(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"a.txt": b"a", "large.txt": b"x" * 11, "directory/c": b"", "real/b.txt": b"b"})
+    lay_out(
+        tmp_path, {"a.txt": b"a", "large.txt": b"x" * 11, "directory/c": b"", "real/b.txt": b"b"}
+    )
     for link, to in (("link", "a.txt"), ("led", "real")):
         (tmp_path / link).symlink_to(to)
-    names = ["a.txt", "directory", "gone.txt", "large.txt", "led/b.txt", "link", "real/b.txt", "real/gone/c.txt"]
+    names = [
+        "a.txt",
+        "directory",
+        "gone.txt",
+        "large.txt",
+        "led/b.txt",
+        "link",
+        "real/b.txt",
+        "real/gone/c.txt",
+    ]
     judged = [judge(Inside(str(tmp_path)), name, Selection(file_bytes=10)) for name in names]
     assert [one.path for one in judged if isinstance(one, Taken)] == ["a.txt", "real/b.txt"]
-    assert [one for one in judged if isinstance(one, LeftOut)] == [LeftOut("large.txt", "11 bytes, more than 10")]
+    assert [one for one in judged if isinstance(one, LeftOut)] == [
+        LeftOut("large.txt", "11 bytes, more than 10")
+    ]

@@ -1,4 +1,6 @@
-"""Secrets: known shapes and names are found anywhere in a text, and no part of a secret is shown."""
+"""Secrets: known shapes and names are found anywhere in a text, and no part of a secret
+is shown.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from pathlib import Path
 
 from capsule.context.secrets import RULES, holds_secrets, may_hold_tokens, tokens_in
 
-LOWER, UPPER, DIGITS, HEX = string.ascii_lowercase, string.ascii_uppercase, string.digits, "abcdef" + string.digits
+LOWER, UPPER, DIGITS, HEX = (
+    string.ascii_lowercase,
+    string.ascii_uppercase,
+    string.digits,
+    "abcdef" + string.digits,
+)
 #: Put together here, so that this repository has no text that looks like a key.
 KEY, AUTH, SECRET = " ".join(("PRIVATE", "KEY")), "_auth" + "Token", "sec" + "ret"
 WORD = LOWER + UPPER + DIGITS
@@ -18,13 +25,17 @@ def samples(rng: random.Random) -> dict[str, list[str]]:
     """Secrets of each kind, made at random, so that this repository has none."""
 
     def w(length: int, characters: str = WORD) -> str:
-        return "".join(rng.choices(characters, k=length - 2)) + ("A7" if "A" in characters else "77")
+        return "".join(rng.choices(characters, k=length - 2)) + (
+            "A7" if "A" in characters else "77"
+        )
 
     return {
         "Age Key": [f"AGE-SECRET-KEY-1{w(58, UPPER + DIGITS)}"],
         "Anthropic Key": [f"sk-ant-api03-{w(93)}AA", f"x = 'sk-ant-admin01-{w(93)}AA'"],
         "Atlassian Token": [f"ATATT3{w(186)}"],
-        "AWS Access Key": [f"id={kind}{w(16, UPPER + DIGITS)}" for kind in ("AKIA", "ASIA", "ABIA", "ACCA", "A3TX")],
+        "AWS Access Key": [
+            f"id={kind}{w(16, UPPER + DIGITS)}" for kind in ("AKIA", "ASIA", "ABIA", "ACCA", "A3TX")
+        ],
         "AWS Secret Key": [
             f"AWS_SECRET_ACCESS_KEY={w(40)}",
             f"export AWS_SECRET_ACCESS_KEY={w(18)}/{w(10)}+{w(10)}",
@@ -47,12 +58,17 @@ def samples(rng: random.Random) -> dict[str, list[str]]:
         "npm Token": [f"npm_{w(36)}", f"//registry.npmjs.org/:{AUTH}=npm_{w(36)}"],
         "OpenAI Key": [f"sk-{w(20)}T3BlbkFJ{w(20)}", f"sk-proj-{w(100)}"],
         "Postman Key": [f"PMAK-{w(24, HEX)}-{w(34, HEX)}"],
-        "Private Key": [f"-----BEGIN {kind}{KEY}-----" for kind in ("", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED ")],
+        "Private Key": [
+            f"-----BEGIN {kind}{KEY}-----" for kind in ("", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED ")
+        ],
         "PyPI Token": [f"pypi-AgEIcHlwaS5vcmc{w(80)}"],
         "Replicate Token": [f"r8_{w(37)}"],
         "SendGrid Key": [f"SG.{w(22)}.{w(43)}"],
         "Shopify Token": [f"shpat_{w(32, HEX)}"],
-        "Slack Token": [f"xoxb-{w(12, DIGITS)}-{w(24)}", f"https://hooks.slack.com/services/T{w(8)}/B{w(8)}/{w(24)}"],
+        "Slack Token": [
+            f"xoxb-{w(12, DIGITS)}-{w(24)}",
+            f"https://hooks.slack.com/services/T{w(8)}/B{w(8)}/{w(24)}",
+        ],
         "Stripe Key": [f"sk_live_{w(24)}", f"rk_test_{w(24)}"],
         "Supabase Token": [f"sbp_{w(40, HEX)}"],
         "xAI Key": [f"xai-{w(80)}"],
@@ -98,13 +114,21 @@ def test_a_literal_value_that_the_name_of_a_secret_gets_is_found_and_no_other() 
         ("lib.rs", "let token = next_token2;", False),
         ("README.md", "Give the pass" + "word of the user and press Enter.", False),
     ]:
-        assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == ["Secret Keyword"] * is_found
+        assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == [
+            "Secret Keyword"
+        ] * is_found
 
 
 def test_this_project_has_no_findings(repository: Path) -> None:
     """Its rules and examples are written so that they do not match themselves."""
-    texts = [path for part in ("capsule", "cli", "docs") for path in (repository / part).rglob("*.*")]
-    found = [tokens_in(str(path), path.read_text("utf-8")) for path in texts if path.suffix in (".py", ".md", ".svg")]
+    texts = [
+        path for part in ("capsule", "cli", "docs") for path in (repository / part).rglob("*.*")
+    ]
+    found = [
+        tokens_in(str(path), path.read_text("utf-8"))
+        for path in texts
+        if path.suffix in (".py", ".md", ".svg")
+    ]
     assert len(found) > 100 and not any(found), [one for one in found if one]
 
 
@@ -132,7 +156,10 @@ def test_a_very_long_line_of_near_matches_is_read_fast() -> None:
 
 
 def test_files_of_secrets_are_known_by_their_names() -> None:
-    secret = ".env app/.env.production prod.env keys/server.pem id_ed25519 .ssh/config x/.aws/credentials a/.npmrc"
+    secret = (
+        ".env app/.env.production prod.env keys/server.pem id_ed25519 .ssh/config "
+        "x/.aws/credentials a/.npmrc"
+    )
     secret += " Secrets.YAML infra/prod.tfvars store.JKS"
     similar = ".env.example id_rsa.pub env.py keys.py a.env.sample secrets.py key"
     assert [path for path in secret.split() if not holds_secrets(path)] == []

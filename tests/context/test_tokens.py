@@ -11,15 +11,26 @@ from hypothesis import strategies as st
 from capsule.format.text.tokens import estimate
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody minds at all.\n"
-CODE = 'def add(first: int, second: int) -> int:\n    """The sum."""\n    return first + second\n\n\n'
+CODE = (
+    'def add(first: int, second: int) -> int:\n    """The sum."""\n    return first + second\n\n\n'
+)
 
 
 def test_an_estimate_is_near_the_count_of_a_tokenizer() -> None:
-    for text, real in [(SENTENCE * 40, 16 * 40), (CODE * 40, 26 * 40), ("", 0), ("a", 0), ("\n" * 3, 3)]:
+    for text, real in [
+        (SENTENCE * 40, 16 * 40),
+        (CODE * 40, 26 * 40),
+        ("", 0),
+        ("a", 0),
+        ("\n" * 3, 3),
+    ]:
         assert estimate(text.encode()) == pytest.approx(real, rel=0.25)
 
 
-@given(st.binary(max_size=9000) | st.text(max_size=3000).map(lambda text: text.encode("utf-8", "replace")))
+@given(
+    st.binary(max_size=9000)
+    | st.text(max_size=3000).map(lambda text: text.encode("utf-8", "replace"))
+)
 def test_any_bytes_have_an_estimate(data: bytes) -> None:
     assert 0 <= estimate(data) == estimate(data) <= 3 * len(data)
 

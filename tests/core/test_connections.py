@@ -1,4 +1,6 @@
-"""Strangers hold no connection by sending half of a request, and a request under way is not cut short."""
+"""Strangers hold no connection by sending half of a request, and a request under way is not cut
+short.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ REFUSED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 def serving(*routes: Route) -> Iterator[tuple[str, int]]:
     """A server with limited connections: its address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    options: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1}
+    options: dict[str, Any] = {
+        "log_config": None,
+        "lifespan": "off",
+        "timeout_graceful_shutdown": 1,
+    }
     app = Starlette(routes=[*routes, Route("/", lambda _: PlainTextResponse("answered"))])
     server = uvicorn.Server(uvicorn.Config(app, **options, **Connections(500, 128, 32).options()))
     thread = threading.Thread(target=server.run, args=([listening],))
@@ -58,7 +64,9 @@ def answer(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("first", [b"", WHOLE, REFUSED])
-def test_a_connection_that_sends_half_of_a_request_is_closed(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+def test_a_connection_that_sends_half_of_a_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
     monkeypatch.setattr(connections, "_HEAD_S", 0.2)
     with serving() as address, socket.create_connection(address) as connection:
         if first:
@@ -68,7 +76,9 @@ def test_a_connection_that_sends_half_of_a_request_is_closed(monkeypatch: pytest
 
         def drip() -> None:
             with suppress(OSError):
-                while not stopped.wait(0.05):  # So that the server, which closes silent connections, has no reason to.
+                while not stopped.wait(
+                    0.05
+                ):  # So that the server, which closes silent connections, has no reason to.
                     connection.sendall(b"x")
 
         dripping = threading.Thread(target=drip)
@@ -81,7 +91,9 @@ def test_a_connection_that_sends_half_of_a_request_is_closed(monkeypatch: pytest
             dripping.join()
 
 
-def test_a_request_that_takes_long_and_the_next_one_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_takes_long_and_the_next_one_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connections, "_HEAD_S", 0.2)
     done = threading.Event()
 
@@ -91,7 +103,9 @@ def test_a_request_that_takes_long_and_the_next_one_are_answered(monkeypatch: py
 
     with serving(Route("/slow", slow)) as address, socket.create_connection(address) as connection:
         connection.sendall(WHOLE.replace(b"/ ", b"/slow ", 1))
-        with socket.create_connection(address) as silent:  # When this one is closed, the time is over for both.
+        with socket.create_connection(
+            address
+        ) as silent:  # When this one is closed, the time is over for both.
             assert rest(silent) == b""
         done.set()
         assert answer(connection)

@@ -1,4 +1,6 @@
-"""The promises about any bytes in the file of a capsule. The tests use this, and the atheris target beside it."""
+"""The promises about any bytes in the file of a capsule. The tests use this, and the atheris target
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class StoreOfBytes:
         return "appended" if appended else "refused"
 
     def _use(self, use: object, data: bytes) -> bool:
-        """Whether `use` succeeds. If it fails, assert that the file is unchanged, or mended and kept."""
+        """Whether `use` succeeds. If it fails, assert that the file is unchanged, or mended and
+        kept.
+        """
         assert callable(use)
         try:
             use()
@@ -80,4 +84,7 @@ class StoreOfBytes:
         return fine
 
     def _is_kept(self, data: bytes) -> bool:
-        return any(place.read_bytes() == data for place in (self._root / ".capsule" / "quarantine").glob("*"))
+        return any(
+            place.read_bytes() == data
+            for place in (self._root / ".capsule" / "quarantine").glob("*")
+        )

@@ -1,4 +1,6 @@
-"""Arbitrary and mutated bytes as a capsule: only errors of the package come out, and every other conversation works."""
+"""Arbitrary and mutated bytes as a capsule: only errors of the package come out, and every other
+conversation works.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ JUNK = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from([STAMP, "2.1", "user"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 WRONG = (
@@ -42,7 +46,13 @@ WRONG = (
 
 def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield where
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inside:
         yield from places(item, (*where, key))
 
@@ -64,7 +74,8 @@ def mutated(draw: st.DrawFn) -> bytes:
             del data[at:]
         elif how == "set":
             data[at:to] = draw(
-                st.binary(max_size=4) | st.sampled_from([b'"', b"{", b"}", b",", b"\\", b"\n", b"1e999"])
+                st.binary(max_size=4)
+                | st.sampled_from([b'"', b"{", b"}", b",", b"\\", b"\n", b"1e999"])
             )
         elif how == "double":
             data[at:at] = data[at:to]
@@ -72,7 +83,15 @@ def mutated(draw: st.DrawFn) -> bytes:
             data[at:to] = bytes(to - at)
         else:
             data[at:at] = draw(
-                st.sampled_from([b"\n    {\n", b",\n    {\n", b"\n  ]\n}\n", b'\n  "history": [', b"\xef\xbb\xbf"])
+                st.sampled_from(
+                    [
+                        b"\n    {\n",
+                        b",\n    {\n",
+                        b"\n  ]\n}\n",
+                        b'\n  "history": [',
+                        b"\xef\xbb\xbf",
+                    ]
+                )
             )
     return bytes(data)
 
@@ -93,7 +112,12 @@ def misfilled(draw: st.DrawFn) -> bytes:
         except (KeyError, IndexError, TypeError):
             continue
     indent = draw(st.sampled_from([None, 2, 2, 2]))
-    return json.dumps(document, indent=indent, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass") + b"\n"
+    return (
+        json.dumps(document, indent=indent, ensure_ascii=draw(st.booleans())).encode(
+            errors="surrogatepass"
+        )
+        + b"\n"
+    )
 
 
 def filled(where: tuple[Any, ...], value: Any) -> bytes:
@@ -113,13 +137,18 @@ def bytes_in_a_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store
     target.close()
 
 
-@given(st.binary(max_size=400) | JUNK.map(lambda value: json.dumps(value).encode(errors="surrogatepass")))
+@given(
+    st.binary(max_size=400)
+    | JUNK.map(lambda value: json.dumps(value).encode(errors="surrogatepass"))
+)
 @example(b"")
 @example(b"\xef\xbb\xbf{}")
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"id": "odd", "history": []}')
-def test_arbitrary_bytes_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_arbitrary_bytes_harm_no_other_conversation(
+    bytes_in_a_store: StoreOfBytes, data: bytes
+) -> None:
     bytes_in_a_store.try_bytes(data)
 
 
@@ -130,12 +159,16 @@ def test_arbitrary_bytes_harm_no_other_conversation(bytes_in_a_store: StoreOfByt
 @example(BASE.replace(b'"Plan"', b'"Pl\\ud800an"'))
 @example(BASE.replace(b'"tags": [', b'"n": 1e999, "m": -0, "o": 2.50, "tags": ['))
 @example(BASE.replace(b'"tags"', b'"mode": "api", "tags"'))
-def test_mutated_bytes_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_mutated_bytes_harm_no_other_conversation(
+    bytes_in_a_store: StoreOfBytes, data: bytes
+) -> None:
     bytes_in_a_store.try_bytes(data)
 
 
 @given(misfilled())
-def test_wrong_values_in_several_fields_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_wrong_values_in_several_fields_harm_no_other_conversation(
+    bytes_in_a_store: StoreOfBytes, data: bytes
+) -> None:
     bytes_in_a_store.try_bytes(data)
 
 

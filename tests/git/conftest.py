@@ -29,7 +29,9 @@ def plain(tmp_path: Path) -> Clone:
 
 @pytest.fixture
 def monorepo(tmp_path: Path) -> Clone:
-    """A repository with a store in one of its folders, whose names need quoting; other files beside it."""
+    """A repository with a store in one of its folders, whose names need quoting; other files beside
+    it.
+    """
     clone = new(tmp_path / "mono", "pro [j]/tälk s", commit=False)
     (clone.top / "README.md").write_text("a project\n", encoding="utf-8")
     clone.commit("a project with a store")
@@ -59,7 +61,9 @@ def start() -> Iterator[Start]:
     def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        processes.append(subprocess.Popen(command, cwd=clone.top, env=environment(), text=True, **pipes))
+        processes.append(
+            subprocess.Popen(command, cwd=clone.top, env=environment(), text=True, **pipes)
+        )
         return processes[-1]
 
     yield begin

@@ -1,7 +1,7 @@
 """Real repositories around real stores.
 
-What must stay true: git here sees no configuration but what a test gives it, and does nothing in the background; the
-drivers that it starts are those of this source tree.
+What must stay true: git here sees no configuration but what a test gives it, and does nothing in
+the background; the drivers that it starts are those of this source tree.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def script(path: Path, *lines: str) -> Path:
     return path
 
 
-def run(directory: Path | str, *command: str, expect: int | None = 0, input: str = "", **more: str) -> Ran:
+def run(
+    directory: Path | str, *command: str, expect: int | None = 0, input: str = "", **more: str
+) -> Ran:
     """Run a program in a directory.
 
     Args:
@@ -63,9 +65,16 @@ def run(directory: Path | str, *command: str, expect: int | None = 0, input: str
         more: Variables of the environment besides.
     """
     done = subprocess.run(
-        command, cwd=directory, env=environment(**more), input=input.encode(), capture_output=True, timeout=90
+        command,
+        cwd=directory,
+        env=environment(**more),
+        input=input.encode(),
+        capture_output=True,
+        timeout=90,
     )
-    ran = Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    ran = Ran(
+        done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    )
     assert expect is None or ran.code == expect, (command, ran)
     return ran
 
@@ -111,7 +120,9 @@ class Clone:
     def store(self) -> Store:
         return Store.open(self.root)
 
-    def setup(self, program: Sequence[str] = PROGRAM, *, everywhere: bool = False) -> list[SetupStep]:
+    def setup(
+        self, program: Sequence[str] = PROGRAM, *, everywhere: bool = False
+    ) -> list[SetupStep]:
         """What `capsule git setup` does."""
         with self.store() as store:
             return git.open(store, program).setup(everywhere=everywhere)
@@ -131,7 +142,9 @@ class Clone:
     def at(self, revision: str, id: str, kind: str = "conversations") -> bytes:
         """The document's bytes as a commit (or, with an empty revision, the index) has them."""
         shown = ("git", "cat-file", "blob", f"{revision}:{self.path(id, kind)}")
-        return subprocess.run(shown, cwd=self.top, env=environment(), capture_output=True, check=True).stdout
+        return subprocess.run(
+            shown, cwd=self.top, env=environment(), capture_output=True, check=True
+        ).stdout
 
     def commit(self, message: str = "a commit") -> str:
         """Add everything, and commit it. Returns: the commit."""
@@ -200,7 +213,9 @@ def published(first: Clone, remote: Path) -> Path:
 def cloned(remote: Path, top: Path, folder: str = "", *, drivers: bool = True) -> Clone:
     """A clone of a remote, with the configuration that a clone of its own needs."""
     top.parent.mkdir(parents=True, exist_ok=True)
-    settings = [part for name, value in driver_config(PROGRAM).items() for part in ("-c", f"{name}={value}")]
+    settings = [
+        part for name, value in driver_config(PROGRAM).items() for part in ("-c", f"{name}={value}")
+    ]
     run(top.parent, "git", *(settings if drivers else ()), "clone", "-q", str(remote), str(top))
     return prepared(top, folder, drivers=drivers)
 

@@ -1,5 +1,5 @@
-"""What people and programs do in clones, in the test's own process: quicker than the program, and a test can stand
-in between."""
+"""What people and programs do in clones, in the test's own process: quicker than the program, and a
+test can stand in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def status(clone: Clone) -> list[str]:
 
 
 def document(clone: Clone, id: str) -> dict[str, Any]:
-    """The conversation in the working tree, which is valid, and in its clean form but for a lock."""
+    """The conversation in the working tree, which is valid, and in its clean form but for
+    a lock.
+    """
     data = clone.file(id).read_bytes()
     found = codec.decode(data, id)
     validation.check(found, data, id)

@@ -34,7 +34,9 @@ def after(repo: Clone, before: bytes, content: str) -> bytes:
 
 
 def put(repo: Clone, data: bytes) -> None:
-    """Put a version there as it comes from another computer, where nobody knows what was written here."""
+    """Put a version there as it comes from another computer, where nobody knows what was written
+    here.
+    """
     repo.file(ID).write_bytes(data)
     (repo.root / ".capsule" / "mutex" / f"conversations-{ID}").write_bytes(b"")
     (repo.root / ".capsule" / "logs" / f"conversations-{ID}").unlink(missing_ok=True)
@@ -87,7 +89,9 @@ def test_a_message_merged_in_later_does_not_count_as_deleted(repo: Clone) -> Non
 def test_without_a_version_that_both_show_there_is_none(repo: Clone) -> None:
     base = made(repo)
     other = json.loads(base)
-    other["history"] = [message | {"id": f"other-{at}"} for at, message in enumerate(other["history"])]
+    other["history"] = [
+        message | {"id": f"other-{at}"} for at, message in enumerate(other["history"])
+    ]
     assert found(repo, base, codec.encode(other)) is None
 
 

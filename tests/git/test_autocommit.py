@@ -37,7 +37,9 @@ def line(process: subprocess.Popen[str]) -> str:
     return told
 
 
-def test_autocommit_commits_earlier_and_later_changes(repo: Clone, plan: Plan, start: Start) -> None:
+def test_autocommit_commits_earlier_and_later_changes(
+    repo: Clone, plan: Plan, start: Start
+) -> None:
     store, id = plan
     process = start(repo, "git", "commit", "--follow", "--idle", "1")
     assert line(process).rstrip().endswith("'Plan' created")
@@ -72,7 +74,9 @@ def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start)
         assert ben.file(id).exists()
 
 
-def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, plan: Plan, start: Start) -> None:
+def test_autocommit_reports_an_unreachable_remote_once(
+    repo: Clone, plan: Plan, start: Start
+) -> None:
     repo.run("remote", "add", "origin", str(repo.top / "no such disk" / "r.git"))
     store, id = plan
     process = start(repo, "git", "commit", "--follow", "--idle", "1", "--sync")
@@ -84,7 +88,9 @@ def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, plan: Plan, 
     assert err.count("origin/main can't be reached") == len(err.splitlines()) == 1
 
 
-def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(repo: Clone, plan: Plan, start: Start) -> None:
+def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(
+    repo: Clone, plan: Plan, start: Start
+) -> None:
     store, id = plan
     bad = repo.root / "conversations" / "bad.json"
     bad.write_text("{,")

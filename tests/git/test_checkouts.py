@@ -1,4 +1,6 @@
-"""A version that git puts in a conversation's place, told apart from an editor's save of an old copy."""
+"""A version that git puts in a conversation's place, told apart from an editor's save of an old
+copy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def contents(store: Store, id: str) -> list[str]:
 
 def kept(root: Path) -> bytes:
     """All that lies in quarantine because git took it away."""
-    return b"".join(path.read_bytes() for path in (root / ".capsule" / "quarantine").glob("*~git~*"))
+    return b"".join(
+        path.read_bytes() for path in (root / ".capsule" / "quarantine").glob("*~git~*")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +41,9 @@ def clone(tmp_path: Path) -> Clone:
 
 @pytest.fixture
 def id(clone: Clone) -> str:
-    """A conversation in three commits: `one`, then `two`, then another file; `old` is the branch of the first."""
+    """A conversation in three commits: `one`, then `two`, then another file; `old` is the branch of
+    the first.
+    """
     with clone.store() as store:
         id = store.create(title="Plan", type="group").id
         store.append(id, content="one")
@@ -79,14 +85,18 @@ MOVES: dict[str, Callable[[Clone], object]] = {
 }
 
 
-#: The commands of git that each stand for a way of its own: to another branch, by picks, and by a merge.
+#: The commands of git that each stand for a way of its own: to another branch, by picks, and by a
+#: merge.
 QUICK_MOVES = ("checkout", "rebase", "merge")
 
 
 @pytest.mark.parametrize(
-    "move", [move if move in QUICK_MOVES else pytest.param(move, marks=pytest.mark.slow) for move in MOVES]
+    "move",
+    [move if move in QUICK_MOVES else pytest.param(move, marks=pytest.mark.slow) for move in MOVES],
 )
-def test_a_committed_message_goes_when_git_moves_to_another_commit(clone: Clone, id: str, move: str) -> None:
+def test_a_committed_message_goes_when_git_moves_to_another_commit(
+    clone: Clone, id: str, move: str
+) -> None:
     with clone.store() as store:
         assert contents(store, id) == ["one", "two"]
         MOVES[move](clone)
@@ -116,7 +126,9 @@ def test_an_uncommitted_message_comes_back_with_a_warning(
         clone.commit()
 
 
-def test_an_unchanged_save_after_a_checkout_takes_nothing_away_that_came_since(clone: Clone, id: str) -> None:
+def test_an_unchanged_save_after_a_checkout_takes_nothing_away_that_came_since(
+    clone: Clone, id: str
+) -> None:
     with clone.store() as store:
         clone.git("checkout", "-q", "old")
         assert contents(store, id) == ["one"]
@@ -162,8 +174,12 @@ def test_other_line_ends_a_linked_worktree_and_a_hook_of_another_repository_do_n
         assert contents(store, id) == ["one"]
 
 
-@pytest.mark.skipif(not hasattr(os, "chown") or os.geteuid() != 0, reason="needs root, to give a directory away")
-def test_a_repository_of_somebody_else_is_not_asked_unless_git_takes_it_for_safe(clone: Clone, id: str) -> None:
+@pytest.mark.skipif(
+    not hasattr(os, "chown") or os.geteuid() != 0, reason="needs root, to give a directory away"
+)
+def test_a_repository_of_somebody_else_is_not_asked_unless_git_takes_it_for_safe(
+    clone: Clone, id: str
+) -> None:
     with clone.store() as store:
         assert contents(store, id) == ["one", "two"]
         clone.git("checkout", "-q", "old")

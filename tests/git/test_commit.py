@@ -28,14 +28,20 @@ def subject(clone: Clone) -> str:
 
 def test_a_commit_holds_the_changes_and_its_message_lists_them(repo: Clone) -> None:
     with repo.store() as store:
-        plan, ideas = store.create(title="Plan", type="group").id, store.create(title="Ideas", type="group").id
+        plan, ideas = (
+            store.create(title="Plan", type="group").id,
+            store.create(title="Ideas", type="group").id,
+        )
         committed(store)
         for n in range(3):
             store.append(plan, content=f"message {n}")
         store.rename(ideas, "Better ideas")
         done = committed(store)
         assert repo.at("HEAD", plan) == store.read(plan)
-    assert sorted(subject(repo).split(", ")) == ["'Ideas': renamed to 'Better ideas'", "3 messages in 'Plan'"]
+    assert sorted(subject(repo).split(", ")) == [
+        "'Ideas': renamed to 'Better ideas'",
+        "3 messages in 'Plan'",
+    ]
     assert set(repo.git("log", "-1", "--format=%b").splitlines()) == {
         f"conversation {plan} 'Plan': 3 messages added",
         f"conversation {ideas} 'Ideas': renamed to 'Better ideas'",
@@ -45,7 +51,9 @@ def test_a_commit_holds_the_changes_and_its_message_lists_them(repo: Clone) -> N
 
 
 @pytest.mark.parametrize("act", ["commit", "sync", "status", "setup"])
-def test_what_a_power_cut_left_incomplete_is_completed_before_git_reads_it(repo: Clone, act: str) -> None:
+def test_what_a_power_cut_left_incomplete_is_completed_before_git_reads_it(
+    repo: Clone, act: str
+) -> None:
     id = conversation(repo)
     cut_power(repo.root, id, "acknowledged")
     with repo.store() as store:
@@ -58,12 +66,16 @@ def test_the_program_commits_with_a_given_subject_and_prints_json(repo: Clone) -
     told = json.loads(repo.capsule("git", "commit", "-m", "My words", "--json").out)
     assert told["subject"] == subject(repo) == "My words"
     assert told["commit"] == repo.git("rev-parse", "HEAD")
-    assert told["documents"] == [{"kind": "conversations", "id": id, "title": "Plan", "words": ["created"]}]
+    assert told["documents"] == [
+        {"kind": "conversations", "id": id, "title": "Plan", "words": ["created"]}
+    ]
     assert f"conversation {id} 'Plan': created" in repo.git("log", "-1", "--format=%b")
     assert repo.capsule("git", "commit", "-m", " ", expect=2).err
 
 
-def test_what_a_person_has_staged_of_other_files_stays_staged_and_is_not_committed(monorepo: Clone) -> None:
+def test_what_a_person_has_staged_of_other_files_stays_staged_and_is_not_committed(
+    monorepo: Clone,
+) -> None:
     (monorepo.top / "new.py").write_text("new\n")
     (monorepo.top / "README.md").write_text("staged\n")
     monorepo.run("add", "new.py", "README.md")
@@ -96,7 +108,10 @@ def test_a_staged_deletion_and_a_staged_rename_of_a_person_stay_theirs(monorepo:
 
 def test_a_damaged_file_is_named_and_the_rest_is_committed(repo: Clone) -> None:
     with repo.store() as store:
-        good, bad = store.create(title="Good", type="group").id, store.create(title="Bad", type="group").id
+        good, bad = (
+            store.create(title="Good", type="group").id,
+            store.create(title="Bad", type="group").id,
+        )
         committed(store)
         store.append(good, content="more")
     whole = repo.file(bad).read_bytes()
@@ -162,7 +177,10 @@ def test_conflicts_without_a_merge_are_refused_too(monorepo: Clone) -> None:
     (monorepo.top / "README.md").write_text("here\n")
     monorepo.commit()
     monorepo.run("stash", "pop", expect=1)
-    with monorepo.store() as store, pytest.raises(GitFailed, match=r"conflicts that nobody settled, in README\.md"):
+    with (
+        monorepo.store() as store,
+        pytest.raises(GitFailed, match=r"conflicts that nobody settled, in README\.md"),
+    ):
         committed(store)
 
 
@@ -187,10 +205,17 @@ def test_with_the_attributes_and_no_configuration_it_works(tmp_path: Path) -> No
         assert clone.at("HEAD", id) == clean(store.read(id), id, "conversations")
 
 
-def test_a_hook_sees_just_what_is_committed_and_may_refuse_it(monorepo: Clone, tmp_path: Path) -> None:
+def test_a_hook_sees_just_what_is_committed_and_may_refuse_it(
+    monorepo: Clone, tmp_path: Path
+) -> None:
     (monorepo.top / "mine.py").write_text("x\n")
     monorepo.run("add", "mine.py")
-    monorepo.hook("pre-commit", f"git diff --cached --name-only -z > '{tmp_path}/seen'", "echo not today >&2", "exit 1")
+    monorepo.hook(
+        "pre-commit",
+        f"git diff --cached --name-only -z > '{tmp_path}/seen'",
+        "echo not today >&2",
+        "exit 1",
+    )
     before = monorepo.git("rev-parse", "HEAD")
     with monorepo.store() as store:
         id = store.create(title="Plan", type="group").id
@@ -221,7 +246,10 @@ def test_of_two_stores_in_one_repository_each_commits_its_own(monorepo: Clone) -
     Store.init(other.root)
     (other.root / ".gitattributes").write_bytes((monorepo.root / ".gitattributes").read_bytes())
     with monorepo.store() as one, other.store() as two:
-        mine, theirs = one.create(title="Mine", type="group").id, two.create(title="Theirs", type="group").id
+        mine, theirs = (
+            one.create(title="Mine", type="group").id,
+            two.create(title="Theirs", type="group").id,
+        )
         committed(one)
         assert other.path(theirs) not in monorepo.git("ls-files", "-z").split("\0")
         committed(two)
@@ -232,14 +260,18 @@ def test_of_two_stores_in_one_repository_each_commits_its_own(monorepo: Clone) -
 
 def test_an_ignored_conversation_is_not_committed(repo: Clone) -> None:
     with repo.store() as store:
-        private, public = (store.create(title=title, type="group").id for title in ("Private", "Public"))
+        private, public = (
+            store.create(title=title, type="group").id for title in ("Private", "Public")
+        )
         (repo.top / ".gitignore").write_text(f"conversations/{private}.json\n")
         committed(store)
     assert repo.git("ls-files", "conversations") == repo.path(public)
     assert ".gitignore changed" in repo.git("log", "-1", "--format=%b")
 
 
-def test_files_that_are_no_documents_stay_out_and_every_kind_of_document_goes_in(repo: Clone) -> None:
+def test_files_that_are_no_documents_stay_out_and_every_kind_of_document_goes_in(
+    repo: Clone,
+) -> None:
     (repo.root / "conversations" / "no id at all!.json").write_text("{}")
     (repo.root / "conversations" / "notes.txt").write_text("x")
     (repo.root / "notes.txt").write_text("x")
@@ -254,7 +286,9 @@ def test_files_that_are_no_documents_stay_out_and_every_kind_of_document_goes_in
         assert repo.at("HEAD", "anna", "agents") == b'{\n  "id": "anna",\n  "cursors": {}\n}\n'
         assert repo.at("HEAD", "later") == later
         repo.file("anna", "agents").write_text("{,")
-        assert [error.path for error in committed(store).invalid] == [str(repo.file("anna", "agents"))]
+        assert [error.path for error in committed(store).invalid] == [
+            str(repo.file("anna", "agents"))
+        ]
     assert os.listdir(repo.top / ".git" / "capsule") == ["turn"]
 
 
@@ -268,7 +302,9 @@ def test_the_first_commit_of_a_repository_can_be_made_by_it(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_every_committed_version_is_whole_while_others_append(repo: Clone, child: Callable[..., Child]) -> None:
+def test_every_committed_version_is_whole_while_others_append(
+    repo: Clone, child: Callable[..., Child]
+) -> None:
     with repo.store() as store:
         id = store.create(title="Busy", type="group").id
         committed(store)
@@ -295,7 +331,9 @@ def test_every_committed_version_is_whole_while_others_append(repo: Clone, child
     for commit in filter(None, made):
         data = repo.at(commit, id)
         assert clean(data, id, "conversations") == data
-    assert {entry["id"] for entry in codec.decode(repo.at("HEAD", id), "")["history"]} >= set(acknowledged)
+    assert {entry["id"] for entry in codec.decode(repo.at("HEAD", id), "")["history"]} >= set(
+        acknowledged
+    )
 
 
 @pytest.mark.parametrize("is_staged", [False, True])
@@ -303,7 +341,8 @@ def test_an_index_that_another_git_holds_is_waited_for(
     repo: Clone, monkeypatch: pytest.MonkeyPatch, is_staged: bool
 ) -> None:
     conversation(repo)
-    if is_staged:  # As a commit leaves it that a hook turned down. There is nothing to be put into the index then.
+    # As a commit leaves it that a hook turned down. There is nothing to be put into the index then.
+    if is_staged:
         repo.run("add", "--all")
     lock = Path(repo.repository.directory) / "index.lock"
     lock.touch()
@@ -337,9 +376,14 @@ def test_a_second_operation_in_a_worktree_waits_for_the_first(repo: Clone) -> No
             pass
 
 
-def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, monorepo: Clone) -> None:
+def test_inside_a_hook_of_another_repository_it_works_on_its_own(
+    repo: Clone, monorepo: Clone
+) -> None:
     conversation(repo)
-    inside = {"GIT_DIR": str(monorepo.top / ".git"), "GIT_INDEX_FILE": str(monorepo.top / ".git" / "index")}
+    inside = {
+        "GIT_DIR": str(monorepo.top / ".git"),
+        "GIT_INDEX_FILE": str(monorepo.top / ".git" / "index"),
+    }
     before = monorepo.git("rev-parse", "HEAD")
     repo.capsule("git", "commit", **inside)
     assert subject(repo) == "'Plan' created"
@@ -347,7 +391,10 @@ def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, mo
 
 
 def test_a_subject_takes_one_line_and_counts_the_rest_and_no_title_forges_a_line() -> None:
-    many = [DocumentChange("conversations", f"id{n}", f"Title number {n}", ("3 messages added",)) for n in range(100)]
+    many = [
+        DocumentChange("conversations", f"id{n}", f"Title number {n}", ("3 messages added",))
+        for n in range(100)
+    ]
     lines = commit_message(many, 900, ["capsule.toml"]).splitlines()
     assert lines[0] == "3 messages in 'Title number 0', 3 messages in 'Title number 1' and 999 more"
     assert lines[1] == "" and len(lines) == 2 + 100 + 2

@@ -31,7 +31,12 @@ def test_a_message_that_came_is_a_line_that_came(repo: Clone) -> None:
         store.append(id, content="One\n\nTwo", role="assistant", **{"from": "anna"})
     assert hunk(repo.git("diff")) == ["+assistant anna:", "+    One", "+", "+    Two"]
     repo.commit()
-    assert hunk(repo.git("log", "-p", "-1", "--format=%s")) == ["+assistant anna:", "+    One", "+", "+    Two"]
+    assert hunk(repo.git("log", "-p", "-1", "--format=%s")) == [
+        "+assistant anna:",
+        "+    One",
+        "+",
+        "+    Two",
+    ]
 
 
 def test_a_lock_and_a_layout_make_no_difference(repo: Clone) -> None:
@@ -59,7 +64,9 @@ def test_blame_tells_who_said_what(repo: Clone) -> None:
     repo.commit("first")
     say(repo, id, "More")
     repo.run("commit", "-a", "-m", "second", "--author=Ben <ben@example.org>")
-    blamed = repo.git("blame", "-s", "--line-porcelain", "--", f"conversations/{id}.json").splitlines()
+    blamed = repo.git(
+        "blame", "-s", "--line-porcelain", "--", f"conversations/{id}.json"
+    ).splitlines()
     lines = [line[1:] for line in blamed if line.startswith("\t")]
     authors = [line.removeprefix("author ") for line in blamed if line.startswith("author ")]
     assert [line[20:] for line in lines[-2:]] == ["user: Hello", "user: More"]
@@ -83,7 +90,16 @@ def test_a_broken_version_in_the_history_is_shown_as_it_is(repo: Clone) -> None:
     data = repo.file(id).read_bytes()
     repo.file(id).write_bytes(data[:-9])
     # A clone without the filter, long ago.
-    repo.run("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false", "commit", "-a", "-m", "torn")
+    repo.run(
+        "-c",
+        "filter.capsule.process=",
+        "-c",
+        "filter.capsule.required=false",
+        "commit",
+        "-a",
+        "-m",
+        "torn",
+    )
     shown = hunk(repo.git("show", "--format="))
     assert "-user: Hello" in shown
     assert '+      "content": "Hello",' in shown
@@ -98,16 +114,24 @@ def test_an_agents_document_is_shown_as_it_is(repo: Clone) -> None:
 
 def test_textconv_names_a_file_that_can_not_be_read(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*PROGRAM, "textconv", str(tmp_path / "none")], capture_output=True, env=environment(), timeout=60, text=True
+        [*PROGRAM, "textconv", str(tmp_path / "none")],
+        capture_output=True,
+        env=environment(),
+        timeout=60,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"capsule: {tmp_path / 'none'}: can't be read: No such file or directory\n"
+    assert (
+        done.stderr == f"capsule: {tmp_path / 'none'}: can't be read: No such file or directory\n"
+    )
 
 
 def test_a_pager_that_is_left_ends_it_without_a_word(repo: Clone) -> None:
     id = conversation(repo, "Hello\n" * 200_000)
     command = [*PROGRAM, "textconv", str(repo.file(id))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(10)
     process.stdout.close()

@@ -1,4 +1,6 @@
-"""The filter, started by real git: what gets into the index, what doesn't, and who waits for whom."""
+"""The filter, started by real git: what gets into the index, what doesn't, and who waits
+for whom.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ FOLDER = 'a "b"\n[c] ü\\'
 def lock(clone: Clone, id: str) -> bytes:
     """Lock a conversation, as an instance that is gone by now; its bytes."""
     data = clone.file(id).read_bytes()
-    held = json.loads(data)["metadata"]["lock"] | {"active": True, "user": "anna", "instanceId": "i-1", "host": "h"}
+    held = json.loads(data)["metadata"]["lock"] | {
+        "active": True,
+        "user": "anna",
+        "instanceId": "i-1",
+        "host": "h",
+    }
     text = json.dumps(held, indent=2).replace("\n", "\n    ")
     start = data.index(b'"lock": ') + len(b'"lock": ')
     locked = data[:start] + text.encode() + data[data.index(b"}", start) + 1 :]
@@ -69,7 +76,12 @@ def test_other_line_ends_never_reach_the_index(repo: Clone, autocrlf: str) -> No
     repo.configure(core_autocrlf=autocrlf)
     id = conversation(repo, "Hello\r\nthere\n")
     canonical = repo.file(id).read_bytes()
-    for ends, mark in ((b"\n", b""), (b"\r\n", b""), (b"\n", b"\xef\xbb\xbf"), (b"\r\n", b"\xef\xbb\xbf")):
+    for ends, mark in (
+        (b"\n", b""),
+        (b"\r\n", b""),
+        (b"\n", b"\xef\xbb\xbf"),
+        (b"\r\n", b"\xef\xbb\xbf"),
+    ):
         typed = mark + canonical.replace(b"\n", ends)
         repo.file(id).write_bytes(typed)
         repo.commit()
@@ -109,7 +121,9 @@ def test_a_broken_capsule_does_not_stop_the_next_one() -> None:
     asked = pktline.packed("git-filter-client", "version=2", "version=3")
     asked += pktline.packed("capability=clean", "capability=smudge", "capability=delay")
     asked += request("a=b/conversations/x.json", b"{") + request("conversations/y.json", good)
-    asked += pktline.packed("command=smudge", "pathname=z", "ref=refs/heads/main") + pktline.content(b"{any\r\n")
+    asked += pktline.packed(
+        "command=smudge", "pathname=z", "ref=refs/heads/main"
+    ) + pktline.content(b"{any\r\n")
     answered = io.BytesIO()
     serve(io.BytesIO(asked), answered, cleaner("/nowhere", told.append), told.append)
     answered.seek(0)
@@ -117,7 +131,10 @@ def test_a_broken_capsule_does_not_stop_the_next_one() -> None:
     while (at := answered.tell()) < len(answered.getvalue()):
         lists.append(pktline.packets(answered))
         assert answered.tell() > at
-    welcome = [[b"git-filter-server\n", b"version=2\n"], [b"capability=clean\n", b"capability=smudge\n"]]
+    welcome = [
+        [b"git-filter-server\n", b"version=2\n"],
+        [b"capability=clean\n", b"capability=smudge\n"],
+    ]
     answers = [[[b"status=success\n"], [data], []] for data in (b"{", good, b"{any\r\n")]
     assert lists == welcome + [packets for answer in answers for packets in answer]
     assert [words.partition(": ")[0] for words in told] == ["a=b/conversations/x.json:1:2"]
@@ -197,7 +214,9 @@ def begun() -> subprocess.Popen[bytes]:
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     filter = subprocess.Popen([*PROGRAM, "filter"], env=environment(), cwd=ROOT, **pipes)
     assert filter.stdin is not None and filter.stdout is not None
-    filter.stdin.write(pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean"))
+    filter.stdin.write(
+        pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean")
+    )
     filter.stdin.flush()
     assert pktline.packets(filter.stdout) == [b"git-filter-server\n", b"version=2\n"]
     assert pktline.packets(filter.stdout) == [b"capability=clean\n"]
@@ -205,7 +224,9 @@ def begun() -> subprocess.Popen[bytes]:
 
 
 def test_a_git_that_ends_anywhere_ends_the_filter_without_a_word() -> None:
-    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(b'{"a": 1}' * 9)
+    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(
+        b'{"a": 1}' * 9
+    )
     for sent in (0, 10, 60, 90):
         filter = begun()
         _, err = filter.communicate(request[:sent], timeout=60)
@@ -217,7 +238,9 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
     assert filter.stdin is not None and filter.stdout is not None and filter.stderr is not None
     filter.stdout.close()
     data = b'{"version": "9.0", "text": "' + b"x" * 500_000 + b'"}'
-    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(data)
+    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(
+        data
+    )
     filter.stdin.write(request)
     filter.stdin.close()
     assert filter.stderr.read() == b""
@@ -226,12 +249,19 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
 
 
 def test_a_driver_started_by_hand_prints_its_usage() -> None:
-    for typed, word in ((b"help me\n", "begins no packet"), (b"0009hello0000", "started by git itself")):
-        done = subprocess.run([*PROGRAM, "filter"], input=typed, capture_output=True, env=environment(), timeout=60)
+    for typed, word in (
+        (b"help me\n", "begins no packet"),
+        (b"0009hello0000", "started by git itself"),
+    ):
+        done = subprocess.run(
+            [*PROGRAM, "filter"], input=typed, capture_output=True, env=environment(), timeout=60
+        )
         assert done.returncode == 2
         assert word in done.stderr.decode()
     for arguments in ([], ["else"], ["merge", "a"], ["textconv"]):
-        done = subprocess.run([*PROGRAM, *arguments], capture_output=True, env=environment(), timeout=60)
+        done = subprocess.run(
+            [*PROGRAM, *arguments], capture_output=True, env=environment(), timeout=60
+        )
         assert done.returncode == 2
         assert done.stderr.startswith(b"usage: ")
 
@@ -240,15 +270,34 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
     file = repo.file(conversation(repo, "Hello"))
     data = file.read_bytes()
     request = pktline.packed("command=clean", f"pathname={file}") + pktline.content(data)
-    asked = pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean") + request
-    report = "import sys; from capsule_cli import drivers; drivers.main(); sys.stderr.write(' '.join(sys.modules))"
+    asked = (
+        pktline.packed("git-filter-client", "version=2")
+        + pktline.packed("capability=clean")
+        + request
+    )
+    report = (
+        "import sys; from capsule_cli import drivers; drivers.main(); sys.stderr.write(' "
+        "'.join(sys.modules))"
+    )
     for arguments, input in ((["filter"], asked), (["textconv", str(file)], b"")):
         done = subprocess.run(
-            [sys.executable, "-P", "-c", report, *arguments], input=input, capture_output=True, env=environment()
+            [sys.executable, "-P", "-c", report, *arguments],
+            input=input,
+            capture_output=True,
+            env=environment(),
         )
         loaded = set(done.stderr.decode().split())
         assert "capsule.format.merge.clean_form" in loaded or "capsule.git.readable" in loaded
-        assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
+        assert not loaded & {
+            "typer",
+            "pydantic",
+            "rich",
+            "mcp",
+            "sqlite3",
+            "portalocker",
+            "subprocess",
+            "hashlib",
+        }
         assert not loaded & {
             "capsule.public",
             "capsule.engines.opening",
@@ -319,7 +368,7 @@ def test_a_filter_or_git_that_is_killed_halfway_adds_nothing_and_the_next_add_do
     repo.run("fsck", "--strict")
 
 
-# -- Packets ----------------------------------------------------------------------------------------------------------
+# -- Packets ---------------------------------------------------------------------------------------
 
 
 def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
@@ -333,7 +382,9 @@ def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20)))
 def test_lines_are_read_as_they_were_written(lines: list[str]) -> None:
-    lines = [line.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for line in lines]
+    lines = [
+        line.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for line in lines
+    ]
     stream = io.BytesIO(pktline.packed(*lines) + b"behind")
     assert list(map(pktline.text, pktline.packets(stream))) == lines
     assert stream.read() == b"behind"
@@ -355,5 +406,7 @@ def test_other_bytes_than_packets_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_git_treats_the_documents_of_each_kind_alike(kind: str) -> None:
-    assert kind_of(f"below/{kind}/x.json") == kind and kind_of("elsewhere/x.json") == CONVERSATION.name
+    assert (
+        kind_of(f"below/{kind}/x.json") == kind and kind_of("elsewhere/x.json") == CONVERSATION.name
+    )
     assert [line for line in attribute_lines() if line.startswith(f"{kind}/*.json")]

@@ -1,4 +1,6 @@
-"""The merge driver, started by real git: two clones that both went on talking, and what makes git stop."""
+"""The merge driver, started by real git: two clones that both went on talking, and what makes git
+stop.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ STAMP = "2025-01-12T10:00:00.000Z"
 
 
 @pytest.mark.parametrize("folder", ["", FOLDER])
-def test_two_branches_that_went_on_talking_merge_without_a_conflict(tmp_path: Path, folder: str) -> None:
+def test_two_branches_that_went_on_talking_merge_without_a_conflict(
+    tmp_path: Path, folder: str
+) -> None:
     clone = new(tmp_path / "r", folder)
     id = conversation(clone, "Hello")
     clone.commit()
@@ -49,7 +53,9 @@ def test_a_rebase_and_a_linked_worktree_use_it_too(repo: Clone, tmp_path: Path) 
 
 
 def test_both_added_it(repo: Clone) -> None:
-    made = new_capsule("same", "Same", STAMP, type="group", messages=[{"role": "user", "content": "Hello"}])
+    made = new_capsule(
+        "same", "Same", STAMP, type="group", messages=[{"role": "user", "content": "Hello"}]
+    )
 
     def add(text: str) -> None:
         repo.file("same").parent.mkdir(exist_ok=True)
@@ -69,7 +75,10 @@ def test_the_merge_driver_reports_a_conflict_of_a_document_without_a_history(
     code, words, left = driven(tmp_path, *versions, f"{kind}s/{id}.json")
     assert code == 1
     assert words.splitlines() == [
-        f'capsule: {kind} {id}: both sides changed name, to "A" and "B"; "{json.loads(left)["name"]}" stands for now',
+        (
+            f'capsule: {kind} {id}: both sides changed name, to "A" and "B"; '
+            f'"{json.loads(left)["name"]}" stands for now'
+        ),
         f"capsule: {kind}s/{id}.json: settle it by hand, then: git add -- :/{kind}s/{id}.json",
     ]
 
@@ -104,7 +113,10 @@ def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> No
     assert f"capsule: conversation {id} " in ran.err
     assert "both sides changed title, to " in ran.err
     assert '"Our plan"' in ran.err and '"Their plan"' in ran.err
-    assert f"settle it with: capsule git resolve {id}, then: git add -- :/conversations/{id}.json" in ran.err
+    assert (
+        f"settle it with: capsule git resolve {id}, then: git add -- :/conversations/{id}.json"
+        in ran.err
+    )
     found = document(repo, id)
     assert found["title"] in ("Our plan", "Their plan")
     assert [conflict["field"] for conflict in found["metadata"]["conflicts"]] == ["title"]
@@ -162,19 +174,27 @@ def test_a_conversation_that_git_takes_for_another_renamed_is_left_to_a_person(r
     assert document(repo, "other")["id"] == "other"
 
 
-def driven(directory: Path, base: bytes, ours: bytes, theirs: bytes, *more: str) -> tuple[int, str, bytes]:
+def driven(
+    directory: Path, base: bytes, ours: bytes, theirs: bytes, *more: str
+) -> tuple[int, str, bytes]:
     """The driver as git calls it: exit code, words, and what is left in the file of ours."""
     for name, data in (("o", base), ("a", ours), ("b", theirs)):
         (directory / name).write_bytes(data)
     done = subprocess.run(
-        [*PROGRAM, "merge", "o", "a", "b", *more], cwd=directory, capture_output=True, env=environment(), timeout=60
+        [*PROGRAM, "merge", "o", "a", "b", *more],
+        cwd=directory,
+        capture_output=True,
+        env=environment(),
+        timeout=60,
     )
     assert done.stdout == b""
     return done.returncode, done.stderr.decode(), (directory / "a").read_bytes()
 
 
 def test_gits_markers_have_the_length_it_asks_for(tmp_path: Path) -> None:
-    code, words, left = driven(tmp_path, b"", b"{ours\n}\n", b"{theirs\n}\n", "11", "x y/conversations/c.json")
+    code, words, left = driven(
+        tmp_path, b"", b"{ours\n}\n", b"{theirs\n}\n", "11", "x y/conversations/c.json"
+    )
     assert code == 1
     assert words.startswith("capsule: x y/conversations/c.json:1:2: ")
     assert "(in ours)" in words
@@ -187,7 +207,9 @@ def test_a_side_that_is_no_text_leaves_ours_as_it_was(tmp_path: Path) -> None:
         code, words, left = driven(tmp_path, ours, ours, theirs, "conversations/c.json")
         assert code == 1
         assert "conversations/c.json" in words and "Traceback" not in words
-        assert left == (theirs if theirs in (b"", b"[]") else ours)  # Git's own merge of what only one side changed.
+        assert left == (
+            theirs if theirs in (b"", b"[]") else ours
+        )  # Git's own merge of what only one side changed.
 
 
 def test_the_merge_driver_shows_both_values_in_a_line(tmp_path: Path, repo: Clone) -> None:
@@ -195,12 +217,21 @@ def test_the_merge_driver_shows_both_values_in_a_line(tmp_path: Path, repo: Clon
     data = repo.file(id).read_bytes()
 
     def version(later: str, note: str) -> bytes:
-        return data.replace(b'"context": {', f'"later": {later}, "note": {note}, "context": {{'.encode())
+        return data.replace(
+            b'"context": {', f'"later": {later}, "note": {note}, "context": {{'.encode()
+        )
 
-    versions = (version("[1]", '"x"'), version("[2, 3.50]", '"a\\u001b[1m"'), version('{"a": 1}', f'"{"b" * 99}"'))
+    versions = (
+        version("[1]", '"x"'),
+        version("[2, 3.50]", '"a\\u001b[1m"'),
+        version('{"a": 1}', f'"{"b" * 99}"'),
+    )
     code, words, left = driven(tmp_path, *versions, f"conversations/{id}.json")
     assert code == 1
-    assert sorted(line.partition("both sides changed ")[2].partition("; ")[0] for line in words.splitlines()[:2]) == [
+    assert sorted(
+        line.partition("both sides changed ")[2].partition("; ")[0]
+        for line in words.splitlines()[:2]
+    ) == [
         'later, to [2,3.50] and {"a":1}',
         f'note, to "a\\x1b[1m" and "{"b" * 57}..."',
     ]

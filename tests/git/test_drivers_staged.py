@@ -32,7 +32,8 @@ def refused(clone: Clone) -> list[str]:
     assert clone.git("rev-parse", "HEAD") == before
     *lines, last = ran.err.splitlines()
     assert last == (
-        "capsule: nothing was committed; what is staged can be committed as it is with: git commit --no-verify"
+        "capsule: nothing was committed; what is staged can be committed as it is with: git "
+        "commit --no-verify"
     )
     return [line.removeprefix("capsule: ") for line in lines]
 
@@ -67,19 +68,34 @@ def test_it_is_the_index_that_counts(clone: Clone) -> None:
     clone.file(id).write_bytes(b"{")
     clone.run("commit", "-m", "whole in the index")
     assert clone.run("commit", "-a", "-m", "broken", expect=1).err.count(f"{id}.json:1:2: ") == 1
-    assert clone.run("commit", "-m", "broken", "--", clone.path(id), expect=1).err.count(f"{id}.json:1:2: ") == 1
+    assert (
+        clone.run("commit", "-m", "broken", "--", clone.path(id), expect=1).err.count(
+            f"{id}.json:1:2: "
+        )
+        == 1
+    )
 
 
 def test_files_of_the_same_names_outside_a_store_are_not_checked(tmp_path: Path) -> None:
     clone = hooked(new(tmp_path / "r", "store"))
-    for folder in ("conversations", "agents", ".capsule", "store/deeper/conversations", "store/conversations/deeper"):
+    for folder in (
+        "conversations",
+        "agents",
+        ".capsule",
+        "store/deeper/conversations",
+        "store/conversations/deeper",
+    ):
         (clone.top / folder).mkdir(parents=True)
         (clone.top / folder / "x.json").write_text("no JSON", encoding="utf-8")
     clone.commit()
 
 
 def test_the_check_names_each_wrong_file_with_its_place_and_the_way_out(clone: Clone) -> None:
-    locked, torn, renamed = conversation(clone, "Hello"), conversation(clone, "Hello"), conversation(clone, "Hello")
+    locked, torn, renamed = (
+        conversation(clone, "Hello"),
+        conversation(clone, "Hello"),
+        conversation(clone, "Hello"),
+    )
     lock(clone, locked)
     clone.file(torn).write_bytes(clone.file(torn).read_bytes()[:-3])
     clone.file(renamed).rename(clone.file("other"))

@@ -25,7 +25,11 @@ ID = "plan-1"
 def made(clone: Clone, *messages: str, id: str = ID, message: str = "a plan") -> str:
     """A conversation, committed. Returns: the commit."""
     with clone.store() as store:
-        store.create(title="Plan", id=id, messages=[{"role": "user", "content": content} for content in messages])
+        store.create(
+            title="Plan",
+            id=id,
+            messages=[{"role": "user", "content": content} for content in messages],
+        )
     return clone.commit(message)
 
 
@@ -52,7 +56,7 @@ def words(clone: Clone, id: str = ID, limit: int | None = None) -> list[str]:
     return ["; ".join(step.words) for step in steps(clone, id, limit)]
 
 
-# -- The list ----------------------------------------------------------------------------------------------------
+# -- The list --------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample
@@ -75,7 +79,9 @@ def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) ->
     ben = found[2].commit
     who = ("Ben", "ben@example.org", "2026-03-01T10:00:00+05:30", "more")
     assert ben and (ben.author, ben.email, ben.at, ben.subject) == who
-    assert [step.as_json()["commit"] for step in found] == repo.git("log", "--format=%H", "-4").split("\n")
+    assert [step.as_json()["commit"] for step in found] == repo.git(
+        "log", "--format=%H", "-4"
+    ).split("\n")
     assert words(repo, limit=2) == words(repo)[:2]
 
 
@@ -103,7 +109,9 @@ def test_a_conversation_that_was_never_committed(repo: Clone, tmp_path: Path) ->
     assert words(unborn) == ["created"]
 
 
-def test_a_version_that_does_not_parse_is_listed_as_damaged_and_hides_no_other(plain: Clone) -> None:
+def test_a_version_that_does_not_parse_is_listed_as_damaged_and_hides_no_other(
+    plain: Clone,
+) -> None:
     repo = plain
     made(repo, "one")
     whole = repo.file(ID).read_bytes()
@@ -133,9 +141,15 @@ def test_the_log_shows_what_a_merge_itself_changed(repo: Clone) -> None:
     sides(repo, lambda: say(repo, ID, "from the side"), lambda: say(repo, ID, "from here"))
     repo.run("merge", "-q", "--no-edit", "theirs")
     assert words(repo)[0] == "merged"
-    assert sorted(words(repo)[1:]) == ["a message added", "a message added", "created with a message"]
+    assert sorted(words(repo)[1:]) == [
+        "a message added",
+        "a message added",
+        "created with a message",
+    ]
     repo.run("branch", "-q", "-D", "theirs")
-    sides(repo, lambda: say(repo, ID, "more from the side"), lambda: say(repo, ID, "more from here"))
+    sides(
+        repo, lambda: say(repo, ID, "more from the side"), lambda: say(repo, ID, "more from here")
+    )
     repo.run("merge", "-q", "--no-edit", "--no-commit", "theirs")
     rename(repo, ID, "Merged")
     repo.commit("merged, and renamed")
@@ -165,14 +179,18 @@ def test_a_file_of_the_same_name_in_another_store_is_another_conversation(monore
     Store.init(other.root)
     made(other, "theirs")
     made(monorepo, "ours", "ours too")
-    assert words(monorepo) == ["created with 2 messages"] and words(other) == ["created with a message"]
+    assert words(monorepo) == ["created with 2 messages"] and words(other) == [
+        "created with a message"
+    ]
 
 
 def test_the_log_of_a_shallow_clone_ends_where_the_clone_does(repo: Clone, tmp_path: Path) -> None:
     made(repo, "one")
     said(repo, "two")
     published(repo, tmp_path / "remote.git")
-    repo.run("clone", "-q", "--depth=1", f"file://{tmp_path / 'remote.git'}", str(tmp_path / "shallow"))
+    repo.run(
+        "clone", "-q", "--depth=1", f"file://{tmp_path / 'remote.git'}", str(tmp_path / "shallow")
+    )
     assert words(Clone(tmp_path / "shallow")) == ["created with 2 messages"]
 
 
@@ -196,7 +214,9 @@ def test_line_ends_that_git_changes_are_no_difference(repo: Clone) -> None:
     assert repo.capsule("git", "diff", ID, first).out == ""
 
 
-def test_the_log_reads_only_the_versions_that_it_shows(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_reads_only_the_versions_that_it_shows(
+    repo: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(repo, "one")
     for number in range(6):
         said(repo, f"message {number}")
@@ -214,13 +234,17 @@ def test_settings_of_the_person_change_nothing(repo: Clone) -> None:
     said(repo, "two")
     plain = steps(repo)
     repo.configure(
-        log_showRoot="false", log_follow="true", log_date="relative", diff_renames="copies", color_ui="always"
+        log_showRoot="false",
+        log_follow="true",
+        log_date="relative",
+        diff_renames="copies",
+        color_ui="always",
     )
     repo.configure(log_showSignature="true", i18n_logOutputEncoding="latin1", log_diffMerges="off")
     assert steps(repo) == plain
 
 
-# -- Which commit is meant ----------------------------------------------------------------------------------------
+# -- Which commit is meant -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -231,9 +255,12 @@ def dated(repo: Clone) -> tuple[Clone, list[str]]:
     return repo, [said(repo, day, at=f"{day}T12:00:00Z") for day in days]
 
 
-def test_a_revision_or_a_time_names_a_commit_and_nothing_else_does(dated: tuple[Clone, list[str]]) -> None:
+def test_a_revision_or_a_time_names_a_commit_and_nothing_else_does(
+    dated: tuple[Clone, list[str]],
+) -> None:
     clone, hashes = dated
-    # The first ones were made when the test began, whatever the clock said: only their order counts.
+    # The first ones were made when the test began, whatever the clock said: only their order
+    # counts.
     for text, which in (
         ("2026-01-10", 0), ("20260111", 1), ("2026-01-11T11:59:59Z", 0), ("2026-01-11T12:00:00Z", 1),
         ("2026-01-11T12:00", 1), ("2026-01-11 14:00:00+02:00", 1), ("2026-01-11T13:59:59+02:00", 0), ("2030-01-01", 2),
@@ -241,7 +268,17 @@ def test_a_revision_or_a_time_names_a_commit_and_nothing_else_does(dated: tuple[
     ):  # fmt: skip
         assert commit_at(clone.repository, text).hash == hashes[which]
     for text in (
-        *("yesterday", "garbage", "", "2 days ago", "-x", "^main", "main..HEAD", "--all", "2026-13-01"),
+        *(
+            "yesterday",
+            "garbage",
+            "",
+            "2 days ago",
+            "-x",
+            "^main",
+            "main..HEAD",
+            "--all",
+            "2026-13-01",
+        ),
         *("HEAD@{yesterday}", "main@{1 day ago}"),
     ):
         with pytest.raises(InvalidInput):
@@ -261,13 +298,17 @@ def test_a_time_names_the_commit_that_this_branch_had_then(repo: Clone) -> None:
     assert commit_at(repo.repository, "2026-01-12").hash == mine
 
 
-# -- A version as it was ------------------------------------------------------------------------------------------
+# -- A version as it was ---------------------------------------------------------------------------
 
 
 def test_a_past_version_is_read_as_the_store_reads_its_own(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
     past = version(clone, ID, hashes[1])
-    assert [message["content"] for message in past.document["history"]] == ["zero", "2026-01-10", "2026-01-11"]
+    assert [message["content"] for message in past.document["history"]] == [
+        "zero",
+        "2026-01-10",
+        "2026-01-11",
+    ]
     assert past.store.head(ID).title == "Plan" and past.store.read(ID) == clone.at(hashes[1], ID)
     assert past.store.page(ID, 1).entries[0][0] == 2
 
@@ -298,14 +339,19 @@ def test_without_a_repository_no_command_begins(tmp_path: Path) -> None:
     clone = Clone(tmp_path / "store")
     conversation(clone)
     for words in (
-        *("git log plan", "show plan --at HEAD", "git diff plan HEAD", "git restore plan --at HEAD"),
+        *(
+            "git log plan",
+            "show plan --at HEAD",
+            "git diff plan HEAD",
+            "git restore plan --at HEAD",
+        ),
         *("git commit --follow", "git commit", "git sync", "git status", "git setup"),
     ):
         ran = clone.capsule(*words.split(), expect=3)
         assert "lies in no git repository; make one with: git init" in ran.err, words
 
 
-# -- The commands -------------------------------------------------------------------------------------------------
+# -- The commands ----------------------------------------------------------------------------------
 
 
 def parsed(ran: Ran) -> Any:
@@ -319,7 +365,10 @@ def test_the_log_is_a_line_a_commit(dated: tuple[Clone, list[str]]) -> None:
         ["2026-01-12T12:00:00+00:00", clone.git("log", "-1", "--format=%an"), "a message added"],
         ["2026-01-11T12:00:00+00:00", clone.git("log", "-1", "--format=%an"), "a message added"],
     ]
-    assert all(hash.startswith(line.split("\t")[0]) for hash, line in zip(reversed(hashes), lines, strict=False))
+    assert all(
+        hash.startswith(line.split("\t")[0])
+        for hash, line in zip(reversed(hashes), lines, strict=False)
+    )
     told = parsed(clone.capsule("git", "log", ID, "--json"))
     assert [step["commit"] for step in told][:3] == list(reversed(hashes))
     assert [len(step["changes"]["added"]) for step in told] == [1, 1, 1, 1]
@@ -334,10 +383,13 @@ def test_every_form_of_show_works_on_a_past_version(dated: tuple[Clone, list[str
     assert len(clone.capsule("branch", "list", ID, *at).lines) == 2
     assert clone.capsule("show", ID, *at, "--raw").out.encode() == clone.at(hashes[0], ID)
     assert len(parsed(clone.capsule("show", ID, *at, "--json"))["history"]) == 2
-    assert [m["content"] for m in parsed(clone.capsule("show", ID, *at, "--last", "1", "--json"))] == ["2026-01-10"]
-    assert [m["content"] for m in parsed(clone.capsule("show", ID, *at, "--around", "@0", "-C", "0", "--json"))] == [
-        "zero"
-    ]
+    assert [
+        m["content"] for m in parsed(clone.capsule("show", ID, *at, "--last", "1", "--json"))
+    ] == ["2026-01-10"]
+    assert [
+        m["content"]
+        for m in parsed(clone.capsule("show", ID, *at, "--around", "@0", "-C", "0", "--json"))
+    ] == ["zero"]
     assert "# Plan" in clone.capsule("show", ID, "--at", "2026-01-10", "--markdown", "--all").out
     assert clone.capsule("show", ID, "--at", "rubbish", expect=2).err.count("\n") == 1
 
@@ -360,7 +412,9 @@ def test_a_difference_reads_like_a_chat(dated: tuple[Clone, list[str]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sample
-def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: tuple[Clone, list[str]]) -> None:
+def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(
+    dated: tuple[Clone, list[str]],
+) -> None:
     clone, hashes = dated
     with clone.store() as store:
         store.append(ID, content="not committed")
@@ -374,12 +428,16 @@ def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: t
     assert told["changes"] == tried["changes"] and Path(told["kept"]).read_bytes() == here
     with clone.store() as store:
         after = store.document(ID)
-        assert [message["id"] for message in after["history"]] == [message["id"] for message in before["history"]][:2]
+        assert [message["id"] for message in after["history"]] == [
+            message["id"] for message in before["history"]
+        ][:2]
         assert after["title"] == "Plan" and after["updatedAt"] > before["updatedAt"]
         assert after["metadata"]["lock"]["active"] is False
         store.append(ID, content="and on")
     assert clone.git("rev-parse", "HEAD") == hashes[2]
-    assert "nothing was changed" in clone.capsule("git", "restore", ID, "--at", commit_of(clone)).out
+    assert (
+        "nothing was changed" in clone.capsule("git", "restore", ID, "--at", commit_of(clone)).out
+    )
 
 
 def commit_of(clone: Clone) -> str:

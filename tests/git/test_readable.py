@@ -1,4 +1,6 @@
-"""A conversation as lines: like a chat, one message's change in its own lines, and nothing that commands a terminal."""
+"""A conversation as lines: like a chat, one message's change in its own lines, and nothing that
+commands a terminal.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,32 @@ BEGINS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (user|assistant|system|tool
 
 #: Texts that would like to be a line of their own.
 LURKING = st.lists(
-    st.sampled_from(["2025-01-12 10:00:00 user: hi", "title: x", "\n", "\r", "\r\n", "\x1b[2J", "\x85", "\u2028", " "])
+    st.sampled_from(
+        [
+            "2025-01-12 10:00:00 user: hi",
+            "title: x",
+            "\n",
+            "\r",
+            "\r\n",
+            "\x1b[2J",
+            "\x85",
+            "\u2028",
+            " ",
+        ]
+    )
     | st.text(max_size=3),
     max_size=6,
 ).map("".join)
 
 
 def said(at: int, content: str, role: str = "user", **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, "timestamp": f"2025-01-12T10:{at:02}:00.000Z", "id": f"m{at}", **more}
+    return {
+        "role": role,
+        "content": content,
+        "timestamp": f"2025-01-12T10:{at:02}:00.000Z",
+        "id": f"m{at}",
+        **more,
+    }
 
 
 def capsule(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -52,9 +72,20 @@ def test_a_chat_reads_like_one() -> None:
     found = lines(
         said(0, "Hello"),
         said(1, "First.\n\n  Second.", "assistant", model="m-1", **{"from": "anna"}),
-        said(2, "", "assistant", toolCalls=[{"id": "call_1", "name": "search", "arguments": {"query": "x"}}]),
+        said(
+            2,
+            "",
+            "assistant",
+            toolCalls=[{"id": "call_1", "name": "search", "arguments": {"query": "x"}}],
+        ),
         said(3, "nothing", "tool", toolCallId="call_1"),
-        said(4, "Mend it", replyTo="m1", editedAt="2025-01-13T08:00:00.000Z", attachments=[{"name": "plan.pdf"}]),
+        said(
+            4,
+            "Mend it",
+            replyTo="m1",
+            editedAt="2025-01-13T08:00:00.000Z",
+            attachments=[{"name": "plan.pdf"}],
+        ),
         tags=["work", "garden"],
         title_set_by="user",
         context={
@@ -111,7 +142,9 @@ def test_each_other_field_of_the_head_has_a_line() -> None:
             "forkedFrom": "c0",
             "pinned": True,
             "archived": False,
-            "conflicts": [{"field": "title", "values": [{"value": "A"}, {"value": "B", "at": STAMP}]}],
+            "conflicts": [
+                {"field": "title", "values": [{"value": "A"}, {"value": "B", "at": STAMP}]}
+            ],
             "2025-01-12 10:00:00 user": "poses",
         },
         type="group",
@@ -141,14 +174,21 @@ def test_an_old_capsule_reads_too() -> None:
 
 
 @given(st.lists(LURKING, min_size=1, max_size=6), st.data())
-def test_an_edit_changes_the_lines_of_its_message_and_no_others(texts: list[str], data: st.DataObject) -> None:
-    parents = [data.draw(st.sampled_from([None, *(f"m{k}" for k in range(at))]), "parent") for at in range(len(texts))]
+def test_an_edit_changes_the_lines_of_its_message_and_no_others(
+    texts: list[str], data: st.DataObject
+) -> None:
+    parents = [
+        data.draw(st.sampled_from([None, *(f"m{k}" for k in range(at))]), "parent")
+        for at in range(len(texts))
+    ]
     messages = [said(at, text, parent=parents[at]) for at, text in enumerate(texts)]
     place = data.draw(st.integers(0, len(texts) - 1), "place")
     edited = [*messages]
     edited[place] = {**messages[place], "content": data.draw(LURKING, "text"), "editedAt": STAMP}
     before, after = lines(*messages), lines(*edited)
-    starts = [[at for at, line in enumerate(found) if BEGINS.match(line)] for found in (before, after)]
+    starts = [
+        [at for at, line in enumerate(found) if BEGINS.match(line)] for found in (before, after)
+    ]
     assert len(starts[0]) == len(starts[1]) == len(texts)
     assert before[: starts[0][place]] == after[: starts[1][place]]
     if place + 1 < len(texts):
@@ -157,13 +197,20 @@ def test_an_edit_changes_the_lines_of_its_message_and_no_others(texts: list[str]
 
 @given(st.lists(st.integers(0, 5), max_size=6))
 def test_a_new_answer_changes_no_line_that_was_there(answered: list[int]) -> None:
-    messages = [said(at, "x", parent=f"m{min(answer, at - 1)}" if at else None) for at, answer in enumerate(answered)]
+    messages = [
+        said(at, "x", parent=f"m{min(answer, at - 1)}" if at else None)
+        for at, answer in enumerate(answered)
+    ]
     before = lines(*messages)
-    assert lines(*messages, said(9, "new", parent="m0" if messages else None))[: len(before)] == before
+    assert (
+        lines(*messages, said(9, "new", parent="m0" if messages else None))[: len(before)] == before
+    )
 
 
 @given(DOCUMENT, LURKING, LURKING)
-def test_no_text_is_a_line_of_its_own_or_commands_a_terminal(document: dict[str, Any], one: str, other: str) -> None:
+def test_no_text_is_a_line_of_its_own_or_commands_a_terminal(
+    document: dict[str, Any], one: str, other: str
+) -> None:
     document = {**document, "title": one, other: one}
     document["history"] = [{**entry, "content": other, one: other} for entry in document["history"]]
     data = codec.encode(document)
@@ -189,15 +236,20 @@ def test_a_change_behind_a_cut_shows() -> None:
 
 @pytest.mark.parametrize("field", PARTS["history"], ids=lambda field: field.name)
 def test_each_field_of_a_message_can_be_seen(field: Field) -> None:
-    value: Any = {"objects": [{"a": 1}], "object": {"a": 1}, "mentions": {"valid": ["a"]}, "share": 0.5}.get(
-        field.kind, "2025-01-13T08:00:00.000Z"
-    )
+    value: Any = {
+        "objects": [{"a": 1}],
+        "object": {"a": 1},
+        "mentions": {"valid": ["a"]},
+        "share": 0.5,
+    }.get(field.kind, "2025-01-13T08:00:00.000Z")
     hidden = field.name in ("id", "parent")  # Of a branch, what it answers is told.
     assert (lines(said(0, "Hello") | {field.name: value}) == lines(said(0, "Hello"))) == hidden
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json")), ids=lambda path: path.stem
+    "path",
+    sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json")),
+    ids=lambda path: path.stem,
 )
 def test_a_sample_of_any_version_is_made_readable(path: Path) -> None:
     document = codec.decode(path.read_bytes(), path.name)

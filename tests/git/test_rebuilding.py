@@ -1,4 +1,6 @@
-"""A file that an editor emptied or a disk cut is rebuilt from what is left of it, the log, the index and the commit."""
+"""A file that an editor emptied or a disk cut is rebuilt from what is left of it, the log, the
+index and the commit.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ from tests.git.repositories import Clone, new
 from tests.processes import PATIENCE_S
 
 #: Where each place keeps what it knows.
-PLACES = {"log": (".capsule/logs", ".capsule/mutex"), "index": (".capsule/index.sqlite3",), "commit": (".git",)}
+PLACES = {
+    "log": (".capsule/logs", ".capsule/mutex"),
+    "index": (".capsule/index.sqlite3",),
+    "commit": (".git",),
+}
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",
     "only white space": lambda data: b" \n\n",
     "zeros": lambda data: bytes(len(data)),
     "head cut": lambda data: data[200:],
     "cut in the middle of the head": lambda data: data[:80] + data[300:],
-    "cut from one message to another": lambda data: data[: data.index(b"he firs")] + data[data.index(b"one") + 5 :],
+    "cut from one message to another": lambda data: (
+        data[: data.index(b"he firs")] + data[data.index(b"one") + 5 :]
+    ),
     "head cut, and the halves of two messages joined": lambda data: (
         data[200 : data.index(b"he firs")] + data[data.index(b"d one") :]
     ),
@@ -52,12 +60,19 @@ DAMAGES |= {
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    """A conversation that was changed after the last commit; the log does not reach back to its first message."""
+    """A conversation that was changed after the last commit; the log does not reach back to its
+    first message.
+    """
     monkeypatch.setattr(checkouts, "_PATIENCE_S", PATIENCE_S)
     clone = new(tmp_path / "repo")
     with clone.store() as store:
         call = {"id": "c", "name": "look", "arguments": {}}
-        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "the first"}])
+        store.create(
+            id="plan",
+            title="Plan",
+            type="group",
+            messages=[{"role": "user", "content": "the first"}],
+        )
         store.append("plan", role="assistant", content="the second one", tool_calls=[call])
         store.append("plan", content="removed later")
         store.context.set("plan", {"fullContext": "the project"})
@@ -72,7 +87,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
 
 def lose(clone: Clone, *places: str) -> None:
     for path in (clone.root / path for place in places for path in PLACES[place]):
-        shutil.rmtree(path) if path.is_dir() else [each.unlink() for each in path.parent.glob(f"{path.name}*")]
+        shutil.rmtree(path) if path.is_dir() else [
+            each.unlink() for each in path.parent.glob(f"{path.name}*")
+        ]
 
 
 def damaged(clone: Clone, data: bytes) -> Path:
@@ -115,7 +132,11 @@ def test_what_one_place_knows_comes_back_and_what_is_missing_is_named(
     damaged(clone, b"")
     with clone.store() as store:
         repaired = finding(store, repair=True).repaired
-        assert repaired is not None and missing in repaired and ("missing" in repaired) == bool(missing)
+        assert (
+            repaired is not None
+            and missing in repaired
+            and ("missing" in repaired) == bool(missing)
+        )
         assert contents(store) == texts and store.head("plan").title in ("Plan", "New plan")
         assert list(examine(store)) == []
 
@@ -123,7 +144,11 @@ def test_what_one_place_knows_comes_back_and_what_is_missing_is_named(
 def test_messages_that_nothing_knows_any_more_are_counted(tmp_path: Path) -> None:
     clone = new(tmp_path / "repo")
     with clone.store() as store:
-        store.create(id="plan", title="Plan", messages=[{"role": "user", "content": str(n)} for n in range(7)])
+        store.create(
+            id="plan",
+            title="Plan",
+            messages=[{"role": "user", "content": str(n)} for n in range(7)],
+        )
         store.append("plan", content="late")
     lose(clone, "index", "commit")
     path = file_of(clone.root, "plan")
@@ -131,14 +156,22 @@ def test_messages_that_nothing_knows_any_more_are_counted(tmp_path: Path) -> Non
     damaged(clone, entries[entries.index(b'"content": "2"') :])
     with clone.store() as store:
         repaired = finding(store, repair=True).repaired
-        assert repaired is not None and "5 messages (5 from the file); missing: 3 messages" in repaired
+        assert (
+            repaired is not None and "5 messages (5 from the file); missing: 3 messages" in repaired
+        )
         assert contents(store) == ["3", "4", "5", "6", "late"]
 
 
-def test_a_message_without_an_id_in_a_damaged_file_is_the_one_that_the_index_has(tmp_path: Path) -> None:
+def test_a_message_without_an_id_in_a_damaged_file_is_the_one_that_the_index_has(
+    tmp_path: Path,
+) -> None:
     clone = new(tmp_path / "repo")
     texts = ["one", "two", "two", "three"]
-    document = {"id": "plan", "title": "Plan", "history": [{"role": "user", "content": text} for text in texts]}
+    document = {
+        "id": "plan",
+        "title": "Plan",
+        "history": [{"role": "user", "content": text} for text in texts],
+    }
     path = file_of(clone.root, "plan")
     path.write_bytes(text_of(document))
     with clone.store() as store:
@@ -152,7 +185,11 @@ def test_a_message_without_an_id_that_nothing_else_knows_is_kept(tmp_path: Path)
     clone = new(tmp_path / "repo")
     with clone.store() as store:
         store.create(id="plan", title="Plan", messages=[{"role": "user", "content": "one"}])
-        by_hand(clone.root, "plan", lambda document: document["history"].append({"role": "user", "content": "two"}))
+        by_hand(
+            clone.root,
+            "plan",
+            lambda document: document["history"].append({"role": "user", "content": "two"}),
+        )
         path = file_of(clone.root, "plan")
         damaged(clone, path.read_bytes()[100:])
         assert finding(store, repair=True).repaired is not None
@@ -171,11 +208,15 @@ def test_a_message_without_an_id_that_nothing_else_knows_is_kept(tmp_path: Path)
         lambda data: b'{"version": "3.0"}',
     ],
 )  # fmt: skip
-def test_what_a_person_can_correct_is_left_to_them(clone: Clone, typed: Callable[[bytes], bytes]) -> None:
+def test_what_a_person_can_correct_is_left_to_them(
+    clone: Clone, typed: Callable[[bytes], bytes]
+) -> None:
     path = file_of(clone.root, "plan")
     path.write_bytes(data := typed(path.read_bytes()))
     with clone.store() as store:
         for repair in (True, False):
             found = list(examine(store, repair=repair))
-            assert not any(each.repairable or each.repaired or "--repair" in each.what for each in found)
+            assert not any(
+                each.repairable or each.repaired or "--repair" in each.what for each in found
+            )
     assert path.read_bytes() == data

@@ -18,7 +18,16 @@ from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.kinds import KINDS
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import attribute_lines, driver_config
-from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, script, worktree
+from tests.git.repositories import (
+    PROGRAM,
+    Clone,
+    cloned,
+    environment,
+    new,
+    published,
+    script,
+    worktree,
+)
 from tests.git.talking import conversation, say
 
 DOCUMENT = "00000000-0000-4000-8000-000000000000"
@@ -34,7 +43,9 @@ def teardown(clone: Clone, **settings: bool) -> list[str]:
 
 def in_force(clone: Clone, kind: str = "conversations") -> dict[str, str]:
     """What git has of the attributes for a document."""
-    told = clone.git("check-attr", "-z", "merge", "diff", "filter", "text", "--", clone.path(DOCUMENT, kind))
+    told = clone.git(
+        "check-attr", "-z", "merge", "diff", "filter", "text", "--", clone.path(DOCUMENT, kind)
+    )
     fields = told.split("\0")
     return dict(zip(fields[1::3], fields[2::3], strict=False))
 
@@ -44,20 +55,35 @@ ALL = {"merge": "capsule", "diff": "capsule", "filter": "capsule", "text": "unse
 
 def configured(clone: Clone, scope: str = "--local") -> dict[str, str]:
     told = clone.run("config", scope, "-z", "--get-regexp", "capsule", expect=None).out
-    return {name: value for name, _, value in (one.partition("\n") for one in told.split("\0")[:-1])}
+    return {
+        name: value for name, _, value in (one.partition("\n") for one in told.split("\0")[:-1])
+    }
 
 
 @pytest.mark.parametrize("folder", ["", "pro [j]/tälk $s"])
-def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path: Path, folder: str) -> None:
+def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(
+    tmp_path: Path, folder: str
+) -> None:
     clone = new(tmp_path / "répo", folder, drivers=False)
-    assert setup(clone) == [("attributes", True), ("ignore", True), ("config", True), ("hook", True)]
+    assert setup(clone) == [
+        ("attributes", True),
+        ("ignore", True),
+        ("config", True),
+        ("hook", True),
+    ]
     for kind in KINDS:
         assert in_force(clone, kind) == ALL
         for other in ("package.json", f"deeper/{kind}/x.json", f"{kind}/deeper/x.json"):
-            told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))
+            told = clone.git(
+                "check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top))
+            )
             assert told.endswith("unspecified"), other
-        assert clone.git("check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top)))
-    assert clone.git("check-ignore", str((clone.root / "sessions" / "registry.json").relative_to(clone.top)))
+        assert clone.git(
+            "check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top))
+        )
+    assert clone.git(
+        "check-ignore", str((clone.root / "sessions" / "registry.json").relative_to(clone.top))
+    )
     assert configured(clone).items() >= driver_config(PROGRAM).items()
 
 
@@ -68,7 +94,12 @@ def test_setting_up_twice_changes_nothing_and_teardown_leaves_what_was_there(pla
     before = files()
     setup(plain)
     after = files()
-    assert setup(plain) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
+    assert setup(plain) == [
+        ("attributes", False),
+        ("ignore", False),
+        ("config", False),
+        ("hook", False),
+    ]
     assert files() == after
     teardown(plain)
     assert files() == before and teardown(plain) == []
@@ -79,15 +110,25 @@ def test_setup_writes_each_setting_once_and_teardown_keeps_foreign_settings(plai
     for value in ("one", "two"):
         plain.run("config", "--add", "merge.capsule.driver", value)
     setup(plain)
-    assert plain.git("config", "--get-all", "merge.capsule.driver") == driver_config(PROGRAM)["merge.capsule.driver"]
+    assert (
+        plain.git("config", "--get-all", "merge.capsule.driver")
+        == driver_config(PROGRAM)["merge.capsule.driver"]
+    )
     assert any("diff.capsule.cachetextconv" in one for one in teardown(plain))
     assert configured(plain) == {"diff.capsule.cachetextconv": "true"}
 
 
-def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte(plain: Clone) -> None:
+def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte(
+    plain: Clone,
+) -> None:
     """That any file comes back, the property below says; here git reads what was made of some."""
     files = [plain.root / ".gitattributes", plain.root / ".gitignore"]
-    for there in (b"", b"*.png binary\r\n*.txt text", b"\xef\xbb\xbf*.png binary\n", "*.pñg x\n".encode("latin-1")):
+    for there in (
+        b"",
+        b"*.png binary\r\n*.txt text",
+        b"\xef\xbb\xbf*.png binary\n",
+        "*.pñg x\n".encode("latin-1"),
+    ):
         for file in files:
             file.write_bytes(there)
             file.chmod(0o640)
@@ -98,16 +139,22 @@ def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte
         for file in files:
             data = file.read_bytes()
             assert data.startswith(there) and file.stat().st_mode & 0o777 == 0o640
-            assert data.count(b"\r\n") in (0, data.count(b"\n")), "its line ends are all of one kind"
+            assert data.count(b"\r\n") in (0, data.count(b"\n")), (
+                "its line ends are all of one kind"
+            )
         teardown(plain)
         assert [file.read_bytes() for file in files] == [there, there]
 
 
-PARTS = st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b" ", b"#!/bin/sh\n", b"\x00", b"\xff"])).map(b"".join)
+PARTS = st.lists(
+    st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b" ", b"#!/bin/sh\n", b"\x00", b"\xff"])
+).map(b"".join)
 
 
 @given(PARTS, PARTS, st.booleans())
-def test_a_block_comes_out_of_a_file_as_it_went_in(before: bytes, after: bytes, at_top: bool) -> None:
+def test_a_block_comes_out_of_a_file_as_it_went_in(
+    before: bytes, after: bytes, at_top: bool
+) -> None:
     once = blocks.with_block(before, ["x", "y"], "file", at_top=at_top)
     assert blocks.with_block(once, ["x", "y"], "file", at_top=at_top) == once
     assert blocks.has_block(once) and not blocks.has_block(before)
@@ -129,7 +176,9 @@ def test_lines_that_a_person_put_in_are_enough_and_are_left_to_them(plain: Clone
     assert (plain.root / ".gitattributes").read_text() == by_hand
 
 
-def test_lines_of_ours_that_were_cut_apart_are_an_error_with_their_line_and_nothing_is_changed(plain: Clone) -> None:
+def test_lines_of_ours_that_were_cut_apart_are_an_error_with_their_line_and_nothing_is_changed(
+    plain: Clone,
+) -> None:
     setup(plain)
     path = plain.root / ".gitattributes"
     cut = b"*.png binary\n" + path.read_bytes().replace(b"# <<< capsule git setup <<<\n", b"")
@@ -141,7 +190,9 @@ def test_lines_of_ours_that_were_cut_apart_are_an_error_with_their_line_and_noth
         assert path.read_bytes() == cut
 
 
-def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clone, tmp_path: Path) -> None:
+def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(
+    plain: Clone, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").write_text("*.png binary\n")
     (plain.root / ".gitattributes").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused):
@@ -153,7 +204,9 @@ def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clon
 def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Path) -> None:
     log = tmp_path / "log"
     python = tmp_path / 'it\'s "my" $HOME %O' / "py thon;x"
-    script(python, f'echo "$@" >>{shlex.quote(str(log))}', f'exec {shlex.quote(sys.executable)} "$@"')
+    script(
+        python, f'echo "$@" >>{shlex.quote(str(log))}', f'exec {shlex.quote(sys.executable)} "$@"'
+    )
     assert plain.setup([str(python), *PROGRAM[1:]])[2].changed
     id = conversation(plain, title="one")
     plain.commit()
@@ -167,7 +220,9 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     plain.run("merge", "-q", "--no-edit", "other")
     with plain.store() as store:
         assert [message.content for message in store.load(id).history] == ["There", "Here"]
-    called = [line.split(" capsule_cli.drivers ")[1].split()[0] for line in log.read_text().splitlines()]
+    called = [
+        line.split(" capsule_cli.drivers ")[1].split()[0] for line in log.read_text().splitlines()
+    ]
     assert {"filter", "textconv", "merge", "pre-commit"} <= set(called)
     merge = next(line for line in log.read_text().splitlines() if " merge " in line)
     assert merge.endswith(f" {plain.path(id)}") and "%" not in merge
@@ -200,7 +255,11 @@ def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
             doing()
     assert [step.where for step in Clone(root).setup(everywhere=True)] == ["yours"]
     assert (Path(os.environ["HOME"]) / ".gitconfig").exists()
-    assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
+    assert sorted(path.name for path in root.iterdir()) == [
+        ".capsule",
+        "capsule.toml",
+        "conversations",
+    ]
 
 
 def test_two_stores_share_the_settings_and_the_last_teardown_removes_them(tmp_path: Path) -> None:
@@ -208,7 +267,12 @@ def test_two_stores_share_the_settings_and_the_last_teardown_removes_them(tmp_pa
     two = Clone(one.top, "two")
     Store.init(two.root)
     setup(one)
-    assert setup(two) == [("attributes", True), ("ignore", True), ("config", False), ("hook", False)]
+    assert setup(two) == [
+        ("attributes", True),
+        ("ignore", True),
+        ("config", False),
+        ("hook", False),
+    ]
     assert in_force(one) == in_force(two) == ALL
     told = teardown(one)
     assert f"config: left, as other attributes still use it: {two.root}/.gitattributes" in told
@@ -223,7 +287,12 @@ def test_a_linked_worktree_shares_the_settings_and_the_hook_with_the_others(tmp_
     setup(monorepo)
     monorepo.commit()
     linked = worktree(monorepo, tmp_path / "linked", "other")
-    assert setup(linked) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
+    assert setup(linked) == [
+        ("attributes", False),
+        ("ignore", False),
+        ("config", False),
+        ("hook", False),
+    ]
     with linked.store() as store:
         id = store.create(title="one").id
         store.locks.take(id)
@@ -245,7 +314,12 @@ def test_setup_with_autocrlf_finds_its_lines_in_a_clean_clone(plain: Clone, tmp_
     other = cloned(remote, tmp_path / "other")
     assert b"\r\n" in (other.root / ".gitattributes").read_bytes()
     assert other.file(id).read_bytes() == plain.file(id).read_bytes()
-    assert setup(other) == [("attributes", False), ("ignore", False), ("config", True), ("hook", True)]
+    assert setup(other) == [
+        ("attributes", False),
+        ("ignore", False),
+        ("config", True),
+        ("hook", True),
+    ]
     assert in_force(other) == ALL
     say(other, id, "From there")
     other.commit()
@@ -262,7 +336,9 @@ def test_the_program_sets_up_its_own_python_and_prints_json(plain: Clone) -> Non
     assert plain.capsule("git", "teardown").out == "nothing of Capsule is set up here\n"
 
 
-def test_git_names_the_way_out_when_the_filters_program_is_gone(plain: Clone, tmp_path: Path) -> None:
+def test_git_names_the_way_out_when_the_filters_program_is_gone(
+    plain: Clone, tmp_path: Path
+) -> None:
     gone = str(tmp_path / "no such" / "python")
     plain.setup([gone, *PROGRAM[1:]])
     with plain.store() as store:
@@ -288,5 +364,7 @@ def test_setup_changes_nothing_when_the_directory_may_not_be_written(plain: Clon
 def test_the_version_that_the_drivers_answer_is_this_one() -> None:
     from capsule import __version__
 
-    done = subprocess.run([*PROGRAM, "version"], env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*PROGRAM, "version"], env=environment(), capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{__version__}\n"

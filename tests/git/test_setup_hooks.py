@@ -45,7 +45,9 @@ def stage_text(clone: Clone) -> None:
 
 
 def refuses(clone: Clone) -> str:
-    """What git says to a commit with a lock in it, which it must not make; the index is as before then."""
+    """What git says to a commit with a lock in it, which it must not make; the index is as before
+    then.
+    """
     stage_locked(clone)
     before = clone.git("rev-parse", "HEAD")
     ran = clone.run("commit", "-m", "locked", expect=1)
@@ -77,7 +79,9 @@ def test_a_lock_that_got_past_the_filter_is_refused_and_other_commits_pass(plain
     plain.run("commit", "-m", "no check any more")
 
 
-def test_a_hook_that_is_there_goes_on_running_and_the_check_before_it(plain: Clone, theirs: Path) -> None:
+def test_a_hook_that_is_there_goes_on_running_and_the_check_before_it(
+    plain: Clone, theirs: Path
+) -> None:
     for shell in ("#!/bin/sh", "#!/usr/bin/env bash", "#!/bin/sh -eu", "#! /bin/dash"):
         text = THEIRS.replace("#!/bin/sh", shell)
         put(theirs, text, 0o700)
@@ -93,7 +97,9 @@ def test_a_hook_that_is_there_goes_on_running_and_the_check_before_it(plain: Clo
     assert (plain.top / "ran").read_text() == "theirs\n"
 
 
-def test_a_hook_that_is_no_shell_script_is_left_alone_with_advice(plain: Clone, theirs: Path) -> None:
+def test_a_hook_that_is_no_shell_script_is_left_alone_with_advice(
+    plain: Clone, theirs: Path
+) -> None:
     for text, mode, todo in (
         ("#!/usr/bin/env python3\nprint('theirs')\n", 0o755, CHECK_LINE),
         ("\x7fELF", 0o755, CHECK_LINE),
@@ -120,7 +126,9 @@ def test_a_hook_that_is_a_symlink_is_left_alone(plain: Clone, theirs: Path) -> N
     assert "lock of anna" in refuses(plain)
 
 
-def test_a_hook_in_the_working_tree_is_left_alone_and_its_owner_can_add_a_portable_line(plain: Clone) -> None:
+def test_a_hook_in_the_working_tree_is_left_alone_and_its_owner_can_add_a_portable_line(
+    plain: Clone,
+) -> None:
     mine = put(plain.top / ".githooks" / "pre-commit", THEIRS)
     plain.run("config", "core.hooksPath", ".githooks")
     step = setup(plain)
@@ -141,7 +149,11 @@ def test_a_hook_in_the_working_tree_is_left_alone_and_its_owner_can_add_a_portab
 def test_the_line_is_found_where_husky_has_it(plain: Clone) -> None:
     put(plain.top / ".husky" / "_" / "pre-commit", '#!/usr/bin/env sh\n. "$(dirname "$0")/h"\n')
     # As husky 9 writes it, but for what it does on errors.
-    put(plain.top / ".husky" / "_" / "h", 'sh -e "$(dirname "$(dirname "$0")")/$(basename "$0")" "$@"\n', 0o644)
+    put(
+        plain.top / ".husky" / "_" / "h",
+        'sh -e "$(dirname "$(dirname "$0")")/$(basename "$0")" "$@"\n',
+        0o644,
+    )
     mine = put(plain.top / ".husky" / "pre-commit", "echo theirs >>ran\n", 0o644)
     plain.run("config", "core.hooksPath", ".husky/_")
     assert "working tree" in setup(plain).what
@@ -197,7 +209,9 @@ def test_the_hook_of_all_worktrees_works_in_each_and_in_a_folder(tmp_path: Path)
         assert "lock of anna" in refuses(clone)
 
 
-def test_when_capsule_is_gone_only_commits_of_conversations_are_refused(plain: Clone, tmp_path: Path) -> None:
+def test_when_capsule_is_gone_only_commits_of_conversations_are_refused(
+    plain: Clone, tmp_path: Path
+) -> None:
     gone = str(tmp_path / "no such" / "python")
     plain.setup([gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
@@ -250,7 +264,9 @@ def test_the_check_survives_a_new_installation_of_the_framework(plain: Clone, th
 def test_setup_adds_no_line_when_the_framework_runs_the_check(plain: Clone, theirs: Path) -> None:
     put(theirs, FRAMEWORK)
     config = plain.top / ".pre-commit-config.yaml"
-    config.write_text("repos:\n- repo: https://example.org/capsule\n  rev: v1\n  hooks:\n  - id: capsule\n")
+    config.write_text(
+        "repos:\n- repo: https://example.org/capsule\n  rev: v1\n  hooks:\n  - id: capsule\n"
+    )
     step = setup(plain)
     assert (step.where, step.what) == (str(config), "has the check run")
     assert not Path(f"{theirs}.legacy").exists()
@@ -263,16 +279,32 @@ def test_the_frameworks_manifest_names_the_check_and_its_files() -> None:
     told = dict(line.lstrip("- ").split(": ", 1) for line in lines if not line.startswith("#"))
     assert told["id"] == DRIVER
     assert told["entry"].split()[1:] == [*PROGRAM[1:], "pre-commit"]
-    for path in ("conversations/x.json", "a b/agents/x.json", "conversations/.x.tmp", ".capsule/index.sqlite3"):
+    for path in (
+        "conversations/x.json",
+        "a b/agents/x.json",
+        "conversations/.x.tmp",
+        ".capsule/index.sqlite3",
+    ):
         assert re.search(told["files"], path), path
-    for path in ("conversations.json", "my-conversations/x.json", "conversations/deeper/x.json", "src/x.json"):
+    for path in (
+        "conversations.json",
+        "my-conversations/x.json",
+        "conversations/deeper/x.json",
+        "src/x.json",
+    ):
         assert not re.search(told["files"], path), path
 
 
-@pytest.mark.skipif(shutil.which("pre-commit") is None, reason="the framework pre-commit is not installed")
-def test_the_real_framework_keeps_the_check_whoever_is_installed_first(plain: Clone, theirs: Path) -> None:
+@pytest.mark.skipif(
+    shutil.which("pre-commit") is None, reason="the framework pre-commit is not installed"
+)
+def test_the_real_framework_keeps_the_check_whoever_is_installed_first(
+    plain: Clone, theirs: Path
+) -> None:
     hook = "{id: say, name: say, language: system, entry: echo hi, always_run: true}"
-    (plain.top / ".pre-commit-config.yaml").write_text(f"repos: [{{repo: local, hooks: [{hook}]}}]\n")
+    (plain.top / ".pre-commit-config.yaml").write_text(
+        f"repos: [{{repo: local, hooks: [{hook}]}}]\n"
+    )
     plain.commit("told of the framework")
     for first, second in (("framework", "capsule"), ("capsule", "framework")):
         for one in (first, second, second):

@@ -54,12 +54,19 @@ def test_a_clone_that_is_set_up_has_nothing_to_do(fine: Clone) -> None:
     fine.commit()
     state = state_of(fine)
     assert state.is_fine and state.findings == []
-    assert (state.top, state.folder, state.branch, state.upstream) == (str(fine.top), "", "main", None)
+    assert (state.top, state.folder, state.branch, state.upstream) == (
+        str(fine.top),
+        "",
+        "main",
+        None,
+    )
     assert state.git in fine.git("version")
     assert "this clone is set up" in fine.capsule("git", "status").out
 
 
-def test_status_first_reports_attributes_that_the_clone_does_not_know(fine: Clone, tmp_path: Path) -> None:
+def test_status_first_reports_attributes_that_the_clone_does_not_know(
+    fine: Clone, tmp_path: Path
+) -> None:
     fine.run("rm", "-q", "--cached", ".gitignore")
     fine.commit()
     other = cloned(published(fine, tmp_path / "remote"), tmp_path / "other", drivers=False)
@@ -73,11 +80,14 @@ def test_status_first_reports_attributes_that_the_clone_does_not_know(fine: Clon
     assert state_of(other).is_fine
 
 
-def test_lines_of_others_that_overrule_ours_are_seen_and_so_is_that_ours_are_gone(fine: Clone) -> None:
+def test_lines_of_others_that_overrule_ours_are_seen_and_so_is_that_ours_are_gone(
+    fine: Clone,
+) -> None:
     path = fine.root / ".gitattributes"
     ours = path.read_text()
     for line, told in (
-        ("*.json text=auto eol=lf", "text is auto"), ("*.json -diff", "diff is unset"), ("** !merge", "merge is un"),
+        ("*.json text=auto eol=lf", "text is auto"), ("*.json -diff", "diff is unset"), (("** "
+                                                                                         "!merge"), "merge is un"),
     ):  # fmt: skip
         path.write_text(f"{ours}{line}\n")
         assert told in words(state_of(fine))
@@ -85,7 +95,9 @@ def test_lines_of_others_that_overrule_ours_are_seen_and_so_is_that_ours_are_gon
     told: dict[str, Any] = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
     assert told["fine"] is False and told["branch"] == "main" and told["top"] == str(fine.top)
     assert {finding["kind"] for finding in told["findings"]} == {"attributes"}
-    assert all(finding["what"] and finding["todo"] and finding["isTrouble"] for finding in told["findings"])
+    assert all(
+        finding["what"] and finding["todo"] and finding["isTrouble"] for finding in told["findings"]
+    )
 
 
 def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_path: Path) -> None:
@@ -99,7 +111,9 @@ def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_pa
     assert state_of(clone).is_fine
 
 
-def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(fine: Clone) -> None:
+def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(
+    fine: Clone,
+) -> None:
     for name in ("merge.capsule.driver", "filter.capsule.process", "diff.capsule.textconv", CHECK):
         fine.run("config", "--unset", name)
         assert name in words(state_of(fine))
@@ -111,7 +125,9 @@ def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(
     assert state_of(fine).is_fine
 
 
-def test_status_reports_a_missing_driver_beside_changed_conversations(fine: Clone, tmp_path: Path) -> None:
+def test_status_reports_a_missing_driver_beside_changed_conversations(
+    fine: Clone, tmp_path: Path
+) -> None:
     id = conversation(fine, "Hello")
     fine.commit()
     say(fine, id, "more")
@@ -120,7 +136,9 @@ def test_status_reports_a_missing_driver_beside_changed_conversations(fine: Clon
     fine.setup([str(tmp_path / "no such" / "python"), *PROGRAM[1:]])
     state = state_of(fine)
     assert kinds(state) == ["drivers", "attributes"] and state.changed == [f"conversations/{id}"]
-    assert "no such" in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
+    assert (
+        "no such" in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
+    )
     assert ".gitignore" in state.findings[1].what
 
 
@@ -153,14 +171,17 @@ def test_status_reports_derived_and_half_written_files_in_git(fine: Clone) -> No
     fine.run("add", "-f", f"conversations/.{id}.tmp", ".capsule/.gitignore")
     state = state_of(fine)
     assert kinds(state) == ["ignore"]
-    assert f"2 files in git that are derived or half written: .capsule/.gitignore conversations/.{id}.tmp" in (
-        state.findings[0].what
+    assert (
+        "2 files in git that are derived or half written: .capsule/.gitignore "
+        f"conversations/.{id}.tmp" in (state.findings[0].what)
     )
     fine.run(*shlex.split(state.findings[0].todo.partition("git ")[2]))
     assert kinds(state_of(fine)) == []
 
 
-def test_status_reports_changes_and_commits_to_exchange_without_trouble(fine: Clone, tmp_path: Path) -> None:
+def test_status_reports_changes_and_commits_to_exchange_without_trouble(
+    fine: Clone, tmp_path: Path
+) -> None:
     id = conversation(fine, "Hello")
     remote = published(fine, tmp_path / "remote")
     other = cloned(remote, tmp_path / "other")
@@ -176,7 +197,10 @@ def test_status_reports_changes_and_commits_to_exchange_without_trouble(fine: Cl
     assert (state.upstream, state.ahead, state.behind) == ("origin/main", 1, 1)
     assert sorted(state.changed) == sorted([f"conversations/{id}", f"conversations/{new_one}"])
     assert "2 documents changed since the last commit: run: capsule git commit" in words(state)
-    assert "1 commit to push and 1 commit to merge (main and origin/main): run: capsule git sync" in words(state)
+    assert (
+        "1 commit to push and 1 commit to merge (main and origin/main): run: capsule git sync"
+        in words(state)
+    )
 
 
 def test_a_lock_changes_nothing(fine: Clone) -> None:
@@ -199,7 +223,9 @@ def rebasing(clone: Clone, id: str) -> None:
     clone.run("-c", "merge.capsule.driver=false", "rebase", "theirs", expect=1)
 
 
-@pytest.mark.parametrize(("begin", "abort"), [(merging, "git merge --abort"), (rebasing, "git rebase --abort")])
+@pytest.mark.parametrize(
+    ("begin", "abort"), [(merging, "git merge --abort"), (rebasing, "git rebase --abort")]
+)
 def test_status_reports_a_merge_or_rebase_with_its_documents_and_how_to_end_it(
     fine: Clone, begin: Callable[[Clone, str], None], abort: str
 ) -> None:
@@ -208,13 +234,18 @@ def test_status_reports_a_merge_or_rebase_with_its_documents_and_how_to_end_it(
     begin(fine, id)
     state = state_of(fine)
     assert kinds(state) == ["merging"]
-    assert state.unmerged == [f"conversations/{id}"] and f"conversations/{id}" in state.findings[0].what
+    assert (
+        state.unmerged == [f"conversations/{id}"]
+        and f"conversations/{id}" in state.findings[0].what
+    )
     assert abort in words(state)
     fine.run(*abort.split()[1:])
     assert state_of(fine).is_fine
 
 
-def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(fine: Clone, tmp_path: Path) -> None:
+def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(
+    fine: Clone, tmp_path: Path
+) -> None:
     id, other = conversation(fine, "Hello"), conversation(fine, "Hello")
     fine.commit()
     published(fine, tmp_path / "remote")
@@ -237,7 +268,9 @@ def test_status_reports_a_conflict_until_it_is_settled(fine: Clone) -> None:
     told = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
     assert [finding["kind"] for finding in told["findings"]] == ["merging", "conflicts"]
     assert told["findings"][1]["todo"] == f"run: capsule git resolve {id}"
-    assert id in told["findings"][1]["what"] and told["findings"][1]["what"].endswith("awaits a decision on: title")
+    assert id in told["findings"][1]["what"] and told["findings"][1]["what"].endswith(
+        "awaits a decision on: title"
+    )
     fine.capsule("git", "resolve", id, "--value", "Everywhere")
     fine.run("add", "--all")
     fine.run("commit", "--no-edit")
@@ -266,7 +299,9 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
     assert state_of(clone).branch is None
 
 
-def test_status_says_what_an_older_git_lacks(fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_what_an_older_git_lacks(
+    fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     telling = 'for word; do [ "$word" != version ] || { echo git version 2.30.2; exit; }; done'
     old = script(tmp_path / "bin" / "git", telling, f'exec {shutil.which("git")} "$@"')
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
@@ -291,7 +326,11 @@ def test_status_of_two_stores_in_one_repository_is_separate(tmp_path: Path) -> N
 def test_looking_changes_nothing(fine: Clone) -> None:
     def files() -> dict[Path, bytes]:
         """All but the indexes of git and of the store, which are made from the others."""
-        found = (path for path in fine.top.rglob("*") if path.is_file() and not path.name.startswith("index"))
+        found = (
+            path
+            for path in fine.top.rglob("*")
+            if path.is_file() and not path.name.startswith("index")
+        )
         return {path: path.read_bytes() for path in found}
 
     conversation(fine, "Hello")

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM while git is at work: a step is done first, and the network isn't waited for."""
+"""Ctrl-C and SIGTERM while git is at work: a step is done first, and the network isn't
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.git.talking import conversation, status, sync_of
 
 @pytest.fixture
 def pipes(tmp_path: Path) -> tuple[Path, Path]:
-    """Two pipes with names: by the first a script says that it is there, and it waits for the second."""
+    """Two pipes with names: by the first a script says that it is there, and it waits for the
+    second.
+    """
     found = tmp_path / "there", tmp_path / "go on"
     for path in found:
         os.mkfifo(path)
@@ -45,14 +49,22 @@ def test_a_commit_that_is_under_way_is_made_first(
 
 
 def test_a_remote_that_does_not_answer_is_not_waited_for(
-    clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clones: tuple[Clone, Clone],
+    pipes: tuple[Path, Path],
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     anna, ben = clones
     id = conversation(ben)
     sync_of(ben)
     script(tmp_path / "slow", waiting(pipes), 'exec git-upload-pack "$@"')
     with monkeypatch.context() as patch:
-        for name, value in (("COUNT", "1"), ("KEY_0", "remote.origin.uploadpack"), ("VALUE_0", f"'{tmp_path}/slow'")):
+        for name, value in (
+            ("COUNT", "1"),
+            ("KEY_0", "remote.origin.uploadpack"),
+            ("VALUE_0", f"'{tmp_path}/slow'"),
+        ):
             patch.setenv(f"GIT_CONFIG_{name}", value)
         process = start(anna, "git", "sync")
     assert pipes[0].read_text() == "there\n"

@@ -55,16 +55,23 @@ def test_the_program_prints_what_a_sync_did(clones: Two) -> None:
     assert ben.git("log", "-1", "--format=%s") == "My words"
 
 
-def test_the_first_sync_gives_an_empty_remote_all_and_follows_it(repo: Clone, tmp_path: Path) -> None:
+def test_the_first_sync_gives_an_empty_remote_all_and_follows_it(
+    repo: Clone, tmp_path: Path
+) -> None:
     repo.run("remote", "add", "somewhere", str(bare(tmp_path / "remote.git")))
     id = conversation(repo, "hello")
     done = sync_of(repo)
     assert (done.remote, done.pushed) == ("somewhere/main", 2)
     assert repo.git("rev-parse", "--abbrev-ref", "main@{upstream}") == "somewhere/main"
-    assert cloned(tmp_path / "remote.git", tmp_path / "other").file(id).read_bytes() == repo.file(id).read_bytes()
+    assert (
+        cloned(tmp_path / "remote.git", tmp_path / "other").file(id).read_bytes()
+        == repo.file(id).read_bytes()
+    )
 
 
-def test_a_repository_without_a_commit_takes_what_the_remote_has(clones: Two, tmp_path: Path) -> None:
+def test_a_repository_without_a_commit_takes_what_the_remote_has(
+    clones: Two, tmp_path: Path
+) -> None:
     id = shared(clones, "hello")
     late = new(tmp_path / "late", commit=False)
     late.run("remote", "add", "origin", clones[0].git("remote", "get-url", "origin"))
@@ -102,12 +109,19 @@ def closed_port() -> int:
 
 
 @pytest.mark.slow
-def test_a_remote_that_can_not_be_reached_is_no_error_and_gets_all_of_it_later(clones: Two, tmp_path: Path) -> None:
+def test_a_remote_that_can_not_be_reached_is_no_error_and_gets_all_of_it_later(
+    clones: Two, tmp_path: Path
+) -> None:
     anna, ben = clones
     remote, away, port = tmp_path / "remote.git", tmp_path / "unmounted.git", closed_port()
     remote.rename(away)
     id = conversation(anna, "written in the train")
-    for url in (str(remote), f"file://{remote}", f"git://127.0.0.1:{port}/x", f"http://127.0.0.1:{port}/x"):
+    for url in (
+        str(remote),
+        f"file://{remote}",
+        f"git://127.0.0.1:{port}/x",
+        f"http://127.0.0.1:{port}/x",
+    ):
         anna.run("remote", "set-url", "origin", url)
         ran = anna.capsule("git", "sync", "--json")
         assert json.loads(ran.out)["offline"], url
@@ -149,7 +163,9 @@ def test_a_remote_that_does_not_know_us_is_an_error(repo: Clone, refusing: str) 
     assert repo.at("HEAD", id) == repo.file(id).read_bytes()
 
 
-def test_a_remote_whose_hook_turns_a_push_down_is_an_error_and_not_asked_again(clones: Two, tmp_path: Path) -> None:
+def test_a_remote_whose_hook_turns_a_push_down_is_an_error_and_not_asked_again(
+    clones: Two, tmp_path: Path
+) -> None:
     hook = tmp_path / "remote.git" / "hooks" / "pre-receive"
     script(hook, f"echo asked >> '{tmp_path}/asked'", "echo closed on sundays >&2", "exit 1")
     conversation(clones[0], "hello")

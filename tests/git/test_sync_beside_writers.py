@@ -30,7 +30,9 @@ from tests.processes import Child
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("at", ["fetch", "merge", "check", "rehearse", "write", "index", "files", "head", "push"])
+@pytest.mark.parametrize(
+    "at", ["fetch", "merge", "check", "rehearse", "write", "index", "files", "head", "push"]
+)
 def test_a_message_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str) -> None:
     anna, ben, id = diverged(clones)
     written: list[str] = []
@@ -59,7 +61,9 @@ HOLDER = """
 """
 
 
-def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(clones: Two, child: Callable[..., Child]) -> None:
+def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(
+    clones: Two, child: Callable[..., Child]
+) -> None:
     anna, ben = clones
     id = shared(clones, "one", type="chat")
     holder = child(HOLDER, ben.root, id)
@@ -78,7 +82,9 @@ def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(clones: Tw
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
 
 
-def test_an_open_store_elsewhere_goes_on_after_a_sync(clones: Two, child: Callable[..., Child]) -> None:
+def test_an_open_store_elsewhere_goes_on_after_a_sync(
+    clones: Two, child: Callable[..., Child]
+) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     with Store.open(ben.root, keep_locks=False) as open_before:
@@ -86,7 +92,11 @@ def test_an_open_store_elsewhere_goes_on_after_a_sync(clones: Two, child: Callab
         open_before.append(id, content="before")
         say(anna, id, "from anna")
         sync_all(anna, ben)
-        assert sorted(message.content for message in open_before.tail(id, 5)) == ["before", "from anna", "one"]
+        assert sorted(message.content for message in open_before.tail(id, 5)) == [
+            "before",
+            "from anna",
+            "one",
+        ]
         open_before.append(id, content="after")
         assert open_before.search("anna").hits
     assert contents(ben, id)[-1] == "after"
@@ -118,10 +128,13 @@ def test_a_stale_save_after_a_sync_keeps_the_fetched_messages(clones: Two) -> No
     opened["history"][0]["content"] = "one, edited in an editor that was open all the time"
     ben.file(id).write_bytes(codec.encode(opened))
     with ben.store() as store:
-        assert [entry.content for entry in store.load(id).history] == [opened["history"][0]["content"], "from anna"]
+        assert [entry.content for entry in store.load(id).history] == [
+            opened["history"][0]["content"],
+            "from anna",
+        ]
 
 
-# -- Deleting ----------------------------------------------------------------------------------------------------------
+# -- Deleting --------------------------------------------------------------------------------------
 
 
 def deleted(clones: Two, type: str = "group") -> tuple[Clone, Clone, str]:
@@ -173,7 +186,7 @@ def test_a_conversation_deleted_there_and_locked_here_is_kept(clones: Two) -> No
     assert contents(anna, id) == ["one", "mine"]
 
 
-# -- Conflicts ---------------------------------------------------------------------------------------------------------
+# -- Conflicts -------------------------------------------------------------------------------------
 
 
 def test_of_two_titles_one_stands_and_the_other_awaits_a_decision(clones: Two) -> None:
@@ -183,7 +196,11 @@ def test_of_two_titles_one_stands_and_the_other_awaits_a_decision(clones: Two) -
     rename(ben, id, "Ben's")
     sync_of(anna)
     ran = ben.capsule("git", "sync", expect=1)
-    assert f"conversation {id}" in ran.err and ": title" in ran.err and "capsule git resolve" in ran.err
+    assert (
+        f"conversation {id}" in ran.err
+        and ": title" in ran.err
+        and "capsule git resolve" in ran.err
+    )
     assert "pushed 2 commits to origin/main" in ran.lines
     assert_at_rest(ben)
     sync_of(anna)

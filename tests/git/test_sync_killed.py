@@ -1,4 +1,6 @@
-"""A sync that dies between two of its steps: no file is half, nothing waits half merged, and the next one goes on."""
+"""A sync that dies between two of its steps: no file is half, nothing waits half merged, and the
+next one goes on.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ STEPS = (
 
 
 def conversation(store: Store, title: str) -> str:
-    return store.create(title=title, type="group", messages=[{"role": "user", "content": "first"}]).id
+    return store.create(
+        title=title, type="group", messages=[{"role": "user", "content": "first"}]
+    ).id
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +66,12 @@ def kept() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def diverged(kept: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """Two clones of a monorepo that both went on, in a folder to be copied; and the conversations."""
+def diverged(
+    kept: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, str]]:
+    """Two clones of a monorepo that both went on, in a folder to be copied;
+    and the conversations.
+    """
     if "diverged" not in kept:
         place = tmp_path_factory.mktemp("diverged")
         kept["diverged"] = (place, _went_on(place))
@@ -99,7 +107,9 @@ def supervisor(kept: dict[str, Any]) -> Child:
 
 
 @pytest.fixture
-def copied(diverged: tuple[Path, dict[str, str]], tmp_path: Path) -> tuple[Clone, Clone, dict[str, str]]:
+def copied(
+    diverged: tuple[Path, dict[str, str]], tmp_path: Path
+) -> tuple[Clone, Clone, dict[str, str]]:
     """A copy of the two clones, and the conversations."""
     to = tmp_path / "copy"
     shutil.copytree(diverged[0], to, symlinks=True)
@@ -117,10 +127,17 @@ def whole(clone: Clone, ids: dict[str, str]) -> None:
     """Assert that all that was said in ben's clone is there, in files that parse."""
     for path in (clone.root / "conversations").iterdir():
         codec.decode(path.read_bytes(), str(path))
-    for title, text in (("both", "from ben"), ("mine", "from ben"), ("theirs", "first"), ("ben", "first")):
+    for title, text in (
+        ("both", "from ben"),
+        ("mine", "from ben"),
+        ("theirs", "first"),
+        ("ben", "first"),
+    ):
         assert text in contents(clone, ids[title])
     directory = Path(clone.repository.directory)
-    assert not [name for name in ("MERGE_HEAD", "index.lock", "HEAD.lock") if (directory / name).exists()]
+    assert not [
+        name for name in ("MERGE_HEAD", "index.lock", "HEAD.lock") if (directory / name).exists()
+    ]
 
 
 def finished(anna: Clone, ben: Clone, ids: dict[str, str]) -> None:

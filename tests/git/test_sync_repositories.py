@@ -1,4 +1,6 @@
-"""`capsule git sync` in all kinds of repositories: code beside, damaged files, other settings, crossed branches."""
+"""`capsule git sync` in all kinds of repositories: code beside, damaged files, other settings,
+crossed branches.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monor
     assert_at_rest(anna)
 
 
-def test_code_that_only_a_person_can_merge_changes_nothing_and_the_way_out_works(monorepos: Two) -> None:
+def test_code_that_only_a_person_can_merge_changes_nothing_and_the_way_out_works(
+    monorepos: Two,
+) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
     for clone, name in ((anna, "anna"), (ben, "ben")):
@@ -120,21 +124,32 @@ def test_a_damaged_file_stops_a_sync_only_if_it_was_changed_there_too(clones: Tw
 
 
 def pushed_past_us(clone: Clone, id: str, data: bytes | None) -> None:
-    """Commit and push what only a git without our drivers would: damaged bytes, or a symlink whose blob is valid."""
+    """Commit and push what only a git without our drivers would: damaged bytes, or a symlink whose
+    blob is valid.
+    """
     if data is None:
         target = clone.file(id).read_text(encoding="utf-8")
         clone.file(id).unlink()
         clone.file(id).symlink_to(target)
     else:
         clone.file(id).write_bytes(data)
-    plain = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false", "-c", "core.hooksPath=/dev/null")
+    plain = (
+        "-c",
+        "filter.capsule.process=",
+        "-c",
+        "filter.capsule.required=false",
+        "-c",
+        "core.hooksPath=/dev/null",
+    )
     clone.run(*plain, "commit", "-qam", "past us")
     clone.run("push", "-q")
 
 
 @pytest.mark.parametrize("data", [b'{"id": ', None])
 @pytest.mark.parametrize("diverged", [True, False])
-def test_a_fetched_file_that_is_no_conversation_is_refused(clones: Two, data: bytes | None, diverged: bool) -> None:
+def test_a_fetched_file_that_is_no_conversation_is_refused(
+    clones: Two, data: bytes | None, diverged: bool
+) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     pushed_past_us(anna, id, data)
@@ -147,7 +162,7 @@ def test_a_fetched_file_that_is_no_conversation_is_refused(clones: Two, data: by
     assert_at_rest(ben)
 
 
-# -- Places ------------------------------------------------------------------------------------------------------------
+# -- Places ----------------------------------------------------------------------------------------
 
 
 def test_in_a_linked_worktree_it_syncs_that_branch(monorepos: Two, tmp_path: Path) -> None:
@@ -171,7 +186,9 @@ def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monor
     others = tuple(Clone(clone.top, "other störe") for clone in monorepos)
     Store.init(others[0].root)
     (others[0].root / ".gitattributes").write_bytes((anna.root / ".gitattributes").read_bytes())
-    id = shared((others[0], anna), "one")  # The second sync is the other store's: it pushes nothing new.
+    id = shared(
+        (others[0], anna), "one"
+    )  # The second sync is the other store's: it pushes nothing new.
     sync_of(ben)
     say(others[0], id, "from anna")
     sync_of(others[0])
@@ -184,7 +201,9 @@ def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monor
     assert others[0].file(id).read_bytes() == others[1].file(id).read_bytes()
 
 
-def test_a_sync_does_not_write_through_a_symlink_out_of_the_repository(monorepos: Two, tmp_path: Path) -> None:
+def test_a_sync_does_not_write_through_a_symlink_out_of_the_repository(
+    monorepos: Two, tmp_path: Path
+) -> None:
     anna, ben = monorepos
     shared(monorepos, "one")
     outside = Clone(tmp_path / "outside")
@@ -222,18 +241,28 @@ def test_sync_merges_documents_without_a_history(clones: Two, kind: str, id: str
     assert not ben.file(id, kind).exists()
 
 
-def test_a_channel_that_both_clones_made_is_one_with_the_members_and_messages_of_both(clones: Two) -> None:
+def test_a_channel_that_both_clones_made_is_one_with_the_members_and_messages_of_both(
+    clones: Two,
+) -> None:
     for clone, agent in zip(clones, ("anna", "bob"), strict=True):
         with Store.open(clone.root) as store:
             store.agents.register(agent)
-            id = store.channels.create("news", agent=agent, scope="global", description=f"of {agent}").id
+            id = store.channels.create(
+                "news", agent=agent, scope="global", description=f"of {agent}"
+            ).id
             store.beside(agent=agent).append(id, content=f"from {agent}")
     sync_all(*clones, clones[0])
     assert_same(id, clones)
     for clone in clones:
         with Store.open(clone.root) as store:
-            assert {member.id: member.is_in for member in store.head(id).participants} == {"anna": True, "bob": True}
-            assert {entry["content"] for entry in store.document(id)["history"]} == {"from anna", "from bob"}
+            assert {member.id: member.is_in for member in store.head(id).participants} == {
+                "anna": True,
+                "bob": True,
+            }
+            assert {entry["content"] for entry in store.document(id)["history"]} == {
+                "from anna",
+                "from bob",
+            }
             assert [each.id for each in store.channels.list(agent="bob")] == [id]
 
 
@@ -258,7 +287,9 @@ def test_a_sync_brings_hundreds_of_conversations(clones: Two) -> None:
     seen: list[tuple[str, int, int]] = []
     sync_of(ben, lambda *told: seen.append(told))
     assert {path.stem for path in (ben.root / "conversations").glob("*.json")} == made
-    assert [done for step, done, total in seen if step == "write" and total == 300] == list(range(300))
+    assert [done for step, done, total in seen if step == "write" and total == 300] == list(
+        range(300)
+    )
     assert anna.git("log", "-1", "--format=%s").endswith("and 298 more")
     assert_at_rest(ben)
 
@@ -273,7 +304,9 @@ def test_a_sync_loses_nothing_when_the_merge_driver_does_not_run(clones: Two, dr
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 
 
-def test_two_conversations_that_are_alike_are_not_taken_for_one_that_was_renamed(clones: Two) -> None:
+def test_two_conversations_that_are_alike_are_not_taken_for_one_that_was_renamed(
+    clones: Two,
+) -> None:
     anna, ben = clones
     text = [f"the same long text, line {n}" for n in range(30)]
     id, gone = shared(clones, *text), shared(clones, *text)
@@ -303,7 +336,9 @@ def test_a_deleted_message_stays_deleted_when_the_branches_have_crossed(clones: 
         clone.run("fetch", "-q")
         clone.run("merge", "-q", "--no-edit", f"origin/{other}")
     with Store.open(anna.root, keep_locks=False) as store:
-        gone = next(message.id for message in store.load(id).history if message.content == "from anna")
+        gone = next(
+            message.id for message in store.load(id).history if message.content == "from anna"
+        )
         assert gone is not None
         store.branches.remove(id, gone, keep_children=True)
     say(ben, id, "still here")
@@ -331,7 +366,9 @@ def test_without_the_attributes_nothing_is_merged_line_by_line(clones: Two) -> N
     assert contents(ben, id) == ["one"]
 
 
-def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(monorepos: Two, tmp_path: Path) -> None:
+def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(
+    monorepos: Two, tmp_path: Path
+) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
     for clone, name in ((anna, "anna"), (ben, "ben")):
@@ -340,12 +377,16 @@ def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(monorepos: Two,
     sync_of(anna)
     old = script(
         tmp_path / "bin" / "git",
-        'case " $* " in *" merge-tree "*) echo "usage: git merge-tree <base-tree> ..." >&2; exit 129;;',
+        'case " $* " in *" merge-tree "*) echo "usage: git merge-tree <base-tree> ..." >&2; exit '
+        "129;;",
         '*" version "*) echo "git version 2.30.1"; exit 0;; esac',
         f'exec {shutil.which("git")} "$@"',
     )
     path = f"{old.parent}:{environment()['PATH']}"
     ran = ben.capsule("git", "sync", expect=9, PATH=path)
-    assert "needs git 2.38, and this is git version 2.30.1" in ran.err and "pull --no-rebase" in ran.err
+    assert (
+        "needs git 2.38, and this is git version 2.30.1" in ran.err
+        and "pull --no-rebase" in ran.err
+    )
     assert contents(ben, id) == ["one", "from ben"]
     anna.capsule("git", "sync", PATH=path)

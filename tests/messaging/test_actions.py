@@ -11,9 +11,13 @@ from capsule.rules.actions import actions_in
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 
 
-def document(*participants: Any, title: str = "Team", said: Any = None, **metadata: Any) -> dict[str, Any]:
+def document(
+    *participants: Any, title: str = "Team", said: Any = None, **metadata: Any
+) -> dict[str, Any]:
     about = {"type": "group", "participants": list(participants), "lock": {}, **metadata}
-    return {"id": "team", "title": title, "metadata": about} | ({} if said is None else {"history": said})
+    return {"id": "team", "title": title, "metadata": about} | (
+        {} if said is None else {"history": said}
+    )
 
 
 BEFORE = document("anna", "bob")
@@ -39,7 +43,9 @@ SAID = [{"content": "one", "from": "anna", "id": "1"}, {"content": "two", "from"
         (document("anna", "bob", createdBy="anna"), {"rewrite"}),
     ],
 )
-def test_the_changed_fields_of_a_head_say_which_actions_a_write_is(after: dict[str, Any], actions: set[str]) -> None:
+def test_the_changed_fields_of_a_head_say_which_actions_a_write_is(
+    after: dict[str, Any], actions: set[str]
+) -> None:
     assert actions_in("anna", BEFORE, after) == actions
 
 
@@ -63,12 +69,21 @@ def test_the_last_one_who_leaves_archives_a_group_and_the_first_one_added_brings
         ([SAID[0] | {"from": "bob"}, SAID[1]], {"rewrite"}),
     ],
 )
-def test_only_ones_own_messages_are_edited(history: list[dict[str, Any]], actions: set[str]) -> None:
+def test_only_ones_own_messages_are_edited(
+    history: list[dict[str, Any]], actions: set[str]
+) -> None:
     before = document("anna", "bob", said=SAID)
     assert actions_in("anna", before, document("anna", "bob", said=history)) == actions
 
 
 def test_the_title_that_an_edit_makes_by_rule_is_no_renaming() -> None:
-    before, history = document("anna", said=SAID[:1], titleSetBy="auto"), [{"content": "One", "from": "anna"}]
-    assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto", said=history)) == {"edit"}
-    assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto")) == {"rename"}
+    before, history = (
+        document("anna", said=SAID[:1], titleSetBy="auto"),
+        [{"content": "One", "from": "anna"}],
+    )
+    assert actions_in(
+        "anna", before, document("anna", title="One", titleSetBy="auto", said=history)
+    ) == {"edit"}
+    assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto")) == {
+        "rename"
+    }

@@ -48,7 +48,9 @@ def test_an_id_is_made_of_the_name_of_the_folder(memory: Store, folder: str, id:
     assert memory.agents.register(project=folder).id == id
 
 
-def test_a_folder_always_gives_the_same_id_and_another_one_of_its_name_another_id(memory: Store) -> None:
+def test_a_folder_always_gives_the_same_id_and_another_one_of_its_name_another_id(
+    memory: Store,
+) -> None:
     one, other = (memory.agents.register(project=f"/{root}/app").id for root in ("a", "b"))
     assert one == "app" != other
     assert other.startswith("app-")
@@ -65,7 +67,9 @@ def test_what_registration_writes_is_valid_by_the_schema(memory: Store) -> None:
     for kind, id in kinds:
         data = memory.engine.read(kind.name, id)
         assert kind.problems_of(data, id) == []
-        jsonschema.validate(codec.decode(data, id), schema.schema(kind.part), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(
+            codec.decode(data, id), schema.schema(kind.part), cls=jsonschema.Draft202012Validator
+        )
 
 
 def test_an_agent_without_a_folder_is_not_taken_over_by_a_folder_of_its_name(memory: Store) -> None:
@@ -94,7 +98,9 @@ def test_registering_again_changes_only_what_is_given(memory: Store) -> None:
     assert memory.agents.register("anna", description="reviews").description == "reviews"
 
 
-def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_name(memory: Store) -> None:
+def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_name(
+    memory: Store,
+) -> None:
     one, other = (memory.agents.register("anna", f"/{folder}") for folder in "ab")
     assert one.id == "anna" != other.id and one.name == other.name == "anna"
     assert (one.project_path, other.project_path) == ("/a", "/b") and one.project != other.project
@@ -106,7 +112,10 @@ def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_
         memory.projects.get("a").as_json(),
         memory.inner.part(People).directory.projects.read(memory.projects.get("a").id),
     )
-    assert shown == {name: there.get(name, {}) for name in shown} and {"createdAt", "metadata"} <= shown.keys()
+    assert (
+        shown == {name: there.get(name, {}) for name in shown}
+        and {"createdAt", "metadata"} <= shown.keys()
+    )
 
 
 def test_only_the_owner_moves_an_agent_and_nothing_else_does(memory: Store) -> None:
@@ -120,7 +129,11 @@ def test_only_the_owner_moves_an_agent_and_nothing_else_does(memory: Store) -> N
         memory.beside(agent="anna").agents.move("anna", "/a")
     for folder in "ab":
         anna = memory.agents.move("anna", f"/{folder}")
-        assert (anna.id, anna.project_path, anna.project) == ("anna", f"/{folder}", memory.projects.get(folder).id)
+        assert (anna.id, anna.project_path, anna.project) == (
+            "anna",
+            f"/{folder}",
+            memory.projects.get(folder).id,
+        )
         assert memory.agents._documents.home("anna") == f"/{folder}"
     assert memory.agents.register("anna", "/a").id != "anna"
     with pytest.raises(InvalidInput, match="already"):
@@ -144,7 +157,10 @@ def test_an_id_without_underscores_makes_the_names_of_directs_unambiguous(memory
             memory.agents.register(id)
     for id in ("a", "b-c", "a-b", "c"):
         memory.agents.register(id)
-    sent = [memory.messages.send("hi", agent=one, to=other) for one, other in (("a", "b-c"), ("a-b", "c"))]
+    sent = [
+        memory.messages.send("hi", agent=one, to=other)
+        for one, other in (("a", "b-c"), ("a-b", "c"))
+    ]
     assert len({each.conversation for each in sent}) == 2
 
 
@@ -153,7 +169,10 @@ def test_a_store_that_acts_for_an_agent_changes_no_other(memory: Store) -> None:
     bob = memory.beside(agent="bob")
     bob.agents.register("bob")
     assert bob.agents.set_status(None, "here").status_message == "here"
-    for change in (lambda: bob.agents.set_status("anna", "gone"), lambda: bob.agents.forget("anna")):
+    for change in (
+        lambda: bob.agents.set_status("anna", "gone"),
+        lambda: bob.agents.forget("anna"),
+    ):
         with pytest.raises(Refused):
             change()
     with pytest.raises(Refused):
@@ -189,7 +208,9 @@ def test_an_agent_listens_while_it_waits_and_stays_online_after_a_wait(
     assert state(store) == (False, False)
 
 
-def test_an_agent_stays_online_when_its_wait_times_out(store: Store, child: Callable[..., Child]) -> None:
+def test_an_agent_stays_online_when_its_wait_times_out(
+    store: Store, child: Callable[..., Child]
+) -> None:
     bob = child(LISTENS, store.root, 0.01)
     bob.hear()
     assert bob.hear() == []
@@ -198,7 +219,9 @@ def test_an_agent_stays_online_when_its_wait_times_out(store: Store, child: Call
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.files
-def test_nobody_stays_online_after_a_crash(store: Store, child: Callable[..., Child], number: int) -> None:
+def test_nobody_stays_online_after_a_crash(
+    store: Store, child: Callable[..., Child], number: int
+) -> None:
     bob = child(LISTENS, store.root, 60)
     bob.hear()
     while state(store) != (True, True):
@@ -209,7 +232,9 @@ def test_nobody_stays_online_after_a_crash(store: Store, child: Callable[..., Ch
     assert store.agents.get("bob").last_seen
 
 
-def test_an_agent_in_the_file_system_is_a_file_that_a_person_may_edit(root: Path, store: Store) -> None:
+def test_an_agent_in_the_file_system_is_a_file_that_a_person_may_edit(
+    root: Path, store: Store
+) -> None:
     store.agents.register("bob", "/home/bob")
     path = root / "agents" / "bob.json"
     path.write_text(path.read_text().replace('"name": "bob"', '"name": "Robert", "team": "red"'))

@@ -1,4 +1,6 @@
-"""What an agent might try with a file that it edits as a whole, or with a version that it says is an earlier one."""
+"""What an agent might try with a file that it edits as a whole, or with a version that it says is
+an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,30 @@ def edit(store: Store, agent: str, id: str, change: Callable[[Document], object]
 
 
 def item(document: Document, agent: str) -> Document:
-    found: Document = next(each for each in document["metadata"]["participants"] if agent in each.values())
+    found: Document = next(
+        each for each in document["metadata"]["participants"] if agent in each.values()
+    )
     return found
 
 
-@pytest.mark.parametrize("added", ["carl", {"id": "carl", "joinedAt": EARLY}, {"id": "eve", "joinedAt": EARLY}])
+@pytest.mark.parametrize(
+    "added", ["carl", {"id": "carl", "joinedAt": EARLY}, {"id": "eve", "joinedAt": EARLY}]
+)
 def test_who_is_added_to_a_group_reads_nothing_of_before(store: Store, added: Any) -> None:
-    make(store, "team", "anna", {"id": "bob", "joinedAt": LATE}, {"id": "eve", "joinedAt": EARLY, "leftAt": LATE})
+    make(
+        store,
+        "team",
+        "anna",
+        {"id": "bob", "joinedAt": LATE},
+        {"id": "eve", "joinedAt": EARLY, "leftAt": LATE},
+    )
     store.append("team", content="later")
 
     def change(document: Document) -> None:
         whom, about = added if isinstance(added, str) else added["id"], document["metadata"]
-        others = [each for each in about["participants"] if isinstance(each, str) or each["id"] != whom]
+        others = [
+            each for each in about["participants"] if isinstance(each, str) or each["id"] != whom
+        ]
         about["participants"] = [*others, added]
 
     with pytest.raises(Refused):
@@ -64,7 +78,12 @@ def test_a_manager_who_was_taken_out_does_not_come_back_as_one(store: Store) -> 
 def test_nobody_says_of_another_that_it_stays_out_for_good(store: Store) -> None:
     channel(store, NEWS, {"id": "anna", "canManage": True}, {"id": "eve", "joinedAt": EARLY})
     with pytest.raises(Refused):
-        edit(store, "anna", NEWS, lambda document: item(document, "eve").update(leftAt=NOW, optedOutAt=NOW))
+        edit(
+            store,
+            "anna",
+            NEWS,
+            lambda document: item(document, "eve").update(leftAt=NOW, optedOutAt=NOW),
+        )
     store.beside(agent="anna").channels.remove(NEWS, "eve")
 
 
@@ -74,7 +93,11 @@ def test_who_edits_its_message_renames_no_channel_by_that(store: Store, by: str)
     agent = store.beside(agent="eve")
     agent.append(NEWS, content="mine")
     version = deepcopy(store.document(NEWS))
-    version["title"], version["metadata"]["titleSetBy"], version["history"][0]["content"] = "Other", by, "mine!"
+    version["title"], version["metadata"]["titleSetBy"], version["history"][0]["content"] = (
+        "Other",
+        by,
+        "mine!",
+    )
     with pytest.raises(Refused):
         agent.versions.restore(NEWS, version)
 
@@ -97,7 +120,9 @@ def test_no_agent_closes_what_is_open_to_all(store: Store, about: Document) -> N
         edit(store, "eve", "plan", lambda document: document["metadata"].update(about))
 
 
-@pytest.mark.parametrize(("type", "id"), [("chat", "plan"), ("group", "team"), ("direct", "direct_bob_eve")])
+@pytest.mark.parametrize(
+    ("type", "id"), [("chat", "plan"), ("group", "team"), ("direct", "direct_bob_eve")]
+)
 def test_a_version_of_what_is_not_there_puts_no_words_into_the_mouths_of_others(
     store: Store, type: str, id: str
 ) -> None:
@@ -133,13 +158,21 @@ def test_an_agent_of_a_project_does_not_become_one_of_none(store: Store) -> None
     assert agents.register("zed").project == zed.project
 
 
-@pytest.mark.parametrize("copy", [lambda store: store.forks.create(NEWS), lambda store: store.summaries.add(NEWS, "s")])
-def test_nobody_lets_others_into_a_copy_of_what_it_was_invited_to(store: Store, copy: Callable[[Store], Any]) -> None:
-    channel(store, NEWS, "anna", {"id": "eve", "joinedAt": EARLY, "invitedBy": "anna"}, access="members")
+@pytest.mark.parametrize(
+    "copy", [lambda store: store.forks.create(NEWS), lambda store: store.summaries.add(NEWS, "s")]
+)
+def test_nobody_lets_others_into_a_copy_of_what_it_was_invited_to(
+    store: Store, copy: Callable[[Store], Any]
+) -> None:
+    channel(
+        store, NEWS, "anna", {"id": "eve", "joinedAt": EARLY, "invitedBy": "anna"}, access="members"
+    )
     id = copy(store.beside(agent="eve")).id
     invited = {"id": "carl", "joinedAt": NOW, "invitedBy": "eve"}
     with pytest.raises(Refused):
-        edit(store, "eve", id, lambda document: document["metadata"]["participants"].append(invited))
+        edit(
+            store, "eve", id, lambda document: document["metadata"]["participants"].append(invited)
+        )
     assert store.channels.list(agent="carl")[0].id == NEWS
     assert len(store.channels.list(agent="carl")) == 1
 

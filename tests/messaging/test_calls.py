@@ -1,4 +1,6 @@
-"""How many of our functions run for a call, once everything that can be kept is kept, and how many system calls."""
+"""How many of our functions run for a call, once everything that can be kept is kept, and how many
+system calls.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ import capsule
 from capsule import Store
 
 OURS = os.path.dirname(capsule.__file__)
-#: The most that each may take; 196, 410 and 199 were reached. The aim for a listen was 400: twenty of its calls see to
-#: it that what it gives is on the disk.
+#: The most that each may take; 196, 410 and 199 were reached. The aim for a listen was 400: twenty
+#: of its calls see to it that what it gives is on the disk.
 SEND, LISTEN, SEARCH = 200, 420, 200
 #: The most system calls of a listen, without those of SQLite. The aim is 40.
 SYSTEM = 80
@@ -24,7 +26,9 @@ FREE = ("fspath", "getpid")
 
 
 def calls_of(act: Callable[[], object], of_system: list[int] | None = None) -> int:
-    """The number of calls of our functions while `act` runs. That of system calls is added to `of_system`."""
+    """The number of calls of our functions while `act` runs. That of system calls is added to
+    `of_system`.
+    """
     count = system = 0
 
     def note(frame: FrameType, event: str, function: Any) -> None:
@@ -55,11 +59,14 @@ def test_messages_and_a_search_run_few_functions(tmp_path: Path) -> None:
         with store.beside(agent="anna") as anna:
             for _ in range(8):
                 counts["send"].append(calls_of(lambda: anna.messages.send("hello", to="bob")))
-                counts["listen"].append(calls_of(lambda: store.messages.listen(agent="bob"), counts["system"]))
+                counts["listen"].append(
+                    calls_of(lambda: store.messages.listen(agent="bob"), counts["system"])
+                )
                 store.append(id, content="one more")
                 counts["search"].append(calls_of(lambda: store.search("more", limit=5)))
     counts["system"] = counts["system"][1:]  # The first one has nothing to acknowledge.
-    # The least, as now and then a file is so young that it is read again, or all files are looked at.
+    # The least, as now and then a file is so young that it is read again, or all files are looked
+    # at.
     least = {name: min(numbers) for name, numbers in counts.items()}
     assert least["send"] <= SEND, least
     assert least["listen"] <= LISTEN, least

@@ -24,7 +24,10 @@ def test_an_agent_changes_its_own_message_and_nobody_elses(each_store: Store, se
         each_store.messages.edit(sent, "No.", agent="bob")
     with pytest.raises(NotFound):
         each_store.messages.edit(sent, "No.", agent="carl")
-    assert each_store.messages.history("direct_anna_bob", agent="bob").messages[0].content == "The build is green."
+    assert (
+        each_store.messages.history("direct_anna_bob", agent="bob").messages[0].content
+        == "The build is green."
+    )
 
 
 def test_a_reaction_is_an_answer_of_its_own_intent(each_store: Store, sent: str) -> None:
@@ -35,7 +38,9 @@ def test_a_reaction_is_an_answer_of_its_own_intent(each_store: Store, sent: str)
         each_store.messages.react(sent, "👍", agent="carl")
 
 
-def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(each_store: Store, sent: str) -> None:
+def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(
+    each_store: Store, sent: str
+) -> None:
     group = each_store.groups.create("g", agent="anna", with_=["bob"]).id
     before = each_store.messages.send("before", agent="anna", conversation=group).message
     each_store.groups.add(group, ["carl"], agent="anna")
@@ -45,9 +50,13 @@ def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(each_st
             acting.messages.react(before, "👍", agent="carl")
         for given in ({"reply_to": before}, {"thread": before}):
             with pytest.raises(InvalidInput) as hidden:
-                acting.messages.send("👍", agent="carl", conversation=group, intent="reaction", **given)
+                acting.messages.send(
+                    "👍", agent="carl", conversation=group, intent="reaction", **given
+                )
             with pytest.raises(InvalidInput) as missing:
-                acting.messages.send("👍", agent="carl", conversation=group, **dict.fromkeys(given, unknown))
+                acting.messages.send(
+                    "👍", agent="carl", conversation=group, **dict.fromkeys(given, unknown)
+                )
             assert str(hidden.value).replace(before, unknown) == str(missing.value)
     assert len(each_store.load(group).history) == 1
     each_store.messages.react(before, "👍", agent="bob")
@@ -66,7 +75,10 @@ def test_a_message_is_answered_while_others_append(
     monkeypatch.setattr(CoreStore, "tail_entries", append_and_read)
     answer = each_store.messages.send("Yes", agent="bob", to="anna", reply_to=sent)
     history = each_store.messages.history("direct_anna_bob", agent="anna").messages
-    assert [(each.content, each.reply_to) for each in history][1:] == [("meanwhile", None), ("Yes", sent)]
+    assert [(each.content, each.reply_to) for each in history][1:] == [
+        ("meanwhile", None),
+        ("Yes", sent),
+    ]
     assert answer.message == history[-1].id
 
 
@@ -74,4 +86,6 @@ def test_a_mention_that_was_done_is_open_again(each_store: Store, sent: str) -> 
     asking = each_store.messages.send("@bob --review", agent="anna", to="bob").message
     for act, state in ((each_store.messages.done, "done"), (each_store.messages.reopen, "read")):
         act(asking, agent="bob")
-        assert [each.state for each in each_store.messages.mentions(agent="bob", state="all")] == [state]
+        assert [each.state for each in each_store.messages.mentions(agent="bob", state="all")] == [
+            state
+        ]

@@ -1,4 +1,6 @@
-"""Channels: who comes in, who stays out, what a name means, and what becomes of a membership when a link ends."""
+"""Channels: who comes in, who stays out, what a name means, and what becomes of a membership when a
+link ends.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,12 @@ def test_who_joins_a_channel_depends_on_its_scope_and_access(
         link(store, links)
     listed = {agent for agent in joining if names(store, agent)}
     assert listed == {agent for agent, end in joining.items() if end != "NotFound"}
-    assert {agent: outcome(lambda a=agent: store.channels.join(id, agent=a)) for agent in joining} == joining
-    assert set(members(store, id)) == {"anna"} | {agent for agent, end in joining.items() if end == "in"}
+    assert {
+        agent: outcome(lambda a=agent: store.channels.join(id, agent=a)) for agent in joining
+    } == joining
+    assert set(members(store, id)) == {"anna"} | {
+        agent for agent, end in joining.items() if end == "in"
+    }
 
 
 def test_a_refusal_says_who_may_invite_and_a_member_by_whom_it_was(store: Store) -> None:
@@ -82,11 +88,19 @@ def test_a_refusal_says_who_may_invite_and_a_member_by_whom_it_was(store: Store)
     store.channels.invite("releases", ["carl"], agent="anna", can_invite=True)
     store.channels.invite(store.channels.resolve("releases", "carl"), ["dora"], agent="carl")
     members = store.channels.members("releases", agent="dora")
-    assert [(each.id, each.invited_by) for each in members] == [("anna", "self"), ("carl", "anna"), ("dora", "carl")]
+    assert [(each.id, each.invited_by) for each in members] == [
+        ("anna", "self"),
+        ("carl", "anna"),
+        ("dora", "carl"),
+    ]
 
 
-def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_again(store: Store) -> None:
-    id = store.channels.create("releases", agent="anna", access="members", members=["bob", "carl"]).id
+def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_again(
+    store: Store,
+) -> None:
+    id = store.channels.create(
+        "releases", agent="anna", access="members", members=["bob", "carl"]
+    ).id
     store.channels.invite("releases", ["bob"], agent="anna", can_send=False, can_invite=True)
     with pytest.raises(Refused):
         store.messages.send("hi", agent="bob", conversation=id)
@@ -99,16 +113,23 @@ def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_
         lambda: store.channels.remove(id, "anna", agent="bob"),
     ):
         assert outcome(act) == "Refused"
-    store.channels.invite("releases", ["bob", "dora"], agent="bob")  # Nothing changes, so nothing is refused.
+    store.channels.invite(
+        "releases", ["bob", "dora"], agent="bob"
+    )  # Nothing changes, so nothing is refused.
     before = store.channels.members("releases", agent="bob")
     store.channels.invite("releases", ["bob"], agent="anna", can_send=True, can_invite=False)
-    bob, was = (next(each for each in there if each.id == "bob") for there in (store.channels.members(id), before))
+    bob, was = (
+        next(each for each in there if each.id == "bob")
+        for there in (store.channels.members(id), before)
+    )
     assert (bob.can_send, bob.can_invite) == (True, False)
     assert (bob.joined_at, bob.invited_by) == (was.joined_at, was.invited_by)
     store.messages.send("hi", agent="bob", conversation=id)
 
 
-def test_a_membership_by_oneself_ends_with_the_link_and_one_by_invitation_stays(store: Store) -> None:
+def test_a_membership_by_oneself_ends_with_the_link_and_one_by_invitation_stays(
+    store: Store,
+) -> None:
     for name, access in (("news", "open"), ("crew", "members")):
         store.channels.create(name, agent="anna", access=access)
     link(store, "both")
@@ -117,7 +138,9 @@ def test_a_membership_by_oneself_ends_with_the_link_and_one_by_invitation_stays(
     ids = [store.channels.resolve(name, "carl") for name in ("news", "crew")]
     unlink(store)
     assert names(store, "carl") == ["crew"]
-    assert [outcome(lambda id=id: store.beside(agent="carl").append(id, content="hi")) for id in ids] == [
+    assert [
+        outcome(lambda id=id: store.beside(agent="carl").append(id, content="hi")) for id in ids
+    ] == [
         "NotFound",
         "in",
     ]
@@ -247,7 +270,10 @@ def test_an_agent_locks_chats_alone_and_a_person_everything(store: Store) -> Non
     chat = store.create(title="plan").id
     ids = [store.messages.send("hi", agent="anna", to="bob").conversation]
     ids.append(store.groups.create("Talk", agent="anna", with_=["bob"]).id)
-    ids += [store.channels.create(access, agent="anna", access=access).id for access in ("open", "members", "private")]
+    ids += [
+        store.channels.create(access, agent="anna", access=access).id
+        for access in ("open", "members", "private")
+    ]
     store.notes.write("mine", agent="anna")
     ids += ["notes_anna", store.create(type="group").id]
     anna = store.beside(agent="anna", keep_locks=False)
@@ -264,7 +290,9 @@ def test_an_agent_locks_chats_alone_and_a_person_everything(store: Store) -> Non
 def test_a_private_channel_is_not_told_by_its_name(store: Store) -> None:
     hidden = store.channels.create("plan", agent="anna", access="private").id
     store.channels.create("news", agent="anna")
-    store.channels.update("news", access="private")  # It keeps the id of its name, as those of older stores have.
+    store.channels.update(
+        "news", access="private"
+    )  # It keeps the id of its name, as those of older stores have.
     for name in ("plan", "news"):
         mine = store.channels.create(name, agent="bob")
         assert store.channels.resolve(name, "bob") == mine.id
@@ -274,7 +302,11 @@ def test_a_private_channel_is_not_told_by_its_name(store: Store) -> None:
         for agent in (None, "anna"):  # She is not to write to the one that all read, for her own.
             with pytest.raises(InvalidInput, match=mine.id):
                 store.channels.get(name, agent=agent)
-    assert store.channels.get(hidden, agent="anna").id == hidden != f"channel_{project(store, 'anna')}_plan"
+    assert (
+        store.channels.get(hidden, agent="anna").id
+        == hidden
+        != f"channel_{project(store, 'anna')}_plan"
+    )
 
 
 def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> None:
@@ -284,7 +316,12 @@ def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> N
         for scope, agent in ((api, "anna"), (web, "carl"), ("global", "anna"))
     }
     resolve = store.channels.resolve
-    assert [resolve("news", agent) for agent in AGENTS] == [ids[api], ids[api], ids[web], ids["global"]]
+    assert [resolve("news", agent) for agent in AGENTS] == [
+        ids[api],
+        ids[api],
+        ids[web],
+        ids["global"],
+    ]
     assert [resolve(f"news@{where}", "dora") for where in (api, "api", web, "global")] == [
         ids[api],
         ids[api],
@@ -304,7 +341,9 @@ def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> N
     assert resolve("news", "anna") == ids[web]
 
 
-def test_a_channel_of_another_project_is_named_by_its_members_and_no_error_names_that_project(store: Store) -> None:
+def test_a_channel_of_another_project_is_named_by_its_members_and_no_error_names_that_project(
+    store: Store,
+) -> None:
     id = store.channels.create("crew", agent="carl", access="members").id
     web = project(store, "carl")
     for text in ("crew", "crew@web", f"crew@{web}", id, "crew@../conversations/x", "crew@nowhere"):
@@ -316,7 +355,9 @@ def test_a_channel_of_another_project_is_named_by_its_members_and_no_error_names
             store.channels.create("mine", agent="anna", scope=scope)
         assert web not in missing.value.message.replace(scope, "")
     store.channels.invite(id, ["anna"], agent="carl")
-    assert {store.channels.resolve(text, "anna") for text in ("crew", "crew@web", f"crew@{web}", id)} == {id}
+    assert {
+        store.channels.resolve(text, "anna") for text in ("crew", "crew@web", f"crew@{web}", id)
+    } == {id}
 
 
 def test_a_name_is_taken_once_in_a_scope(store: Store) -> None:
@@ -350,7 +391,9 @@ def test_what_is_no_channel_is_not_made(store: Store, name: str, settings: dict[
 
 def test_what_a_channel_is_can_be_changed_but_for_its_name_and_scope(store: Store) -> None:
     store.channels.create("news", agent="anna", description="old", default_topic="misc")
-    store.channels.update("news", agent="anna", description="new", topic_required=True, default_topic="")
+    store.channels.update(
+        "news", agent="anna", description="new", topic_required=True, default_topic=""
+    )
     (listed,) = store.channels.list(agent="bob")
     channel = listed.channel
     assert (listed.description, channel.topic_required, channel.default_topic) == ("new", True, "")
@@ -361,7 +404,11 @@ def test_what_a_channel_is_can_be_changed_but_for_its_name_and_scope(store: Stor
 
 
 def test_default_channels_are_joined_at_registration_unless_excluded(store: Store) -> None:
-    for name, settings in {"all": {}, "api": {"scope": "project"}, "crew": {"access": "members"}}.items():
+    for name, settings in {
+        "all": {},
+        "api": {"scope": "project"},
+        "crew": {"access": "members"},
+    }.items():
         id = store.channels.create(name, agent="anna", **({"scope": "global"} | settings)).id
         store.channels.update(id, default=True)
     store.channels.create("optional", agent="anna", scope="global")
@@ -372,7 +419,10 @@ def test_default_channels_are_joined_at_registration_unless_excluded(store: Stor
         store.agents.register("hans", API, exclude=["*"])
         store.agents.register("gerd", API)  # What was excluded once stays so.
         store.agents.register("hans", API)
-    there = {each.id: [member.id for member in store.channels.members(each.id)] for each in store.channels.list()}
+    there = {
+        each.id: [member.id for member in store.channels.members(each.id)]
+        for each in store.channels.list()
+    }
     assert there == {
         "channel_global_all": ["anna", "emil", "fritz", "gerd"],
         "channel_global_crew": ["anna"],
@@ -390,9 +440,13 @@ def test_what_one_is_told_of_stands_in_the_document_of_the_agent(store: Store) -
     store.channels.mute("news", agent="bob")
     store.channels.mute("news", None, notify="mentions", agent="bob")
     id = store.channels.resolve("news")
-    assert store.agents._documents.read("bob")["reading"] == {id: {"muted": True, "notify": "mentions"}}
+    assert store.agents._documents.read("bob")["reading"] == {
+        id: {"muted": True, "notify": "mentions"}
+    }
     store.channels.mute(id, False, agent="bob")
-    assert store.agents._documents.read("bob")["reading"] == {id: {"muted": False, "notify": "mentions"}}
+    assert store.agents._documents.read("bob")["reading"] == {
+        id: {"muted": False, "notify": "mentions"}
+    }
     with pytest.raises(InvalidInput):
         store.channels.mute(id, notify="some", agent="bob")
     with pytest.raises(NotFound):
@@ -425,7 +479,9 @@ with Store.open(sys.argv[1]) as store:
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_make_one_channel_at_a_moment_one_does(root: Any, child: Callable[..., Child]) -> None:
+def test_of_two_processes_that_make_one_channel_at_a_moment_one_does(
+    root: Any, child: Callable[..., Child]
+) -> None:
     with Store.open(root) as store:
         for agent in ("anna", "bob"):
             store.agents.register(agent)

@@ -53,7 +53,10 @@ MADE: list[tuple[str, list[Any]]] = [
             ("member", API, "carl", None, True),
         ],
     ),
-    ("[channels.'api@a']\naccess = 'private'\nmembers = []", [("channel", API, "access", None, "private")]),
+    (
+        "[channels.'api@a']\naccess = 'private'\nmembers = []",
+        [("channel", API, "access", None, "private")],
+    ),
     (
         "[channels.news]\ntopic_required = true\ndefault_topic = 'all'",
         [
@@ -111,7 +114,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("toml", "key", "reason"), REFUSED)
-def test_what_can_not_be_is_reported_and_the_rest_is_done(store: Store, toml: str, key: Any, reason: str) -> None:
+def test_what_can_not_be_is_reported_and_the_rest_is_done(
+    store: Store, toml: str, key: Any, reason: str
+) -> None:
     store.agents.block(agent="bob", other="anna")
     config = declaring(store, toml + "\n[agents.anna]\ndm = 'closed'").configuration
     applied = config.apply(config.plan())
@@ -123,7 +128,9 @@ def test_what_can_not_be_is_reported_and_the_rest_is_done(store: Store, toml: st
     assert config.plan().having("planned") == []
 
 
-def test_an_agent_that_has_left_a_channel_by_itself_is_no_difference(store: Store, tmp_path: Path) -> None:
+def test_an_agent_that_has_left_a_channel_by_itself_is_no_difference(
+    store: Store, tmp_path: Path
+) -> None:
     agent_file(tmp_path, "channels:\n  global: [news]")
     config = declaring(store, "[channels.news]\nmembers = ['carl']").configuration
     assert config.apply(config.plan([str(tmp_path)])).having("refused") == []
@@ -141,7 +148,11 @@ FILED = [
         [],
     ),
     ("dm_whitelist: [anna]", [("entry", "anna", "allow")], []),
-    ("channels:\n  global: [news]\n  project: [api]", [("member", "DORA", True), ("member", "DORA", True)], []),
+    (
+        "channels:\n  global: [news]\n  project: [api]",
+        [("member", "DORA", True), ("member", "DORA", True)],
+        [],
+    ),
     ("channels:\n  global: [staff]", [], ["anna"]),  # By invitation, and it says who may invite.
     ("channels:\n  global: [nowhere]", [], ["nowhere"]),
     (f"channels:\n  project: ['far@{B}']", [], ["far"]),  # Out of scope.
@@ -173,7 +184,9 @@ def test_the_file_of_an_agent_grants_what_the_agent_itself_may_do(
     assert found == done
     assert {(of.by, of.file) for of in applied.actions} <= {(dora, str(path))}
     assert len(applied.having("refused")) == len(refused)
-    assert all(word in of.reason for word, of in zip(refused, applied.having("refused"), strict=True))
+    assert all(
+        word in of.reason for word, of in zip(refused, applied.having("refused"), strict=True)
+    )
     assert config.plan([str(tmp_path)]).having("planned") == []
 
 
@@ -189,8 +202,12 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
     config = store.configuration
     applied = config.apply(config.plan(*folders))
     assert applied.having("refused") == [] == config.plan(*folders).having("planned")
-    agents = {each: store.inner.part(People).directory.profile(each) for each in store.agents.names()}
-    mine = [(of.project, of.dm, of.discoverable) for id, of in agents.items() if id.startswith("dora")]
+    agents = {
+        each: store.inner.part(People).directory.profile(each) for each in store.agents.names()
+    }
+    mine = [
+        (of.project, of.dm, of.discoverable) for id, of in agents.items() if id.startswith("dora")
+    ]
     expected = [(project_id(folders[0][0]), "closed", "public"), ("global", "open", "private")]
     assert sorted(mine) == sorted([*expected, *([(B, "open", "public")] if taken == "/b" else [])])
     assert not taken or agents["dora"].name == "Other"
@@ -199,7 +216,11 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
 @pytest.mark.parametrize("is_registered", [False, True])
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [("", {"all", "some", "own"}), ("channels:\n  exclude: [some]", {"all", "own"}), ("never_default: true", {"own"})],
+    [
+        ("", {"all", "some", "own"}),
+        ("channels:\n  exclude: [some]", {"all", "own"}),
+        ("never_default: true", {"own"}),
+    ],
 )
 def test_an_agent_stays_out_of_the_default_channels_that_its_file_excludes(
     store: Store, tmp_path: Path, fields: str, expected: set[str], is_registered: bool
@@ -214,7 +235,9 @@ def test_an_agent_stays_out_of_the_default_channels_that_its_file_excludes(
     store.agents.register("dora")
     assert {of.channel.name for of in store.channels.list(agent="dora") if of.is_in} == expected
     assert config.plan([str(tmp_path)], prune=True).actions == ()
-    assert store.configuration.plan(prune=True).having("refused") == [], "who has left is not invited again"
+    assert store.configuration.plan(prune=True).having("refused") == [], (
+        "who has left is not invited again"
+    )
 
 
 def test_capsule_toml_counts_more_than_the_file_of_an_agent(store: Store, tmp_path: Path) -> None:
@@ -224,7 +247,10 @@ def test_capsule_toml_counts_more_than_the_file_of_an_agent(store: Store, tmp_pa
         store, f"[agents.'bob@{project_id(str(tmp_path))}']\ndm = 'closed'\nblock = ['anna']"
     ).configuration
     applied = config.apply(config.plan([str(tmp_path)]))
-    assert [(of.other, of.after) for of in applied.actions[1:]] == [("dm", "closed"), ("anna", "block")]
+    assert [(of.other, of.after) for of in applied.actions[1:]] == [
+        ("dm", "closed"),
+        ("anna", "block"),
+    ]
     assert config.plan([str(tmp_path)]).actions == ()
 
 
@@ -232,7 +258,9 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     store.channels.create("own", scope="global")
     store.agents.policy("carl", dm="closed")
     toml = "[channels.news]\nmembers = ['anna']\n[agents.bob]\ndm = 'closed'\nallow = ['anna']\n"
-    config = declaring(store, toml + "[agents.anna]\ndm = 'closed'\n[links]\na = ['b']").configuration
+    config = declaring(
+        store, toml + "[agents.anna]\ndm = 'closed'\n[links]\na = ['b']"
+    ).configuration
     config.apply(config.plan())
     store.agents.policy("anna", dm="restricted")
     after = declaring(store, "[agents.bob]\ndm = 'closed'").configuration
@@ -259,7 +287,9 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert not store.head(NEWS).archived
 
 
-def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(store: Store, tmp_path: Path) -> None:
+def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(
+    store: Store, tmp_path: Path
+) -> None:
     store.channels.create("news", scope="global")
     agent_file(tmp_path, "channels:\n  global: [news]")
     config = store.configuration
@@ -267,7 +297,9 @@ def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(store: Sto
     for number in (1, 2):
         assert [of.is_in for of in store.channels.list(agent="dora")] == [number == 1]
         config.rollback(number)
-    assert [of.is_in for of in store.channels.list(agent="dora")] == [True], "a rollback can be rolled back"
+    assert [of.is_in for of in store.channels.list(agent="dora")] == [True], (
+        "a rollback can be rolled back"
+    )
     config.rollback(1)
     config.apply(config.plan([str(tmp_path)]))
     assert [of.is_in for of in store.channels.list(agent="dora")] == [True]
@@ -275,7 +307,9 @@ def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(store: Sto
         config.rollback(9)
 
 
-def test_an_apply_that_was_cut_short_can_be_rolled_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_apply_that_was_cut_short_can_be_rolled_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = declaring(store, "[channels.news]\n[agents.bob]\ndm = 'closed'").configuration
     plan = config.plan()
 
@@ -295,11 +329,20 @@ def test_applies_at_the_same_moment_are_all_recorded(store: Store) -> None:
     plans = [config.plan() for config in configs]
     with ThreadPoolExecutor(8) as pool:
         applied = [*pool.map(lambda config, plan: config.apply(plan), configs, plans)]
-    assert sorted(plan.number for plan in applied) == [*range(1, 9)] == [plan.number for plan in configs[0].history()]
+    assert (
+        sorted(plan.number for plan in applied)
+        == [*range(1, 9)]
+        == [plan.number for plan in configs[0].history()]
+    )
 
 
 def test_the_configuration_is_no_agents_affair(store: Store) -> None:
     config = store.beside(agent="anna").configuration
-    for call in (config.plan, config.history, lambda: config.apply(Plan((), {})), lambda: config.rollback(1)):
+    for call in (
+        config.plan,
+        config.history,
+        lambda: config.apply(Plan((), {})),
+        lambda: config.rollback(1),
+    ):
         with pytest.raises(Refused):
             call()

@@ -1,4 +1,6 @@
-"""Whatever files declare, and people do in between: an apply does what its plan says, and the next plan is empty."""
+"""Whatever files declare, and people do in between: an apply does what its plan says, and the next
+plan is empty.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ pytestmark = pytest.mark.slow
 NAMES = st.sampled_from(["anna", "bob", "carl", "dora", "nobody"])
 PROJECTS = st.sampled_from(["a", "b", "nowhere"])
 CHANNELS = st.sampled_from(["x", "y", "news", "x@a", "y@b"])
-DM, FOUND = st.sampled_from(["open", "restricted", "closed"]), st.sampled_from(["public", "project", "private"])
+DM, FOUND = (
+    st.sampled_from(["open", "restricted", "closed"]),
+    st.sampled_from(["public", "project", "private"]),
+)
 TEXT, FLAG, MANY, SOME = (
     st.sampled_from(["", "text"]),
     st.booleans(),
@@ -48,7 +53,9 @@ DECLARED = st.builds(
     Settings,
     channels=st.dictionaries(CHANNELS, CHANNEL, max_size=3),
     agents=st.dictionaries(
-        NAMES, table(dm=DM, discoverable=FOUND, description=TEXT, allow=MANY, block=MANY), max_size=3
+        NAMES,
+        table(dm=DM, discoverable=FOUND, description=TEXT, allow=MANY, block=MANY),
+        max_size=3,
     ),
     links=st.dictionaries(PROJECTS, st.lists(PROJECTS, max_size=2).map(tuple), max_size=2),
 )
@@ -60,11 +67,15 @@ FILE = st.fixed_dictionaries(
         "description": TEXT,
         "dm_whitelist": MANY,
         "never_default": FLAG,
-        "channels": st.fixed_dictionaries({}, optional={"global": SOME, "project": SOME, "exclude": SOME}),
+        "channels": st.fixed_dictionaries(
+            {}, optional={"global": SOME, "project": SOME, "exclude": SOME}
+        ),
     },
 )
 BY_HAND = st.tuples(
-    st.sampled_from(["leave", "block", "policy", "archive"]), st.sampled_from(["anna", "bob", "carl"]), CHANNELS
+    st.sampled_from(["leave", "block", "policy", "archive"]),
+    st.sampled_from(["anna", "bob", "carl"]),
+    CHANNELS,
 )
 
 
@@ -91,10 +102,14 @@ def declared(engine: Engine, settings: Settings, folder: str, files: list[Any]) 
 
 @given(
     st.lists(
-        st.tuples(DECLARED, st.lists(FILE, max_size=2), FLAG, st.lists(BY_HAND, max_size=2)), min_size=1, max_size=3
+        st.tuples(DECLARED, st.lists(FILE, max_size=2), FLAG, st.lists(BY_HAND, max_size=2)),
+        min_size=1,
+        max_size=3,
     )
 )
-def test_an_apply_does_what_its_plan_says_and_the_next_plan_has_nothing_to_do(rounds: list[Any]) -> None:
+def test_an_apply_does_what_its_plan_says_and_the_next_plan_has_nothing_to_do(
+    rounds: list[Any],
+) -> None:
     with TemporaryDirectory() as folder, Store.in_memory() as store:
         for id, project in (("anna", "/a"), ("bob", "/b"), ("carl", None)):
             store.agents.register(id, project)
@@ -103,7 +118,9 @@ def test_an_apply_does_what_its_plan_says_and_the_next_plan_has_nothing_to_do(ro
             config = declared(store.engine, settings, folder, files)
             plan = config.plan([folder], prune=prune)
             applied = config.apply(plan)
-            assert [of.key for of in applied.having("done")] == [of.key for of in plan.having("planned")]
+            assert [of.key for of in applied.having("done")] == [
+                of.key for of in plan.having("planned")
+            ]
             assert config.plan([folder], prune=prune).having("planned") == []
             for deed in deeds:
                 do(store, *deed)

@@ -1,4 +1,6 @@
-"""Who may write to whom and who finds whom: every combination of what two agents say of each other."""
+"""Who may write to whom and who finds whom: every combination of what two agents say of
+each other.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def shown(pair: Any) -> str:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=shown)
 def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any]) -> None:
-    anna, bob = profile("anna", "bob", pair[0], project="api"), profile("bob", "anna", pair[1], project="web")
+    anna, bob = (
+        profile("anna", "bob", pair[0], project="api"),
+        profile("bob", "anna", pair[1], project="web"),
+    )
     assert consent(anna, bob) == consent(bob, anna) == expected(*pair)
     direct = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
     group = Object("team", "group", (Member("anna"),))
@@ -67,7 +72,9 @@ def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any
     for access in ("open", "members", "private"):
         about = Channel("news", GLOBAL, access)
         left = Member("bob", invited_by="anna", left_at=NOW, opted_out_at=NOW)
-        made = Object(about.id, "channel", (Member("anna"), Member("bob")), channel=about, made_by="anna")
+        made = Object(
+            about.id, "channel", (Member("anna"), Member("bob")), channel=about, made_by="anna"
+        )
         there = replace(made, members=(Member("anna"), left))
         asked = "readmit" if access == "private" else "invite"
         for action, channel in (("create", made), (asked, there)):
@@ -79,7 +86,9 @@ def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any
 
 @pytest.fixture(scope="module")
 def pair_of() -> Callable[[tuple[Any, Any]], tuple[Store, str, str, str]]:
-    """Gives two agents that say this of each other, and their direct, in which each has said something."""
+    """Gives two agents that say this of each other, and their direct, in which each has said
+    something.
+    """
     store, count = Store.in_memory(), itertools.count()
 
     def make(pair: tuple[Any, Any]) -> tuple[Store, str, str, str]:
@@ -100,12 +109,16 @@ WRITES: dict[str, Callable[[Store, str, str], Any]] = {
     "send to": lambda store, to, id: store.messages.send("again", to=to),
     "send into": lambda store, to, id: store.messages.send("again", conversation=id),
     "append": lambda store, to, id: store.append(id, content="again"),
-    "append_many": lambda store, to, id: store.append_many(id, [{"role": "user", "content": "again"}]),
+    "append_many": lambda store, to, id: store.append_many(
+        id, [{"role": "user", "content": "again"}]
+    ),
     "append_once": lambda store, to, id: store.append_once(id, "key", content="again"),
     "edit": lambda store, to, id: store.edits.message(id, own(store, id), "again"),
     "remove": lambda store, to, id: store.branches.remove(id, own(store, id), keep_children=True),
     "tag": lambda store, to, id: store.tag(id, "again"),
-    "context": lambda store, to, id: store.context.set(id, {"fullContext": "again", "metadata": {}}),
+    "context": lambda store, to, id: store.context.set(
+        id, {"fullContext": "again", "metadata": {}}
+    ),
     "fork": lambda store, to, id: store.forks.create(id),
     "summarize": lambda store, to, id: store.summaries.add(id, "again"),
     "group": lambda store, to, id: store.groups.create("again", with_=[to]),
@@ -135,7 +148,9 @@ def invited_to(access: str) -> Callable[[Store, str], None]:
 
 
 def made_with(access: str) -> Callable[[Store, str], None]:
-    return lambda store, to: store.channels.create(f"with-{to}", access=access, members=[to]) and None
+    return lambda store, to: (
+        store.channels.create(f"with-{to}", access=access, members=[to]) and None
+    )
 
 
 #: The ways to bring another agent into a conversation, given its id.
@@ -151,7 +166,9 @@ BRINGS_IN: dict[str, Callable[[Store, str], Any]] = {
 @pytest.mark.slow
 @pytest.mark.sample
 @pytest.mark.parametrize("brings_in", BRINGS_IN)
-def test_no_agent_brings_another_into_a_conversation_without_the_consent_of_both(brings_in: str) -> None:
+def test_no_agent_brings_another_into_a_conversation_without_the_consent_of_both(
+    brings_in: str,
+) -> None:
     with Store.in_memory() as store:
         for number, pair in enumerate(PAIRS):
             one, other = f"one-{number}", f"other-{number}"
@@ -164,26 +181,46 @@ def test_no_agent_brings_another_into_a_conversation_without_the_consent_of_both
             except Refused as refused:
                 outcome = refused.message
             assert expected(*pair) in outcome, pair
-            there = [head for head in store.heads() if other in (member.id for member in head.participants)]
+            there = [
+                head
+                for head in store.heads()
+                if other in (member.id for member in head.participants)
+            ]
             assert len(there) == (outcome == "available"), pair
             asks = [contact.agent.id for contact in store.agents.requests(other)]
-            is_undecided = pair[1] == ("restricted", None) and brings_in != "saved"  # A save asks nobody.
-            assert asks == ([one] if is_undecided and expected(*pair) == "requires permission" else []), pair
+            is_undecided = (
+                pair[1] == ("restricted", None) and brings_in != "saved"
+            )  # A save asks nobody.
+            assert asks == (
+                [one] if is_undecided and expected(*pair) == "requires permission" else []
+            ), pair
 
 
 @pytest.mark.parametrize("brings_in", BRINGS_IN)
-@pytest.mark.parametrize("says", [{"dmPolicy": "closed"}, {"dm": {"anna": {"permission": "block"}}}], ids=str)
-def test_whoever_is_not_found_is_refused_like_an_agent_that_does_not_exist(brings_in: str, says: Any) -> None:
+@pytest.mark.parametrize(
+    "says", [{"dmPolicy": "closed"}, {"dm": {"anna": {"permission": "block"}}}], ids=str
+)
+def test_whoever_is_not_found_is_refused_like_an_agent_that_does_not_exist(
+    brings_in: str, says: Any
+) -> None:
     with Store.in_memory() as store:
         for id in ("anna", "bob"):
             store.agents.register(id)
-        store.agents._documents.edit("bob", lambda document: document.update(says, discoverable="private"))
+        store.agents._documents.edit(
+            "bob", lambda document: document.update(says, discoverable="private")
+        )
         answers = []
         for to in ("bob", "eve"):
             with pytest.raises(Refused) as refused:
                 BRINGS_IN[brings_in](store.beside(agent="anna"), to)
             words = f"{refused.value.message} {refused.value.fields} {refused.value.remedy}"
-            answers.append(re.sub("group_[0-9]+_[a-z0-9]+|channel_global__[a-z0-9]+", "ID", words.replace(to, "WHO")))
+            answers.append(
+                re.sub(
+                    "group_[0-9]+_[a-z0-9]+|channel_global__[a-z0-9]+",
+                    "ID",
+                    words.replace(to, "WHO"),
+                )
+            )
         assert answers[0] == answers[1]
 
 
@@ -210,14 +247,18 @@ def test_a_person_brings_in_whom_an_agent_may_not() -> None:
             store.agents.register(id)
         store.agents.policy("bob", dm="closed", discoverable="private")
         store.channels.create("plan", access="private", members=["bob"])
-        store.channels.invite(store.channels.create("news", agent="anna", access="members").id, ["bob"])
+        store.channels.invite(
+            store.channels.create("news", agent="anna", access="members").id, ["bob"]
+        )
         store.groups.create("Talk", with_=["bob"])
         assert {mine.type for mine in store.questions.mine("bob")} == {"channel", "group"}
         assert len(store.questions.mine("bob")) == 3
 
 
 def own(store: Store, id: str) -> str:
-    return next(str(message.id) for message in store.load(id).history if message.from_ == store.agent)
+    return next(
+        str(message.id) for message in store.load(id).history if message.from_ == store.agent
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=shown)
@@ -243,7 +284,9 @@ def test_no_door_writes_into_a_direct_without_the_consent_of_both(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_each_door_writes_where_both_consent(pair_of: Callable[..., tuple[Store, str, str, str]], write: str) -> None:
+def test_each_door_writes_where_both_consent(
+    pair_of: Callable[..., tuple[Store, str, str, str]], write: str
+) -> None:
     store, one, other, id = pair_of((("restricted", "allow"), ("open", None)))
     WRITES[write](store.beside(agent=one), other, id)
 
@@ -271,12 +314,18 @@ FINDERS = {"same": "api", "linked": "web", "other": "lab", "global": GLOBAL, "no
 @pytest.mark.parametrize("finder", FINDERS)
 @pytest.mark.parametrize("met", [False, True])
 def test_an_agent_finds_another_as_that_one_says(discoverable: str, finder: str, met: bool) -> None:
-    anna, bob = Profile("anna", project=FINDERS[finder]), Profile("bob", project="api", discoverable=discoverable)
+    anna, bob = (
+        Profile("anna", project=FINDERS[finder]),
+        Profile("bob", project="api", discoverable=discoverable),
+    )
     sight = frozenset({"api", "web"}) if finder == "linked" else frozenset({FINDERS[finder]})
     state = State({"anna": anna, "bob": bob}, sight, frozenset({"bob"}) if met else frozenset())
     by_policy = {"public": True, "project": finder in ("same", "linked", "global"), "private": met}
     decision = may("anna", "find", Object("bob", "agent"), state)
-    assert (decision.allowed, decision.hidden) == (by_policy[discoverable], not by_policy[discoverable])
+    assert (decision.allowed, decision.hidden) == (
+        by_policy[discoverable],
+        not by_policy[discoverable],
+    )
 
 
 def test_nobody_finds_oneself_the_owner_finds_all_and_what_is_not_known_is_not_found() -> None:
@@ -299,7 +348,9 @@ def test_nobody_finds_oneself_the_owner_finds_all_and_what_is_not_known_is_not_f
         ("", "", False),
     ],
 )
-def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(project: str, scope: str, is_in: bool) -> None:
+def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(
+    project: str, scope: str, is_in: bool
+) -> None:
     sight = frozenset({"api", "web"} if project == "api" else {project})
     assert in_scope(Profile("anna", project=project), scope, sight) == is_in
 
@@ -307,11 +358,20 @@ def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(project: st
 @pytest.mark.parametrize(
     "document",
     [
-        {"dmPolicy": "everybody", "discoverable": "friends", "dm": {"anna": {"permission": "perhaps"}}},
+        {
+            "dmPolicy": "everybody",
+            "discoverable": "friends",
+            "dm": {"anna": {"permission": "perhaps"}},
+        },
         {"dmPolicy": "closed", "discoverable": "private", "dm": {"anna": {"permission": "block"}}},
     ],
 )
 def test_a_word_that_is_not_understood_counts_as_the_strictest(document: dict[str, Any]) -> None:
     bob = Profile.of({"id": "bob", **document})
-    assert (bob.project, bob.dm, bob.discoverable, bob.entries) == (GLOBAL, "closed", "private", {"anna": "block"})
+    assert (bob.project, bob.dm, bob.discoverable, bob.entries) == (
+        GLOBAL,
+        "closed",
+        "private",
+        {"anna": "block"},
+    )
     assert Profile.of({"id": "bob"}) == Profile("bob", "bob", GLOBAL)

@@ -1,4 +1,6 @@
-"""Read cursors: nothing unread counts as read, whatever a merge puts in front or a person takes out."""
+"""Read cursors: nothing unread counts as read, whatever a merge puts in front or a person takes
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def marks_in(history: list[str]) -> dict[int, tuple[str, str]]:
 
 
 def ids_of(history: list[str]) -> MarksAt:
-    return lambda places: {place: mark for place, mark in marks_in(history).items() if place in places}
+    return lambda places: {
+        place: mark for place, mark in marks_in(history).items() if place in places
+    }
 
 
 def start(cursor: Any, history: list[str]) -> int:
@@ -36,7 +40,9 @@ def test_behind_a_cursor_stands_the_next_message(place: int) -> None:
 
 
 @given(st.integers(0, 39), st.lists(st.integers(0, 40), max_size=6))
-def test_what_a_merge_puts_in_front_is_read_again_rather_than_lost(read: int, places: list[int]) -> None:
+def test_what_a_merge_puts_in_front_is_read_again_rather_than_lost(
+    read: int, places: list[int]
+) -> None:
     merged = list(HISTORY)
     for number, place in enumerate(places):
         merged.insert(place, f"new{number}")
@@ -61,8 +67,12 @@ def test_the_marks_of_what_was_given_are_a_trail_as_that_of_a_cursor(
     assert read + 1 - first <= 2 * (read + 1 - min([*places, read + 1])) + 1
 
 
-@given(st.integers(0, 39), st.sets(st.integers(0, 39), min_size=1), st.integers(0, 40), st.booleans())
-def test_messages_that_are_removed_hide_no_other(read: int, gone: set[int], place: int, as_many: bool) -> None:
+@given(
+    st.integers(0, 39), st.sets(st.integers(0, 39), min_size=1), st.integers(0, 40), st.booleans()
+)
+def test_messages_that_are_removed_hide_no_other(
+    read: int, gone: set[int], place: int, as_many: bool
+) -> None:
     history = [id for at, id in enumerate(HISTORY) if at not in gone]
     history[place:place] = [f"new{number}" for number in range(len(gone) if as_many else 1)]
     first = start(cursor_at(read, f"m{read}", ids_of(HISTORY)), history)
@@ -70,7 +80,17 @@ def test_messages_that_are_removed_hide_no_other(read: int, gone: set[int], plac
 
 
 @pytest.mark.parametrize(
-    "cursor", [None, "m3", [], {}, {"message": 3, "at": "x"}, {"at": 3}, {"message": "m3", "at": -1}, {"trail": [1]}]
+    "cursor",
+    [
+        None,
+        "m3",
+        [],
+        {},
+        {"message": 3, "at": "x"},
+        {"at": 3},
+        {"message": "m3", "at": -1},
+        {"trail": [1]},
+    ],
 )
 def test_a_cursor_that_says_nothing_leaves_everything_unread(cursor: Any) -> None:
     assert start(cursor, HISTORY) == 0

@@ -16,7 +16,9 @@ from capsule.messaging.mail.unread import Unread
 AGENTS = dict.fromkeys(("anna", "bob"))
 
 
-def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledged(store: Store) -> None:
+def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledged(
+    store: Store,
+) -> None:
     sent = store.messages.send("The build is red", agent="anna", to="bob")
     assert sent.as_json() == {
         "conversation": "direct_anna_bob",
@@ -25,7 +27,10 @@ def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledge
     }
     for _ in range(2):
         inbox = store.messages.inbox(agent="bob").as_json()
-        assert (inbox["unread"], inbox["conversations"][0]["last"]["content"]) == (1, "The build is red")
+        assert (inbox["unread"], inbox["conversations"][0]["last"]["content"]) == (
+            1,
+            "The build is red",
+        )
     heard = store.messages.listen(agent="bob")
     assert [(mail.id, mail.from_, mail.content) for mail in heard.messages] == [
         (sent.message, "anna", "The build is red")
@@ -43,7 +48,8 @@ def test_the_status_of_a_message_that_the_agent_may_not_read_is_that_of_none(sto
     old = str(store.append(group, content="old", timestamp="2020-01-01T00:00:00.000Z").id)
     store.groups.add(group, ["carl"], agent="anna")
     sent = [
-        store.messages.send("x", agent="dora", **where).message for where in ({"channel": "secret"}, {"to": "anna"})
+        store.messages.send("x", agent="dora", **where).message
+        for where in ({"channel": "secret"}, {"to": "anna"})
     ]
     told = set()
     for id in ("none", old, *sent):
@@ -66,13 +72,19 @@ def test_a_message_that_is_removed_leaves_the_next_one_unread(store: Store) -> N
     store.messages.ack(agent="bob", conversation=gone.conversation)
     store.branches.remove(gone.conversation, gone.message)
     store.messages.send("in its place", agent="anna", to="bob")
-    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["in its place"]
+    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == [
+        "in its place"
+    ]
 
 
 def test_another_instance_hears_again_what_nobody_acknowledged(store: Store) -> None:
     store.messages.send("one", agent="anna", to="bob")
     other = store.beside()
-    assert len(store.messages.listen(agent="bob").messages) == len(other.messages.listen(agent="bob").messages) == 1
+    assert (
+        len(store.messages.listen(agent="bob").messages)
+        == len(other.messages.listen(agent="bob").messages)
+        == 1
+    )
 
 
 def test_a_listener_goes_on_where_it_stood_however_late_it_comes_back(
@@ -84,7 +96,9 @@ def test_a_listener_goes_on_where_it_stood_however_late_it_comes_back(
     store.messages.send("two", agent="anna", to="bob")
     other.messages.ack(agent="bob", cursor=other.messages.listen(agent="bob").cursor)
     monkeypatch.setattr(time, "monotonic", lambda: now() + 86400)
-    assert [mail.content for mail in store.messages.listen(agent="bob", timeout_s=1).messages] == ["two"]
+    assert [mail.content for mail in store.messages.listen(agent="bob", timeout_s=1).messages] == [
+        "two"
+    ]
 
 
 def test_ones_own_messages_are_never_unread(store: Store) -> None:
@@ -154,7 +168,9 @@ def test_a_message_that_reaches_nobody_is_an_error(store: Store) -> None:
 
 
 def test_a_retry_with_the_same_key_writes_one_message_in_one_direct(store: Store) -> None:
-    sent = [store.messages.send("once", agent="anna", to="bob", idempotency_key="k") for _ in range(3)]
+    sent = [
+        store.messages.send("once", agent="anna", to="bob", idempotency_key="k") for _ in range(3)
+    ]
     assert len({each.message for each in sent}) == 1
     assert store.ids() == ["direct_anna_bob"]
     assert [mail.content for mail in store.messages.history("direct_anna_bob").messages] == ["once"]
@@ -162,7 +178,10 @@ def test_a_retry_with_the_same_key_writes_one_message_in_one_direct(store: Store
 
 def test_a_retry_into_a_channel_with_a_topic_of_its_own_writes_one_message(store: Store) -> None:
     channel = store.channels.create("plans", agent="anna", default_topic="misc").id
-    sent = [store.messages.send("once", agent="anna", channel="plans", idempotency_key="k") for _ in range(2)]
+    sent = [
+        store.messages.send("once", agent="anna", channel="plans", idempotency_key="k")
+        for _ in range(2)
+    ]
     assert sent[0].message == sent[1].message
     assert [mail.content for mail in store.messages.history(channel).messages] == ["once"]
 
@@ -172,7 +191,10 @@ def test_nothing_is_sent_behind_what_the_sender_has_not_seen(store: Store) -> No
     store.messages.send("meanwhile", agent="bob", to="anna")
     with pytest.raises(InvalidInput, match="1 message came"):
         store.messages.send("second", agent="anna", to="bob", seen=seen.message)
-    assert [mail.content for mail in store.messages.history(seen.conversation).messages] == ["first", "meanwhile"]
+    assert [mail.content for mail in store.messages.history(seen.conversation).messages] == [
+        "first",
+        "meanwhile",
+    ]
 
 
 def test_a_store_that_keeps_no_locks_keeps_none_for_its_agents(store: Store) -> None:

@@ -24,8 +24,17 @@ def write(store: Store, kind: str, id: str, **fields: Any) -> None:
 def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
     directory = each_store.inner.part(People).directory
     assert directory.profile("bob") == Profile("bob")
-    write(each_store, "agents", "bob", name="Bob", dmPolicy="restricted", dm={"carl": {"permission": "block"}})
-    assert directory.profile("bob") == Profile("bob", "Bob", "global", "restricted", entries={"carl": "block"})
+    write(
+        each_store,
+        "agents",
+        "bob",
+        name="Bob",
+        dmPolicy="restricted",
+        dm={"carl": {"permission": "block"}},
+    )
+    assert directory.profile("bob") == Profile(
+        "bob", "Bob", "global", "restricted", entries={"carl": "block"}
+    )
     assert directory.profile("bob") == directory.profile("bob") == directory.profiles()["bob"]
     for policy in ("closed", "opened", "restricted") * 10:
         write(each_store, "agents", "bob", dmPolicy=policy)
@@ -35,7 +44,9 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
 
 def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Store) -> None:
     write(each_store, "agents", "bob", cursors=3)
-    assert each_store.inner.part(People).directory.profile("bob") == Profile("bob", dm="closed", discoverable="private")
+    assert each_store.inner.part(People).directory.profile("bob") == Profile(
+        "bob", dm="closed", discoverable="private"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,12 +63,22 @@ def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Sto
 )
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_link_counts_while_both_projects_have_it(
-    each_store: Store, there: str | None, back: str | None, api_sees: bool, web_sees: bool, enabled: bool
+    each_store: Store,
+    there: str | None,
+    back: str | None,
+    api_sees: bool,
+    web_sees: bool,
+    enabled: bool,
 ) -> None:
     directory = each_store.inner.part(People).directory
     assert directory.sight(API) == {API}
     write(each_store, "projects", API, links={WEB: {"direction": there}} if there else {})
-    write(each_store, "projects", WEB, links={API: {"direction": back, "enabled": enabled}} if back else {})
+    write(
+        each_store,
+        "projects",
+        WEB,
+        links={API: {"direction": back, "enabled": enabled}} if back else {},
+    )
     assert directory.sight(API) == {API} | ({WEB} if api_sees and enabled else set())
     assert directory.sight(WEB) == {WEB} | ({API} if web_sees and enabled else set())
 
@@ -65,7 +86,11 @@ def test_a_link_counts_while_both_projects_have_it(
 def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) -> None:
     directory = each_store.inner.part(People).directory
     write(each_store, "agents", "bob", project=API, discoverable="private")
-    assert directory.state(None, Object("x")) == directory.state("anna", Object("x", "group")) == State()
+    assert (
+        directory.state(None, Object("x"))
+        == directory.state("anna", Object("x", "group"))
+        == State()
+    )
     direct = directory.state("anna", Object("direct_anna_bob", "direct"))
     assert (set(direct.profiles), direct.sight) == ({"anna", "bob"}, set())
     assert directory.state("bob", Object("c", "channel")).sight == {API}
@@ -129,7 +154,9 @@ def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -
         there.inner.part(People).directory.resolve("twin", "tester")
     assert "three" not in wrong.value.message
     there.agents.policy("two", discoverable="private")
-    assert [there.inner.part(People).directory.resolve("twin", by) for by in ("tester", "lone")] == ["one", "three"]
+    assert [
+        there.inner.part(People).directory.resolve("twin", by) for by in ("tester", "lone")
+    ] == ["one", "three"]
     with pytest.raises(InvalidInput, match="one, three, two"):
         there.inner.part(People).directory.resolve("twin", None)
 
@@ -151,7 +178,11 @@ def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> 
         assert "hidden" not in missing.value.message
 
 
-WEB_BOB, API_BOB, GLOBAL_BOB = Profile("bob-b", "bob", WEB), Profile("bob", "bob", API), Profile("bob", "bob", "global")
+WEB_BOB, API_BOB, GLOBAL_BOB = (
+    Profile("bob-b", "bob", WEB),
+    Profile("bob", "bob", API),
+    Profile("bob", "bob", "global"),
+)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +212,15 @@ def test_as_whom_a_program_acts_is_one_rule(
 
 def test_a_name_that_several_agents_of_the_project_have_is_refused() -> None:
     with pytest.raises(InvalidInput, match="one, two"):
-        meant("twin", API, [Profile("one", "twin", API), Profile("two", "twin", API), Profile("twin", "", "global")])
+        meant(
+            "twin",
+            API,
+            [
+                Profile("one", "twin", API),
+                Profile("two", "twin", API),
+                Profile("twin", "", "global"),
+            ],
+        )
 
 
 @pytest.mark.parametrize(
@@ -209,4 +248,8 @@ def test_who_somebody_acts_as_depends_on_the_folder(
     assert made == (set() if found else {id}) == {word.split()[0] for word in caplog.messages}
     for each in made:
         agent = there.agents.get(each)
-        assert (agent.name, agent.project_path, there.agents._documents.home(each)) == (text, folder, None)
+        assert (agent.name, agent.project_path, there.agents._documents.home(each)) == (
+            text,
+            folder,
+            None,
+        )

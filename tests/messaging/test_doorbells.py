@@ -1,4 +1,6 @@
-"""When an idle agent is rung: once, again after 1, 5 and 30 minutes, and no more until it has read something."""
+"""When an idle agent is rung: once, again after 1, 5 and 30 minutes, and no more until it has read
+something.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_ring_before_the_agent_read_something_does_not_count() -> None:
     assert bell.outstanding(after(30)) == [after(60)]
 
 
-def test_one_ring_is_outstanding_for_all_senders(store: Store, tmp_path: Path, clock: list[float]) -> None:
+def test_one_ring_is_outstanding_for_all_senders(
+    store: Store, tmp_path: Path, clock: list[float]
+) -> None:
     heard = tmp_path / "heard"
     registry.register(store, "bob", writer(heard))
     for _ in range(5):
@@ -96,7 +100,9 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
     ]
 
 
-def test_nobody_is_rung_for_an_inbox_that_was_emptied_meanwhile(store: Store, tmp_path: Path) -> None:
+def test_nobody_is_rung_for_an_inbox_that_was_emptied_meanwhile(
+    store: Store, tmp_path: Path
+) -> None:
     registry.register(store, "bob", writer(tmp_path / "heard"))
     assert not registry.ring(store, "bob", lambda: "")
     assert not (tmp_path / "heard").exists()
@@ -147,7 +153,9 @@ def test_an_address_gets_the_text_as_json(client: str) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            heard.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            heard.append(
+                (self.path, json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            )
             self.send_response(404 if "gone" in self.path else 204)
             self.end_headers()
 
@@ -169,23 +177,32 @@ def test_a_new_session_takes_the_place_of_the_last_one_of_its_client(store: Stor
     registry.register(store, "bob", Target("webhook", {"url": "http://localhost/"}))
     registry.register(store, "bob", Target("codex", {"session": "two"}))
     targets = [bell.target for bell in registry.bells(store, "bob").bells]
-    assert targets == [Target("webhook", {"url": "http://localhost/"}), Target("codex", {"session": "two"})]
+    assert targets == [
+        Target("webhook", {"url": "http://localhost/"}),
+        Target("codex", {"session": "two"}),
+    ]
     registry.forget(store, "bob", targets[0])
     assert [bell.target.client for bell in registry.bells(store, "bob").bells] == ["codex"]
 
 
-def test_one_process_waits_for_a_session_and_its_rings_outlive_it(store: Store, clock: list[float]) -> None:
+def test_one_process_waits_for_a_session_and_its_rings_outlive_it(
+    store: Store, clock: list[float]
+) -> None:
     session = Target("claude-code", {"session": "s"})
     first, second = store.beside(), store.beside()
     mine = registry.claim(first, "bob", session)
     assert mine is not None
     assert registry.claim(second, "bob", session) is None
     assert registry.claim(second, "bob", Target("claude-code", {"session": "t"})) is not None
-    assert registry.ring(store, "bob", lambda: "1 unread from anna"), "the process that waits rings by itself"
+    assert registry.ring(store, "bob", lambda: "1 unread from anna"), (
+        "the process that waits rings by itself"
+    )
     assert registry.take(first, "bob", mine)
     first.close()
     second.close()
-    assert not registry.ring(store, "bob", lambda: "1 unread from anna"), "nobody waits there any more"
+    assert not registry.ring(store, "bob", lambda: "1 unread from anna"), (
+        "nobody waits there any more"
+    )
     third = store.beside()
     again = registry.claim(third, "bob", session)
     assert again is not None
@@ -195,7 +212,9 @@ def test_one_process_waits_for_a_session_and_its_rings_outlive_it(store: Store, 
 
 
 @pytest.mark.files
-def test_a_process_that_was_killed_waits_for_nothing(root: Path, child: Callable[..., Child]) -> None:
+def test_a_process_that_was_killed_waits_for_nothing(
+    root: Path, child: Callable[..., Child]
+) -> None:
     other, session = child(WAITS, root), Target("claude-code", {"session": "s"})
     assert other.hear()
     with Store.open(root) as store:

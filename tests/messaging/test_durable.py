@@ -13,7 +13,9 @@ from tests.core.storage.faults import Flushes, store_on
 pytestmark = pytest.mark.files
 
 
-def test_a_message_that_its_writer_did_not_wait_for_is_flushed_before_it_is_delivered(root: Path) -> None:
+def test_a_message_that_its_writer_did_not_wait_for_is_flushed_before_it_is_delivered(
+    root: Path,
+) -> None:
     system = Flushes()
     with Store.open(root) as writer, store_on(root, system) as reader:
         for agent in ("anna", "bob"):

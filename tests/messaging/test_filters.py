@@ -15,8 +15,8 @@ from tests.core.store.making import EARLY, LATE, make
 
 @pytest.fixture
 def carls() -> Iterator[tuple[Store, Store]]:
-    """A store with a conversation for all, one that carl may not read, and one that he joined late; the owner's, and
-    carl's."""
+    """A store with a conversation for all, one that carl may not read, and one that he joined late;
+    the owner's, and carl's."""
     said = {"topic": "api", "mentions": {"valid": ["carl"]}}
     with Store.in_memory() as store:
         for id, members in {
@@ -30,19 +30,29 @@ def carls() -> Iterator[tuple[Store, Store]]:
         yield store, store.beside(agent="carl")
 
 
-@pytest.mark.parametrize("where", [{"topic": "api"}, {"topic": {"$regex": "^a"}}, {"topic": {"$ne": "web"}}], ids=str)
-def test_what_an_agent_may_not_read_is_neither_found_nor_counted(carls: tuple[Store, Store], where: Any) -> None:
+@pytest.mark.parametrize(
+    "where", [{"topic": "api"}, {"topic": {"$regex": "^a"}}, {"topic": {"$ne": "web"}}], ids=str
+)
+def test_what_an_agent_may_not_read_is_neither_found_nor_counted(
+    carls: tuple[Store, Store], where: Any
+) -> None:
     seen = {("open", 1), ("open", 2), ("late", 2)}
     owner, carl = carls
     found = carl.search("text", where=where)
     assert {(hit.id, hit.at) for hit in found.hits} == seen
     assert found.total == len(seen) < len(owner.search("text", where=where).hits)
-    assert {place[:2] for place in carl.questions.messages({"$and": [where, {"topic": "api"}]})} == seen
+    assert {
+        place[:2] for place in carl.questions.messages({"$and": [where, {"topic": "api"}]})
+    } == seen
     assert [value[:2] for value in carl.questions.values("topic", "late")] == [("api", 1)]
-    assert carl.questions.values("topic", "closed") == carl.questions.messages(where, "closed") == []
+    assert (
+        carl.questions.values("topic", "closed") == carl.questions.messages(where, "closed") == []
+    )
 
 
-def test_no_hidden_text_is_compared_with_a_pattern(carls: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hidden_text_is_compared_with_a_pattern(
+    carls: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner, carl = carls
     owner.append_entries("closed", entries([{"metadata": {"secret": "canary"}}]))
     monkeypatch.setattr(facts, "_MATCHED_S", 0.0)
@@ -62,5 +72,8 @@ def test_the_pages_of_a_history_hold_the_messages_that_fit_each_once(agent: str 
         older = history("team", limit=4, where={"topic": "web"}, before=page.before)
         assert [mail.at for mail in [*older.messages, *page.messages]] == [1, 4, 7, 10, 13, 16, 19]
         assert older.before is None
-        assert history("team", limit=4, where={"topic": "web"}, after=older.after).messages == page.messages
+        assert (
+            history("team", limit=4, where={"topic": "web"}, after=older.after).messages
+            == page.messages
+        )
         assert history("team", where={"topic": "ops"}).messages == []

@@ -11,7 +11,9 @@ import pytest
 from capsule import Problem
 from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
 
-BOMB = "".join(f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9 if n else 'x' * 9)}]\n" for n in range(9))
+BOMB = "".join(
+    f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9 if n else 'x' * 9)}]\n" for n in range(9)
+)
 
 
 def write(folder: Path, text: str | bytes, name: str = "one.md") -> Path:
@@ -25,11 +27,25 @@ def write(folder: Path, text: str | bytes, name: str = "one.md") -> Path:
     ("text", "fields"),
     [
         ("---\nname: bob\ntools: Read, Grep\nmodel: opus\n---\nBe brief.", {"name": "bob"}),
-        ("\ufeff---\r\nname: bob\r\ndm_policy: closed\r\n---\r\n", {"name": "bob", "dm_policy": "closed"}),
-        ("---\nname: bob\nchannels:\nnever_default: true\n---", {"name": "bob", "never_default": True}),
         (
-            "---\nname: bob\nchannels:\n  global: [news]\n  exclude:\n  - chat\ndm_whitelist: [anna]\n---",
-            {"name": "bob", "channels.global": ("news",), "channels.exclude": ("chat",), "dm_whitelist": ("anna",)},
+            "\ufeff---\r\nname: bob\r\ndm_policy: closed\r\n---\r\n",
+            {"name": "bob", "dm_policy": "closed"},
+        ),
+        (
+            "---\nname: bob\nchannels:\nnever_default: true\n---",
+            {"name": "bob", "never_default": True},
+        ),
+        (
+            (
+                "---\nname: bob\nchannels:\n  global: [news]\n  exclude:\n  - chat\ndm_whitelist: "
+                "[anna]\n---"
+            ),
+            {
+                "name": "bob",
+                "channels.global": ("news",),
+                "channels.exclude": ("chat",),
+                "dm_whitelist": ("anna",),
+            },
         ),
     ],
 )
@@ -65,8 +81,14 @@ def test_a_wrong_file_is_left_out_and_told_with_its_line(
     assert len(problem.what) < 1000
 
 
-def test_what_is_no_file_of_an_agent_is_passed_over_and_a_fifo_does_not_block(tmp_path: Path) -> None:
-    for name, text in (("readme.md", "# Agents"), ("empty.md", ""), ("bob.txt", "---\nname: bob\n---")):
+def test_what_is_no_file_of_an_agent_is_passed_over_and_a_fifo_does_not_block(
+    tmp_path: Path,
+) -> None:
+    for name, text in (
+        ("readme.md", "# Agents"),
+        ("empty.md", ""),
+        ("bob.txt", "---\nname: bob\n---"),
+    ):
         write(tmp_path, text, name)
     assert [*agents_in(str(tmp_path), None), *agents_in(str(tmp_path / "nowhere"), None)] == []
     os.mkfifo(tmp_path / ".claude" / "agents" / "fifo.md")

@@ -49,7 +49,9 @@ def test_who_leaves_hears_no_more_until_somebody_adds_it_again(store: Store) -> 
     store.messages.send("I am back", agent="carl", conversation=group.id)
 
 
-def test_a_group_is_archived_by_the_last_one_who_leaves_and_comes_back_with_the_first_one_added(store: Store) -> None:
+def test_a_group_is_archived_by_the_last_one_who_leaves_and_comes_back_with_the_first_one_added(
+    store: Store,
+) -> None:
     group = store.groups.create("Release", agent="anna", with_=["bob"])
     store.groups.leave(group.id, agent="bob")
     assert not store.head(group.id).archived
@@ -58,7 +60,9 @@ def test_a_group_is_archived_by_the_last_one_who_leaves_and_comes_back_with_the_
     assert [head.id for head in store.list().heads] == []
     store.groups.add(group.id, ["bob", "anna"])
     assert (store.head(group.id).archived, members(store, group.id)) == (False, ["anna", "bob"])
-    assert store.messages.send("Back", agent="bob", conversation=group.id).recipients == {"anna": "stored"}
+    assert store.messages.send("Back", agent="bob", conversation=group.id).recipients == {
+        "anna": "stored"
+    }
 
 
 def test_a_member_renames_a_group_and_the_inbox_has_its_name(store: Store) -> None:

@@ -1,4 +1,6 @@
-"""Documents of agents, projects and channels that a person changes in an editor, while a store is open."""
+"""Documents of agents, projects and channels that a person changes in an editor, while a store is
+open.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def store(tmp_path: Path) -> Any:
         store.agents.policy("carl", discoverable="project")
         store.projects.link("api", "web")
         store.channels.create("lobby", agent="anna", scope="global")
-        store.channels.create("core", agent="anna", scope="global", access="members", members=["carl"])
+        store.channels.create(
+            "core", agent="anna", scope="global", access="members", members=["carl"]
+        )
         for channel in (OPEN, CLOSED):
             store.append(channel, content="canary")
         yield store
@@ -80,13 +84,17 @@ def sends(store: Store) -> Any:
 
 
 def finds(store: Store) -> Any:
-    assert "carl" in [found.agent.id for found in store.beside(agent="anna").agents.discover()] or _no("hidden")
+    assert "carl" in [
+        found.agent.id for found in store.beside(agent="anna").agents.discover()
+    ] or _no("hidden")
 
 
 def reads(channel: str, agent: str = "carl") -> Callable[[Store], Any]:
     def ask(store: Store) -> Any:
         there = store.beside(agent=agent)
-        assert (there.search("canary", ids=[channel]).hits and channel in there.ids()) or _no("hidden")
+        assert (there.search("canary", ids=[channel]).hits and channel in there.ids()) or _no(
+            "hidden"
+        )
         return there.document(channel)
 
     return ask
@@ -127,10 +135,18 @@ GONE = {"leftAt": "2999-01-01T00:00:00.000Z"}
         ("projects/web", field("links", to={}), finds),
         ("projects/api", field("links", to={}), finds),
         ("projects/api", field("links", to=[]), finds),
-        (f"conversations/{OPEN}", field("metadata", "channel", "access", to="private"), reads(OPEN)),
+        (
+            f"conversations/{OPEN}",
+            field("metadata", "channel", "access", to="private"),
+            reads(OPEN),
+        ),
         (f"conversations/{OPEN}", field("metadata", "channel", "access", to="oepn"), reads(OPEN)),
         (f"conversations/{OPEN}", field("metadata", "channel", to="open"), reads(OPEN)),
-        (f"conversations/{OPEN}", field("metadata", "channel", "scope", to="other-123456"), reads(OPEN)),
+        (
+            f"conversations/{OPEN}",
+            field("metadata", "channel", "scope", to="other-123456"),
+            reads(OPEN),
+        ),
         (f"conversations/{CLOSED}", without("carl"), reads(CLOSED)),
         (f"conversations/{CLOSED}", member("carl", **GONE), reads(CLOSED)),
         (f"conversations/{CLOSED}", member("carl", canSend=False), writes),

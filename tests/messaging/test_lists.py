@@ -17,7 +17,8 @@ def teams(store: Store) -> dict[str, str]:
     members = {"one": ["anna", "carl"], "two": ["bob", "carl"], "three": ["carl", "dora"]}
     store.agents.register("dora")
     return {
-        title: store.groups.create(title, agent=agents[0], with_=agents[1:]).id for title, agents in members.items()
+        title: store.groups.create(title, agent=agents[0], with_=agents[1:]).id
+        for title, agents in members.items()
     }
 
 
@@ -37,7 +38,9 @@ def test_a_list_by_project_has_what_its_agents_take_part_in(store: Store) -> Non
     assert store.beside(agent="anna").facets().agents == {"anna": 1, "carl": 1}
 
 
-def test_an_agent_that_left_still_has_the_conversation_in_its_list(store: Store, teams: dict[str, str]) -> None:
+def test_an_agent_that_left_still_has_the_conversation_in_its_list(
+    store: Store, teams: dict[str, str]
+) -> None:
     store.beside(agent="anna").groups.leave(teams["one"])
     assert titles(store, agent="anna") == titles(store, project="/work/app") == {"one"}
 
@@ -47,7 +50,9 @@ def test_an_agent_is_meant_by_its_name_and_one_that_is_unknown_is_in_no_list(sto
     store.agents.register("anna-two", "/work/two", name="lead")
     store.groups.create("four", agent="anna-two", with_=["bob"])
     assert (
-        titles(store, agent="lead") == titles(store, agent="lead@" + store.agents.get("anna-two").project) == {"four"}
+        titles(store, agent="lead")
+        == titles(store, agent="lead@" + store.agents.get("anna-two").project)
+        == {"four"}
     )
     store.agents.register("anna-three", "/work/three", name="lead")
     with pytest.raises(InvalidInput):
@@ -55,7 +60,9 @@ def test_an_agent_is_meant_by_its_name_and_one_that_is_unknown_is_in_no_list(sto
     assert titles(store, agent="nobody") == set()
 
 
-def test_a_model_and_tallies_are_of_what_an_agent_reads(store: Store, teams: dict[str, str]) -> None:
+def test_a_model_and_tallies_are_of_what_an_agent_reads(
+    store: Store, teams: dict[str, str]
+) -> None:
     said = {"role": "assistant", "content": "word " * 9, "from": "anna", "model": "secret"}
     store.append_entries(teams["one"], [said])
     store.groups.add(teams["one"], ["bob"])

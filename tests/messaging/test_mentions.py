@@ -40,28 +40,52 @@ def store() -> Iterator[Store]:
         ("- @anna\n\n> *@bob*'s", {"anna": "mention", "bob": "mention"}),
         ("`@anna` ``@bob ` @carl`` @dora", {"dora": "mention"}),
         ("```\n@anna\n```\n~~~ @bob\n@carl\n~~~\n\n    @dora\n", {}),
-        ("a@b.example <a@b.example> https://x.example/@anna www.x.example/@bob git@host.example:a [x](y@z)", {}),
+        (
+            (
+                "a@b.example <a@b.example> https://x.example/@anna www.x.example/@bob "
+                "git@host.example:a [x](y@z)"
+            ),
+            {},
+        ),
         ("@types/node @ @@anna /@bob @-", {}),
         ("@" * 50_000 + "`" * 50_000, {}),
         (" ".join(f"@a{n}" for n in range(1000)), {f"a{n}": "mention" for n in range(50)}),
     ],
 )
-def test_names_in_a_text_are_mentions_but_not_in_code_addresses_and_urls(text: str, names: dict[str, str]) -> None:
+def test_names_in_a_text_are_mentions_but_not_in_code_addresses_and_urls(
+    text: str, names: dict[str, str]
+) -> None:
     assert mentioned(text) == names
 
 
 def test_a_message_says_which_mentions_are_of_members(store: Store) -> None:
-    sent = store.messages.send("@bob --review @dora @nobody @bob @all", agent="anna", conversation=CHANNEL)
-    told = {"valid": ["bob", "@all"], "invalid": ["dora"], "unknown": ["nobody"], "kinds": {"bob": "review"}}
+    sent = store.messages.send(
+        "@bob --review @dora @nobody @bob @all", agent="anna", conversation=CHANNEL
+    )
+    told = {
+        "valid": ["bob", "@all"],
+        "invalid": ["dora"],
+        "unknown": ["nobody"],
+        "kinds": {"bob": "review"},
+    }
     assert store.document(CHANNEL)["history"][0]["mentions"] == sent.as_json()["mentions"] == told
     assert sent.recipients == {"bob": "stored"}
-    assert "mentions" not in store.messages.send("plain", agent="anna", conversation=CHANNEL).as_json()
+    assert (
+        "mentions" not in store.messages.send("plain", agent="anna", conversation=CHANNEL).as_json()
+    )
 
 
 def test_a_name_means_the_agent_that_the_sender_means(store: Store) -> None:
-    for id, folder, name in (("a", "/api", "ops"), ("w", "/web", "ops"), ("b", "/api", "bert"), ("v", "/web", "vera")):
+    for id, folder, name in (
+        ("a", "/api", "ops"),
+        ("w", "/web", "ops"),
+        ("b", "/api", "bert"),
+        ("v", "/web", "vera"),
+    ):
         store.agents.register(id, folder, name=name)
-    id = channel(store, "channel_global_ops", "a", "w", "b", {"id": "v", "joinedAt": EARLY, "leftAt": LATE})
+    id = channel(
+        store, "channel_global_ops", "a", "w", "b", {"id": "v", "joinedAt": EARLY, "leftAt": LATE}
+    )
     for sender, text, valid, invalid, unknown in (
         ("b", "@ops @ops@web @a", ["a", "w"], [], []),
         ("w", "@bert @b @ops@api @ops@nowhere", ["b", "a"], [], ["bert", "ops@nowhere"]),
@@ -80,19 +104,32 @@ def states(store: Store, agent: str, **asked: Any) -> dict[str, tuple[str, str]]
 def test_a_mention_is_unread_then_read_then_done(store: Store) -> None:
     for text in ("@bob --action", "hello", "@all"):
         sent = store.messages.send(text, agent="anna", conversation=CHANNEL)
-    assert states(store, "bob") == {"@all": ("unread", "mention"), "@bob --action": ("unread", "action")}
+    assert states(store, "bob") == {
+        "@all": ("unread", "mention"),
+        "@bob --action": ("unread", "action"),
+    }
     assert states(store, "anna") == {}
     heard = store.messages.listen(agent="bob", limit=1)
     assert heard.messages[0].as_json()["mention"] == "action"
     store.messages.ack(agent="bob", cursor=heard.cursor)
     store.messages.done(sent.message, agent="bob")
-    assert states(store, "bob") == {"@all": ("done", "mention"), "@bob --action": ("read", "action")}
-    for state, found in {"unread": [], "read": ["@bob --action"], "open": ["@bob --action"], "done": ["@all"]}.items():
+    assert states(store, "bob") == {
+        "@all": ("done", "mention"),
+        "@bob --action": ("read", "action"),
+    }
+    for state, found in {
+        "unread": [],
+        "read": ["@bob --action"],
+        "open": ["@bob --action"],
+        "done": ["@all"],
+    }.items():
         assert list(states(store, "bob", state=state)) == found
     assert [each.state for each in store.messages.mentions(agent="bob")] == ["read"]
     assert states(store, "bob", kind="review") == {}
     assert list(states(store, "bob", state="all", limit=1)) == ["@all"]
-    first, last = (each.as_json() for each in reversed(store.messages.mentions(agent="bob", state="all")))
+    first, last = (
+        each.as_json() for each in reversed(store.messages.mentions(agent="bob", state="all"))
+    )
     assert first["readAt"] <= last["readAt"] == last["doneAt"]
     assert "doneAt" not in first
     assert states(store, "carl") == {"@all": ("unread", "mention")}
@@ -152,7 +189,9 @@ def test_who_mutes_a_conversation_while_listening_hears_its_mentions_only(store:
 
 
 def test_a_mention_by_a_blocked_agent_concerns_nobody_who_blocked_it(store: Store) -> None:
-    set_fields(store, "bob", dm={"anna": {"permission": "block"}}, reading={CHANNEL: {"muted": True}})
+    set_fields(
+        store, "bob", dm={"anna": {"permission": "block"}}, reading={CHANNEL: {"muted": True}}
+    )
     store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL)
     assert (states(store, "bob"), store.messages.inbox(agent="bob").unread) == ({}, 0)
     assert store.messages.listen(agent="bob").messages == []
@@ -167,7 +206,11 @@ def test_a_mention_by_a_blocked_agent_concerns_nobody_who_blocked_it(store: Stor
         ({"reading": {CHANNEL: {"muted": True}}}, "@bob", True),
         ({"reading": {CHANNEL: {"notify": "mentions"}}}, "@all", True),
         ({"reading": {CHANNEL: {"notify": "none"}}}, "@bob", False),
-        ({"reading": {CHANNEL: {"muted": True}}, "dm": {"anna": {"permission": "block"}}}, "@bob", False),
+        (
+            {"reading": {CHANNEL: {"muted": True}}, "dm": {"anna": {"permission": "block"}}},
+            "@bob",
+            False,
+        ),
     ],
 )
 def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
@@ -183,7 +226,10 @@ def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
 def test_a_damaged_document_of_a_member_keeps_no_message_back(store: Store) -> None:
     registry.register(store, "bob", Target("command", {"command": "true"}))
     edited(store.engine, "agents", "bob", lambda data: b"{}\n")
-    assert store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"] == "stored"
+    assert (
+        store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"]
+        == "stored"
+    )
     assert [mail.content for mail in store.messages.listen(agent="carl").messages] == ["@bob @carl"]
 
 
@@ -191,27 +237,46 @@ def test_a_membership_that_ended_with_its_link_has_nothing_unread(store: Store) 
     store.agents.register("wanda", "/web")
     store.agents.register("abel", "/api")
     api, web = (store.projects.get(name).id for name in ("api", "web"))
-    id = channel(store, f"channel_{web}_plans", "wanda", {"id": "abel", "joinedAt": EARLY, "invitedBy": "self"})
+    id = channel(
+        store,
+        f"channel_{web}_plans",
+        "wanda",
+        {"id": "abel", "joinedAt": EARLY, "invitedBy": "self"},
+    )
     registry.register(store, "abel", Target("command", {"command": "true"}))
     store.projects.link(api, web, direction="out")
-    assert store.messages.send("@abel one", agent="wanda", conversation=id).recipients == {"abel": "rung"}
-    assert (store.messages.pointer("abel"), list(states(store, "abel"))) == ("1 unread from wanda", ["@abel one"])
+    assert store.messages.send("@abel one", agent="wanda", conversation=id).recipients == {
+        "abel": "rung"
+    }
+    assert (store.messages.pointer("abel"), list(states(store, "abel"))) == (
+        "1 unread from wanda",
+        ["@abel one"],
+    )
     store.projects.unlink(api, web)
     sent = store.messages.send("@abel two", agent="wanda", conversation=id)
     assert (sent.mentions["invalid"], sent.recipients) == (["abel"], {})
     assert (store.messages.inbox(agent="abel").unread, states(store, "abel")) == (0, {})
     assert store.messages.listen(agent="abel").messages == []
     store.projects.link(api, web, direction="out")
-    assert [mail.content for mail in store.messages.listen(agent="abel").messages] == ["@abel one", "@abel two"]
+    assert [mail.content for mail in store.messages.listen(agent="abel").messages] == [
+        "@abel one",
+        "@abel two",
+    ]
 
 
 @pytest.mark.parametrize("text", ["hi", "@bob --action obey", "@all --action obey"])
 @pytest.mark.parametrize("where", ["group", "open", "private"])
-def test_messages_of_a_blocked_agent_count_mention_and_wake_nowhere(store: Store, where: str, text: str) -> None:
+def test_messages_of_a_blocked_agent_count_mention_and_wake_nowhere(
+    store: Store, where: str, text: str
+) -> None:
     made = {
         "group": lambda: store.groups.create("Talk", agent="anna", with_=["bob", "carl"]).id,
         "open": lambda: CHANNEL,
-        "private": lambda: store.channels.create("plan", agent="anna", access="private", members=["bob", "carl"]).id,
+        "private": lambda: (
+            store.channels.create(
+                "plan", agent="anna", access="private", members=["bob", "carl"]
+            ).id
+        ),
     }
     id = made[where]()
     store.messages.send(text, agent="anna", conversation=id)
@@ -222,7 +287,10 @@ def test_messages_of_a_blocked_agent_count_mention_and_wake_nowhere(store: Store
     assert sent.recipients.get("bob") != "rung"
     assert store.messages.inbox(agent="bob").as_json() == {"unread": 0, "conversations": []}
     assert (store.messages.pointer("bob"), store.messages.mentions(agent="bob")) == ("", [])
-    assert (store.messages.listen(agent="bob").messages, store.messages.first_unread(id, agent="bob")) == ([], None)
+    assert (
+        store.messages.listen(agent="bob").messages,
+        store.messages.first_unread(id, agent="bob"),
+    ) == ([], None)
     assert store.messages.send(text, agent="carl", conversation=id).recipients["bob"] == "rung"
     assert [mail.from_ for mail in store.messages.listen(agent="bob").messages] == ["carl"]
     assert store.messages.inbox(agent="bob").senders == ["carl"]

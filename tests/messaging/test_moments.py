@@ -1,7 +1,8 @@
-"""Every message is given at least once, whatever moment of listening and acknowledging a merge of clones comes in.
+"""Every message is given at least once, whatever moment of listening and acknowledging a merge of
+clones comes in.
 
-Other processes bring the index up to date at any time. Here that happens before a chosen question to the index, so that
-each moment has its turn.
+Other processes bring the index up to date at any time. Here that happens before a chosen question
+to the index, so that each moment has its turn.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ CONVERSATION, BOB = "conversations/direct_anna_bob.json", "agents/bob.json"
 
 @pytest.fixture(scope="module")
 def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store where anna wrote twelve messages to bob, each other one in a topic, of which he has read eight."""
+    """A store where anna wrote twelve messages to bob, each other one in a topic, of which he has
+    read eight.
+    """
     root = tmp_path_factory.mktemp("talk") / "store"
     Store.init(root)
     with Store.open(root) as store:
@@ -47,7 +50,9 @@ def send(store: Store, text: str, by: str = "anna") -> None:
     store.messages.send(text, agent=by, to=to, topic="plan" if text[-1] in "13579" else None)
 
 
-def heard(store: Store, *, topic: str | None = None, timeout_s: float = 0, acknowledges: bool = True) -> set[str]:
+def heard(
+    store: Store, *, topic: str | None = None, timeout_s: float = 0, acknowledges: bool = True
+) -> set[str]:
     mail = store.messages.listen(agent="bob", topic=topic, timeout_s=timeout_s)
     if acknowledges:
         store.messages.ack(agent="bob", cursor=mail.cursor)
@@ -114,13 +119,16 @@ def test_a_message_that_is_put_in_front_at_any_moment_is_given(
 
 
 class Clones:
-    """Two clones of a store, whose documents are merged one by one, each side taking a merge at any time."""
+    """Two clones of a store, whose documents are merged one by one, each side taking a merge at any
+    time.
+    """
 
     def __init__(self, stores: list[Store], talk: Path) -> None:
         self.stores = stores
         self.roots = [Path(store.root) for store in stores]
         self.bases = {name: read(talk, name) for name in (CONVERSATION, BOB)}
-        #: Of each document that was merged: the versions that were, and the merge, until both sides have it.
+        #: Of each document that was merged: the versions that were, and the merge, until both sides
+        #: have it.
         self.merges: dict[str, tuple[dict[int, dict[str, Any]], dict[str, Any]]] = {}
 
     def bring(self, name: str) -> None:
@@ -140,7 +148,9 @@ class Clones:
             process.questions.refresh()
 
     def finish(self, name: str) -> None:
-        """Have both sides take the merge that is under way, and another one of what there is then."""
+        """Have both sides take the merge that is under way, and another one of what there
+        is then.
+        """
         for _ in range(2):
             self.bring(name)
             while name in self.merges:
@@ -156,8 +166,8 @@ _STEPS = st.one_of(
     st.tuples(st.just("bring"), st.sampled_from([CONVERSATION, CONVERSATION, BOB])),
     st.tuples(st.just("remove"), st.integers(0, 1)),
 )
-#: bob hears in a clone: in which, of which topic, how long he waits, whether he acknowledges, and what happens
-#: meanwhile at which questions.
+#: bob hears in a clone: in which, of which topic, how long he waits, whether he acknowledges, and
+#: what happens meanwhile at which questions.
 _HEARS = st.tuples(
     st.just("hear"),
     st.integers(0, 1),
@@ -187,7 +197,9 @@ def test_every_message_of_two_clones_is_given_whatever_is_merged_when(
             elif step[0] == "remove":
                 first = read(clones.roots[step[1]], CONVERSATION)["history"][0]
                 if first["content"] in old:
-                    clones.stores[step[1]].branches.remove("direct_anna_bob", first["id"], keep_children=True)
+                    clones.stores[step[1]].branches.remove(
+                        "direct_anna_bob", first["id"], keep_children=True
+                    )
             elif step[0] == "bring":
                 clones.bring(step[1])
             else:
@@ -195,7 +207,12 @@ def test_every_message_of_two_clones_is_given_whatever_is_merged_when(
                 events = {at: lambda one=one: do(one) for at, one in meanwhile.items()}
                 with at_questions(clones.stores[side], events):
                     found.update(
-                        heard(clones.stores[side], topic=topic, timeout_s=timeout_s, acknowledges=acknowledges)
+                        heard(
+                            clones.stores[side],
+                            topic=topic,
+                            timeout_s=timeout_s,
+                            acknowledges=acknowledges,
+                        )
                     )
 
         for step in steps:
@@ -206,5 +223,7 @@ def test_every_message_of_two_clones_is_given_whatever_is_merged_when(
             found |= rest(store)
         histories = [read(root, CONVERSATION)["history"] for root in clones.roots]
     assert histories[0] == histories[1]
-    assert found - old == {entry["content"] for entry in histories[0] if entry["from"] == "anna"} - old
+    assert (
+        found - old == {entry["content"] for entry in histories[0] if entry["from"] == "anna"} - old
+    )
     shutil.rmtree(top)

@@ -1,4 +1,6 @@
-"""Names in place of ids: of which channel or group a name is, and that it tells nobody of what is hidden."""
+"""Names in place of ids: of which channel or group a name is, and that it tells nobody of what is
+hidden.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,31 @@ def store(each_store: Store) -> Store:
 
 
 def test_a_name_means_the_channel_or_the_group_that_has_it(store: Store) -> None:
-    channel, group = store.channels.create("releases", agent="anna"), store.groups.create("Release day", agent="anna")
-    for text in ("releases", "releases@api", f"releases@{channel.channel.scope}" if channel.channel else ""):
+    channel, group = (
+        store.channels.create("releases", agent="anna"),
+        store.groups.create("Release day", agent="anna"),
+    )
+    for text in (
+        "releases",
+        "releases@api",
+        f"releases@{channel.channel.scope}" if channel.channel else "",
+    ):
         assert store.resolve(text) == store.beside(agent="bob").resolve(text) == channel.id
-    assert store.resolve("Release day") == store.beside(agent="anna").resolve("Release day") == group.id
+    assert (
+        store.resolve("Release day")
+        == store.beside(agent="anna").resolve("Release day")
+        == group.id
+    )
     for text in ("releases@web", "release", "Release", "", "dev@", "@api"):
         with pytest.raises((NotFound, InvalidInput)):
             store.resolve(text)
 
 
 def test_an_id_and_a_beginning_of_one_win_over_a_name(store: Store) -> None:
-    first, second = store.channels.create("plan", agent="anna"), store.channels.create("retro", agent="anna")
+    first, second = (
+        store.channels.create("plan", agent="anna"),
+        store.channels.create("retro", agent="anna"),
+    )
     store.create(id="plan")
     store.create(id="retrospective")
     assert (store.resolve("plan"), store.resolve("retro")) == ("plan", "retrospective")
@@ -36,13 +52,20 @@ def test_an_id_and_a_beginning_of_one_win_over_a_name(store: Store) -> None:
 
 
 def test_a_name_that_several_have_is_an_error_with_their_ids(store: Store) -> None:
-    here, there = store.channels.create("releases", agent="anna"), store.channels.create("releases", agent="carl")
+    here, there = (
+        store.channels.create("releases", agent="anna"),
+        store.channels.create("releases", agent="carl"),
+    )
     with pytest.raises(InvalidInput, match=f"{here.id}, {there.id}"):
         store.resolve("releases")
     assert store.resolve("releases@web") == there.id
     everywhere = store.channels.create("releases", scope="global")
     mine = [store.beside(agent=agent).resolve("releases") for agent in ("anna", "carl", "dora")]
-    assert mine == [here.id, there.id, everywhere.id]  # As `send --channel` takes it: that of the own project first.
+    assert mine == [
+        here.id,
+        there.id,
+        everywhere.id,
+    ]  # As `send --channel` takes it: that of the own project first.
     team = [store.groups.create("team", agent="anna").id for _ in range(2)]
     with pytest.raises(InvalidInput, match=", ".join(sorted(team))):
         store.resolve("team")

@@ -67,8 +67,12 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
         ):
             with pytest.raises(CapsuleError) as raised:
                 ask()
-            assert isinstance(raised.value, NotFound | Refused) and "canary" not in str(raised.value)
-        assert bob.search("canary").hits == [] and "notes_anna" not in [head.id for head in bob.list().heads]
+            assert isinstance(raised.value, NotFound | Refused) and "canary" not in str(
+                raised.value
+            )
+        assert bob.search("canary").hits == [] and "notes_anna" not in [
+            head.id for head in bob.list().heads
+        ]
 
     unseen()
     anna.notes.share("bob")
@@ -106,4 +110,6 @@ def test_the_owner_of_the_store_reads_all_notes_and_an_unknown_agent_has_none(st
 def test_no_agent_makes_the_notes_of_another(store: Store) -> None:
     for agent, type in (("bob", "chat"), ("bob", "channel"), ("anna", "chat")):
         with pytest.raises(CapsuleError):
-            store.beside(agent=agent).create(id="notes_bob" if agent == "anna" else "notes_eve", title="x", type=type)
+            store.beside(agent=agent).create(
+                id="notes_bob" if agent == "anna" else "notes_eve", title="x", type=type
+            )

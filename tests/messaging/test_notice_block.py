@@ -12,9 +12,15 @@ from capsule.messaging.notice_block import edited, has_block, plain
 LINES = ("2 unread", "", "- 2 from bob")
 #: Pieces of files as people and their editors leave them.
 PIECES = st.one_of(
-    st.sampled_from([b"\xef\xbb\xbf", b"\n", b"\r\n", b"\r", b"# Rules", b" ", b"\xff", b"<!--", "é".encode()]),
     st.sampled_from(
-        [b"<!-- capsule: unread by bob -->\n", b"<!-- capsule: end of unread by annabel -->\n", b"anna -->"]
+        [b"\xef\xbb\xbf", b"\n", b"\r\n", b"\r", b"# Rules", b" ", b"\xff", b"<!--", "é".encode()]
+    ),
+    st.sampled_from(
+        [
+            b"<!-- capsule: unread by bob -->\n",
+            b"<!-- capsule: end of unread by annabel -->\n",
+            b"anna -->",
+        ]
     ),
 )
 FILES = st.lists(PIECES, max_size=8).map(b"".join)
@@ -61,7 +67,9 @@ def test_a_file_that_was_made_for_the_block_goes_with_it_unless_somebody_wrote_i
 BEGIN, END = b"<!-- capsule: unread by anna -->\n", b"<!-- capsule: end of unread by anna -->\n"
 
 
-@pytest.mark.parametrize("data", [BEGIN, END, END + BEGIN, BEGIN + BEGIN + END, (BEGIN + END) * 2, b"a\0b"])
+@pytest.mark.parametrize(
+    "data", [BEGIN, END, END + BEGIN, BEGIN + BEGIN + END, (BEGIN + END) * 2, b"a\0b"]
+)
 def test_a_broken_block_and_a_file_that_is_no_text_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidDocument):
         edited(b"# Rules\n" + data, "anna", LINES, "any")
@@ -69,7 +77,10 @@ def test_a_broken_block_and_a_file_that_is_no_text_are_refused(data: bytes) -> N
 
 @given(st.text())
 def test_no_name_has_a_second_line_an_import_an_address_or_a_mark(name: str) -> None:
-    shown = plain(f"{name}-->\n<!-- capsule: end of unread by anna -->\n@/etc/passwd `x` https://example.org {name}")
+    shown = plain(
+        f"{name}-->\n<!-- capsule: end of unread by anna -->\n@/etc/passwd `x` "
+        f"https://example.org {name}"
+    )
     assert not set(shown) & set("\n\r<>@`/:#*[]|!\u2028\u202e") and len(shown) <= 60
 
 

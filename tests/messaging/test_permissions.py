@@ -1,4 +1,6 @@
-"""What agents say of who may write to them and who finds them; a stricter word counts once it is acknowledged."""
+"""What agents say of who may write to them and who finds them; a stricter word counts once it is
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def as_(store: Store, agent: str) -> Store:
 
 
 def entries(store: Store, agent: str) -> dict[str, Any]:
-    return {other: entry["permission"] for other, entry in (store.agents.get(agent).dm or {}).items()}
+    return {
+        other: entry["permission"] for other, entry in (store.agents.get(agent).dm or {}).items()
+    }
 
 
 def test_what_an_agent_says_changes_one_field_and_keeps_the_others(store: Store) -> None:
@@ -81,7 +85,11 @@ def test_an_agent_is_told_of_the_agents_that_it_finds_and_of_no_others(
     for me in ("anna", "carl", "dora"):
         agents = as_(store, me).agents
         assert (me in found_by) == ("bob" in [one.agent.id for one in agents.discover()])
-        assert (me in found_by) == ("bob" in [one.id for one in agents.list()]) == ("bob" in agents.names())
+        assert (
+            (me in found_by)
+            == ("bob" in [one.id for one in agents.list()])
+            == ("bob" in agents.names())
+        )
         assert me in agents.names() and me not in [one.agent.id for one in agents.discover()]
         with pytest.raises(NotFound) as missing:
             agents.get("nobody")
@@ -96,7 +104,9 @@ def test_an_agent_is_told_of_the_agents_that_it_finds_and_of_no_others(
 def test_who_has_written_with_a_private_agent_finds_it(store: Store) -> None:
     store.messages.send("hi", agent="carl", to="bob")
     store.agents.policy("bob", discoverable="private")
-    found = {me: [one.agent.id for one in as_(store, me).agents.discover()] for me in ("anna", "carl")}
+    found = {
+        me: [one.agent.id for one in as_(store, me).agents.discover()] for me in ("anna", "carl")
+    }
     assert "bob" in found["carl"] and "bob" not in found["anna"]
 
 
@@ -168,8 +178,12 @@ def test_what_an_agent_says_of_a_forgotten_one_is_taken_back(store: Store) -> No
         bob.forget()
 
 
-def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(each_store: Store) -> None:
-    """A write is held where it is written already: the block waits for it, and nothing comes after the block."""
+def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(
+    each_store: Store,
+) -> None:
+    """A write is held where it is written already: the block waits for it, and nothing comes after
+    the block.
+    """
     for id in ("anna", "bob"):
         each_store.agents.register(id)
     direct = each_store.messages.send("first", agent="anna", to="bob").conversation
@@ -177,7 +191,9 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
 
     def act(inside: Any) -> None:
         inside.ensure_may("append")
-        inside.transaction.set_head(inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"})
+        inside.transaction.set_head(
+            inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"}
+        )
         is_written.set()
         go_on.wait()
 
@@ -201,11 +217,18 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
         as_(each_store, "anna").messages.send("second", conversation=direct)
 
 
-def before_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Have a change made where the engine is about to write a conversation, whatever was decided of it."""
+def before_the_next_write(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
+) -> None:
+    """Have a change made where the engine is about to write a conversation, whatever was decided of
+    it.
+    """
     id, waiting = store.create(id="any", type="group").id, [change]
     with store.engine.transaction("conversations", id) as transaction:
-        places = [(type(store.engine), "create"), *((type(transaction), name) for name in ("append", "set_head"))]
+        places = [
+            (type(store.engine), "create"),
+            *((type(transaction), name) for name in ("append", "set_head")),
+        ]
 
     def changing(real: Callable[..., Any]) -> Callable[..., Any]:
         def act(*args: Any, **kwargs: Any) -> Any:
@@ -222,7 +245,10 @@ def before_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch, change:
 @pytest.mark.parametrize(
     ("write", "change"),
     [
-        (lambda anna, at: anna.append(at["direct"], content="x"), {"bob": {"dm": {"anna": {"permission": "block"}}}}),
+        (
+            lambda anna, at: anna.append(at["direct"], content="x"),
+            {"bob": {"dm": {"anna": {"permission": "block"}}}},
+        ),
         (lambda anna, at: anna.append(at["direct"], content="x"), {"anna": {"dmPolicy": "closed"}}),
         (lambda anna, at: anna.rename(at["own"], "x"), {"anna": {"project": "elsewhere"}}),
         (lambda anna, at: anna.append(at["own"], content="x"), {"anna": {"project": "elsewhere"}}),
@@ -231,7 +257,10 @@ def before_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch, change:
     ],
 )
 def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
-    each_store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Store, dict[str, str]], object], change: Any
+    each_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Store, dict[str, str]], object],
+    change: Any,
 ) -> None:
     for id, project in (("anna", "/api"), ("bob", "/api"), ("carl", "/web")):
         each_store.agents.register(id, project)
@@ -278,13 +307,19 @@ def test_the_rule_says_what_an_agent_may_do_and_why_not(store: Store) -> None:
     assert not may("carl", "rewrite", conversation=made)[0]
 
 
-def test_an_agent_asks_about_itself_and_learns_of_nothing_that_it_does_not_find(store: Store) -> None:
+def test_an_agent_asks_about_itself_and_learns_of_nothing_that_it_does_not_find(
+    store: Store,
+) -> None:
     members = store.channels.create("plans", agent="anna", access="members").id
     hidden = store.channels.create("hidden", agent="carl", access="private").id
     store.agents.policy("carl", discoverable="private")
     bob = as_(store, "bob").agents
     assert not bob.may("read", conversation=members).allowed
-    for about in ({"conversation": hidden}, {"conversation": "channel_global_none"}, {"other": "carl"}):
+    for about in (
+        {"conversation": hidden},
+        {"conversation": "channel_global_none"},
+        {"other": "carl"},
+    ):
         with pytest.raises(NotFound):
             bob.may("append", **about)
     with pytest.raises(Refused):

@@ -10,12 +10,29 @@ import pytest
 
 from capsule.errors import NotFound, Refused
 from capsule.format.documents.members import Member
-from capsule.rules.policy import Action, Object, Profile, Relation, State, ensure, may, relation, seen_from
+from capsule.rules.policy import (
+    Action,
+    Object,
+    Profile,
+    Relation,
+    State,
+    ensure,
+    may,
+    relation,
+    seen_from,
+)
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
-SUBJECTS: dict[Relation, str | None] = {"owner": None, "member": "anna", "left": "carl", "stranger": "eve"}
+SUBJECTS: dict[Relation, str | None] = {
+    "owner": None,
+    "member": "anna",
+    "left": "carl",
+    "stranger": "eve",
+}
 DIRECT = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
-GROUP = Object("team", "group", (Member("anna", JOINED), Member("bob"), Member("carl", JOINED, LEFT)))
+GROUP = Object(
+    "team", "group", (Member("anna", JOINED), Member("bob"), Member("carl", JOINED, LEFT))
+)
 STATE = State({id: Profile(id) for id in ("anna", "bob", "carl", "eve")})
 TAKES_PART = {"find", "read", "append", "edit", "create", "message", "change"}
 THE_OWNERS = {"moderate", "rewrite", "delete", "lock"}
@@ -31,7 +48,12 @@ MAY: dict[str, dict[Relation, set[str]]] = {
 
 @pytest.mark.parametrize(
     ("object", "who"),
-    [(object, who) for object in (DIRECT, GROUP) for who in get_args(Relation) if (object, who) != (DIRECT, "left")],
+    [
+        (object, who)
+        for object in (DIRECT, GROUP)
+        for who in get_args(Relation)
+        if (object, who) != (DIRECT, "left")
+    ],
     ids=lambda value: getattr(value, "type", value),
 )
 @pytest.mark.parametrize("action", sorted({*get_args(Action)} - {"link"}))
@@ -46,22 +68,34 @@ def test_in_a_closed_conversation_everybody_may_do_what_the_table_says(
 
 @pytest.mark.parametrize("type", ["chat", "channel", "direct", "group"])
 @pytest.mark.parametrize("subject", [None, "anna"])
-def test_a_conversation_without_participants_is_open_but_for_what_others_wrote(type: str, subject: str | None) -> None:
-    denied = {action for action in get_args(Action) if not may(subject, action, Object("plan", type)).allowed}
+def test_a_conversation_without_participants_is_open_but_for_what_others_wrote(
+    type: str, subject: str | None
+) -> None:
+    denied = {
+        action
+        for action in get_args(Action)
+        if not may(subject, action, Object("plan", type)).allowed
+    }
     several = set() if type == "chat" else {"lock"}
     assert denied == (set() if subject is None else {"moderate", "link"} | several)
 
 
 @pytest.mark.parametrize("type", ["chat", "channel"])
 def test_a_chat_and_a_channel_of_no_name_are_open_whoever_they_name(type: str) -> None:
-    assert all(may("eve", action, Object("plan", type, (Member("anna"),))).allowed for action in TAKES_PART)
+    assert all(
+        may("eve", action, Object("plan", type, (Member("anna"),))).allowed for action in TAKES_PART
+    )
 
 
 def test_only_a_person_links_projects_and_an_agents_policies_are_its_own() -> None:
     assert may(None, "link", Object("api", "project")).allowed
     assert not may("anna", "link", Object("api", "project")).allowed
     anna = Object("anna", "agent")
-    assert [may(subject, "manage", anna, STATE).allowed for subject in (None, "anna", "bob")] == [True, True, False]
+    assert [may(subject, "manage", anna, STATE).allowed for subject in (None, "anna", "bob")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,21 +115,27 @@ def test_in_a_session_an_agent_writes_to_its_destinations_and_where_it_is_alone(
     action: Action, object: Object, is_within: bool
 ) -> None:
     assert may("anna", action, object, STATE).allowed
-    assert may("anna", action, object, replace(STATE, reach=frozenset({"team"}))).allowed == is_within
+    assert (
+        may("anna", action, object, replace(STATE, reach=frozenset({"team"}))).allowed == is_within
+    )
 
 
 def test_a_direct_has_the_two_in_its_id_whoever_else_is_written_into_it() -> None:
     third = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob"), Member("eve")))
     assert not may("eve", "read", third).allowed
     assert may(
-        "bob", "read", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED, LEFT)))
+        "bob",
+        "read",
+        Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED, LEFT))),
     ).allowed
     assert may("bob", "read", Object("plan", "direct", (Member("anna"), Member("bob")))).allowed
 
 
 @pytest.mark.parametrize("subject", [None, "anna"])
 @pytest.mark.parametrize("action", ["create", "message"])
-def test_nobody_begins_a_direct_with_oneself_or_with_three(subject: str | None, action: Action) -> None:
+def test_nobody_begins_a_direct_with_oneself_or_with_three(
+    subject: str | None, action: Action
+) -> None:
     assert not may(subject, action, Object("direct_anna_anna", "direct", (Member("anna"),))).allowed
     three = (Member("anna"), Member("bob"), Member("carl"))
     assert not may(subject, action, Object("plan", "direct", three)).allowed
@@ -103,9 +143,19 @@ def test_nobody_begins_a_direct_with_oneself_or_with_three(subject: str | None, 
 
 def test_who_was_added_again_reads_from_then_on_and_others_from_where_they_joined() -> None:
     group = Object("team", "group", (Member("anna"), Member("bob", JOINED), Member("carl", LEFT)))
-    assert [seen_from(agent, group) for agent in (None, "anna", "bob", "carl")] == ["", "", JOINED, LEFT]
+    assert [seen_from(agent, group) for agent in (None, "anna", "bob", "carl")] == [
+        "",
+        "",
+        JOINED,
+        LEFT,
+    ]
     assert seen_from("bob", Object("team", "group", group.members, history="all")) == ""
-    assert seen_from("bob", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED)))) == ""
+    assert (
+        seen_from(
+            "bob", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED)))
+        )
+        == ""
+    )
 
 
 def test_a_refusal_says_what_and_where_and_who_is_not_in_it_is_told_of_nothing() -> None:
@@ -113,7 +163,9 @@ def test_a_refusal_says_what_and_where_and_who_is_not_in_it_is_told_of_nothing()
         ensure(may("anna", "archive", GROUP), GROUP.id)
     assert refused.value.fields["id"] == "team"
     assert all(word in refused.value.message for word in ("archive", "team"))
-    for agent, action in product(("carl", "eve"), {*get_args(Action)} - {"create", "message", "link"}):
+    for agent, action in product(
+        ("carl", "eve"), {*get_args(Action)} - {"create", "message", "link"}
+    ):
         with pytest.raises(NotFound) as missing:
             ensure(may(agent, action, GROUP), GROUP.id)
         assert missing.value.message == "no conversation team"

@@ -1,4 +1,6 @@
-"""The rule of channels: every access, everything that an agent can be to a channel, every action."""
+"""The rule of channels: every access, everything that an agent can be to a channel,
+every action.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ MANAGES = {"moderate", "rename", "archive", "manage"}
 
 def channel(access: str, *members: Member, scope: str = "api", **fields: Any) -> Object:
     about = Channel("news", scope, access, **fields)
-    return Object(about.id, "channel", members or MEMBERS, channel=about, made_by=fields.get("owner") or "maker")
+    return Object(
+        about.id,
+        "channel",
+        members or MEMBERS,
+        channel=about,
+        made_by=fields.get("owner") or "maker",
+    )
 
 
 def granted(subject: str | None, object: Object, state: State) -> set[str]:
@@ -54,7 +62,11 @@ def expected(who: str, access: str, *, in_scope: bool) -> set[str]:
         returns = who == "opted out" and access != "private"
         if in_scope and access == "open":
             return {"find", "read", "join"}
-        return {"find", *(["join"] if returns else [])} if returns or (in_scope and access == "members") else set()
+        return (
+            {"find", *(["join"] if returns else [])}
+            if returns or (in_scope and access == "members")
+            else set()
+        )
     may_invite = who in ("maker", "inviter") or access == "open"
     brings_in = {"readmit" if access == "private" else "invite"} if may_invite else set()
     found = MEMBERS_MAY | (MANAGES if who in ("maker", "manager") else set()) | brings_in
@@ -68,19 +80,29 @@ def expected(who: str, access: str, *, in_scope: bool) -> set[str]:
 @pytest.mark.parametrize("in_scope", [True, False], ids=["in scope", "out of scope"])
 @pytest.mark.parametrize("access", ACCESSES)
 @pytest.mark.parametrize("who", [*(member.id for member in MEMBERS), "stranger"])
-def test_in_a_channel_everybody_may_do_what_the_rule_says(who: str, access: str, in_scope: bool) -> None:
-    state = State({who: Profile(who, project="web")}, frozenset({"web", "api"} if in_scope else {"web"}))
+def test_in_a_channel_everybody_may_do_what_the_rule_says(
+    who: str, access: str, in_scope: bool
+) -> None:
+    state = State(
+        {who: Profile(who, project="web")}, frozenset({"web", "api"} if in_scope else {"web"})
+    )
     assert granted(who, channel(access), state) == expected(who, access, in_scope=in_scope)
     for action in sorted(EVERYTHING - granted(who, channel(access), state)):
         decision = may(who, action, channel(access), state)  # type: ignore[arg-type]
         assert decision.reason
         is_told = action == "readmit" and access != "private"
-        assert decision.hidden == ("find" not in expected(who, access, in_scope=in_scope) and not is_told)
+        assert decision.hidden == (
+            "find" not in expected(who, access, in_scope=in_scope) and not is_told
+        )
 
 
 @pytest.mark.parametrize("access", ACCESSES)
-def test_the_owner_may_do_everything_but_bring_back_who_left_where_one_comes_by_oneself(access: str) -> None:
-    assert granted(None, channel(access), State()) == EVERYTHING - (NOBODYS if access != "private" else set())
+def test_the_owner_may_do_everything_but_bring_back_who_left_where_one_comes_by_oneself(
+    access: str,
+) -> None:
+    assert granted(None, channel(access), State()) == EVERYTHING - (
+        NOBODYS if access != "private" else set()
+    )
 
 
 def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
@@ -93,14 +115,25 @@ def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
     [((), ["maker", "inviter"]), (("maker",), ["inviter"]), (("maker", "inviter"), [])],
     ids=str,
 )
-def test_a_refusal_names_who_may_invite_of_those_that_one_finds(hidden: tuple[str, ...], named: list[str]) -> None:
+def test_a_refusal_names_who_may_invite_of_those_that_one_finds(
+    hidden: tuple[str, ...], named: list[str]
+) -> None:
     def state_of(object: Object | None, others: Iterable[str]) -> State:
-        return State({id: Profile(id, discoverable="private" if id in hidden else "public") for id in ("eve", *others)})
+        return State(
+            {
+                id: Profile(id, discoverable="private" if id in hidden else "public")
+                for id in ("eve", *others)
+            }
+        )
 
     state = State({"eve": Profile("eve", project="api")})
     with pytest.raises(Refused) as refused:
         ensure(may("eve", "join", channel("members"), state), "channel_api_news", state_of)
-    assert [id for id in ("maker", "inviter", "invited") if f" {id}" in refused.value.message.split(";")[1]] == named
+    assert [
+        id
+        for id in ("maker", "inviter", "invited")
+        if f" {id}" in refused.value.message.split(";")[1]
+    ] == named
     with pytest.raises(NotFound) as unknown:
         ensure(may("eve", "join", channel("private"), state), "channel_api_news", state_of)
     assert unknown.value.message == "no conversation channel_api_news"
@@ -108,10 +141,19 @@ def test_a_refusal_names_who_may_invite_of_those_that_one_finds(hidden: tuple[st
 
 def test_who_looks_into_notes_was_let_in_by_their_owner_who_may_end_it() -> None:
     looks = Member("bob", invited_by="anna", can_send=False)
-    notes = channel("private", Member("anna", invited_by="self", **ALL), looks, scope=GLOBAL, owner="anna")
-    assert {"invite", "remove", "append"} <= granted("anna", notes, State({"anna": Profile("anna")}))
+    notes = channel(
+        "private", Member("anna", invited_by="self", **ALL), looks, scope=GLOBAL, owner="anna"
+    )
+    assert {"invite", "remove", "append"} <= granted(
+        "anna", notes, State({"anna": Profile("anna")})
+    )
     assert "leave" not in granted("anna", notes, State({"anna": Profile("anna")}))
-    assert granted("bob", notes, State({"bob": Profile("bob")})) == {"find", "read", "join", "leave"}
+    assert granted("bob", notes, State({"bob": Profile("bob")})) == {
+        "find",
+        "read",
+        "join",
+        "leave",
+    }
     assert granted("eve", notes, State({"eve": Profile("eve")})) == set()
 
 
@@ -124,14 +166,24 @@ CREATED: dict[str, tuple[Object, bool]] = {
     "its notes": (channel("private", Member("maker"), scope=GLOBAL, owner="maker"), True),
     "one with one it blocked": (channel("open", Member("maker"), Member("blocked")), False),
     "one with another": (channel("open", Member("maker"), Member("bob")), True),
-    "one with another that is closed": (channel("private", Member("maker"), Member("closed")), False),
+    "one with another that is closed": (
+        channel("private", Member("maker"), Member("closed")),
+        False,
+    ),
     "one with somebody unknown": (channel("private", Member("maker"), Member("nobody")), False),
     "a default one": (channel("open", Member("maker"), is_default=True), True),
-    "a global default one": (channel("open", Member("maker"), scope=GLOBAL, is_default=True), False),
+    "a global default one": (
+        channel("open", Member("maker"), scope=GLOBAL, is_default=True),
+        False,
+    ),
     "the id of a channel": (Object(channel_id("api", "news"), "group", (Member("maker"),)), False),
     "the id of another channel": (
         Object(
-            channel_id("api", "old"), "channel", (Member("maker"),), channel=Channel("news", "api"), made_by="maker"
+            channel_id("api", "old"),
+            "channel",
+            (Member("maker"),),
+            channel=Channel("news", "api"),
+            made_by="maker",
         ),
         False,
     ),
@@ -142,50 +194,106 @@ CREATED: dict[str, tuple[Object, bool]] = {
 
 
 @pytest.mark.parametrize("made", CREATED)
-def test_an_agent_makes_channels_of_its_own_and_takes_no_id_that_tells_of_another(made: str) -> None:
+def test_an_agent_makes_channels_of_its_own_and_takes_no_id_that_tells_of_another(
+    made: str,
+) -> None:
     object, is_allowed = CREATED[made]
     profiles = {id: Profile(id, project="api") for id in ("bob", "blocked")}
     profiles["closed"] = Profile("closed", project="api", dm="closed")
     profiles["maker"] = Profile("maker", project="api", entries={"blocked": "block"})
     decision = may(
-        "maker", "create", object, State({id: profiles[id] for id in {"maker", *object.present} & {*profiles}})
+        "maker",
+        "create",
+        object,
+        State({id: profiles[id] for id in {"maker", *object.present} & {*profiles}}),
     )
     assert decision.allowed == is_allowed
     assert may(None, "create", object).allowed
 
 
-# -- What a write to a channel is --------------------------------------------------------------------------------------
+# -- What a write to a channel is ------------------------------------------------------------------
 
 
-def document(*participants: Any, access: str = "open", about: Any = None, **metadata: Any) -> dict[str, Any]:
+def document(
+    *participants: Any, access: str = "open", about: Any = None, **metadata: Any
+) -> dict[str, Any]:
     fields = {"name": "news", "scope": "api", "access": access} if about is None else about
-    metadata = {"type": "channel", "participants": [*participants], "channel": fields, "lock": {}, **metadata}
+    metadata = {
+        "type": "channel",
+        "participants": [*participants],
+        "channel": fields,
+        "lock": {},
+        **metadata,
+    }
     return {"id": "channel_api_news", "title": "news", "metadata": metadata}
 
 
-MAKER, BOB = {"id": "maker", "invitedBy": "self", "canManage": True}, {"id": "bob", "invitedBy": "maker"}
+MAKER, BOB = (
+    {"id": "maker", "invitedBy": "self", "canManage": True},
+    {"id": "bob", "invitedBy": "maker"},
+)
 GONE = {"leftAt": T1}
 OUT = {**GONE, "optedOutAt": T1}
 #: Who writes, what stands there of carl before, and what afterwards; and which actions that is.
 ITEMS: dict[str, tuple[str | None, Any, Any, set[str]]] = {
     "joins": ("carl", None, {"id": "carl", "joinedAt": T1, "invitedBy": "self"}, {"join"}),
-    "joins by default": ("carl", None, {"id": "carl", "invitedBy": "system", "source": "default"}, {"join"}),
-    "joins as if invited": ("carl", None, {"id": "carl", "invitedBy": "maker"}, {"join", "rewrite"}),
+    "joins by default": (
+        "carl",
+        None,
+        {"id": "carl", "invitedBy": "system", "source": "default"},
+        {"join"},
+    ),
+    "joins as if invited": (
+        "carl",
+        None,
+        {"id": "carl", "invitedBy": "maker"},
+        {"join", "rewrite"},
+    ),
     "joins as if it was there": ("carl", None, "carl", {"join", "rewrite"}),
-    "joins with rights": ("carl", None, {"id": "carl", "invitedBy": "self", "canManage": True}, {"join", "manage"}),
+    "joins with rights": (
+        "carl",
+        None,
+        {"id": "carl", "invitedBy": "self", "canManage": True},
+        {"join", "manage"},
+    ),
     "is invited": ("bob", None, {"id": "carl", "invitedBy": "bob"}, {"invite"}),
-    "is invited in the name of another": ("bob", None, {"id": "carl", "invitedBy": "maker"}, {"invite", "rewrite"}),
+    "is invited in the name of another": (
+        "bob",
+        None,
+        {"id": "carl", "invitedBy": "maker"},
+        {"invite", "rewrite"},
+    ),
     "is invited with rights": (
         "bob",
         None,
         {"id": "carl", "invitedBy": "bob", "canManage": True},
         {"invite", "manage"},
     ),
-    "is invited with less": ("bob", None, {"id": "carl", "invitedBy": "bob", "canSend": False}, {"invite"}),
-    "is kept there": ("bob", None, {"id": "carl", "invitedBy": "bob", "canLeave": False}, {"invite", "manage"}),
-    "leaves": ("carl", {"id": "carl", "invitedBy": "bob"}, {"id": "carl", "invitedBy": "bob", **OUT}, {"leave"}),
+    "is invited with less": (
+        "bob",
+        None,
+        {"id": "carl", "invitedBy": "bob", "canSend": False},
+        {"invite"},
+    ),
+    "is kept there": (
+        "bob",
+        None,
+        {"id": "carl", "invitedBy": "bob", "canLeave": False},
+        {"invite", "manage"},
+    ),
+    "leaves": (
+        "carl",
+        {"id": "carl", "invitedBy": "bob"},
+        {"id": "carl", "invitedBy": "bob", **OUT},
+        {"leave"},
+    ),
     "is removed": ("bob", {"id": "carl"}, {"id": "carl", **GONE}, {"remove"}),
-    "comes back": ("carl", {"id": "carl", "invitedBy": "bob", **OUT}, {"id": "carl", "invitedBy": "bob"}, {"join"}),
+    "comes back": (
+        "carl",
+        {"id": "carl", "invitedBy": "bob", **OUT},
+        {"id": "carl", "invitedBy": "bob"},
+        {"join"},
+    ),
     "comes back after a removal": (
         *("carl", {"id": "carl", "invitedBy": "bob", **GONE}, {"id": "carl", "invitedBy": "bob"}),
         {"join", "rewrite"},
@@ -197,17 +305,41 @@ ITEMS: dict[str, tuple[str | None, Any, Any, set[str]]] = {
         {"join"},
     ),
     "comes back louder": (
-        *("carl", {"id": "carl", "invitedBy": "self", "canSend": False, **OUT}, {"id": "carl", "invitedBy": "self"}),
+        *(
+            "carl",
+            {"id": "carl", "invitedBy": "self", "canSend": False, **OUT},
+            {"id": "carl", "invitedBy": "self"},
+        ),
         {"join", "manage"},
     ),
-    "leaves with rights": ("carl", {"id": "carl"}, {"id": "carl", "canManage": True, **OUT}, {"leave", "manage"}),
-    "is brought back": ("bob", {"id": "carl", **OUT}, {"id": "carl", "invitedBy": "bob"}, {"readmit"}),
-    "is brought back by a person": (None, {"id": "carl", **OUT}, {"id": "carl"}, {"readmit", "rewrite"}),
+    "leaves with rights": (
+        "carl",
+        {"id": "carl"},
+        {"id": "carl", "canManage": True, **OUT},
+        {"leave", "manage"},
+    ),
+    "is brought back": (
+        "bob",
+        {"id": "carl", **OUT},
+        {"id": "carl", "invitedBy": "bob"},
+        {"readmit"},
+    ),
+    "is brought back by a person": (
+        None,
+        {"id": "carl", **OUT},
+        {"id": "carl"},
+        {"readmit", "rewrite"},
+    ),
     "is forgotten": ("bob", {"id": "carl", **OUT}, None, {"rewrite"}),
     "is taken out whole": ("bob", {"id": "carl"}, None, {"rewrite"}),
     "never opted out": ("bob", {"id": "carl", **OUT}, {"id": "carl", **GONE}, {"rewrite"}),
     "gets a right": ("bob", {"id": "carl"}, {"id": "carl", "canManage": True}, {"manage"}),
-    "was invited": ("carl", {"id": "carl", "invitedBy": "self"}, {"id": "carl", "invitedBy": "bob"}, {"rewrite"}),
+    "was invited": (
+        "carl",
+        {"id": "carl", "invitedBy": "self"},
+        {"id": "carl", "invitedBy": "bob"},
+        {"rewrite"},
+    ),
     "stays out": ("carl", None, {"id": "carl", "invitedBy": "self", **OUT}, {"join"}),
     "stays out as if invited": ("carl", None, {"id": "carl", **OUT}, {"join", "rewrite"}),
 }
@@ -241,24 +373,37 @@ MOVED = {"name": "news", "scope": GLOBAL, "access": "open"}
         (document(MAKER) | {"title": "other"}, {"rename"}),
     ],
 )
-def test_what_changes_of_a_channel_says_which_action_it_is(after: dict[str, Any], actions: set[str]) -> None:
+def test_what_changes_of_a_channel_says_which_action_it_is(
+    after: dict[str, Any], actions: set[str]
+) -> None:
     assert actions_in("maker", BEFORE, after) == actions
 
 
-@pytest.mark.parametrize(("scope", "actions"), [(GLOBAL, {"manage", "default"}), ("api", {"manage"})])
+@pytest.mark.parametrize(
+    ("scope", "actions"), [(GLOBAL, {"manage", "default"}), ("api", {"manage"})]
+)
 def test_every_later_agent_is_put_into_a_channel_by_a_person(scope: str, actions: set[str]) -> None:
     before = document(MAKER, about={"name": "news", "scope": scope, "access": "open"})
-    after = document(MAKER, about={"name": "news", "scope": scope, "access": "open", "isDefault": True})
+    after = document(
+        MAKER, about={"name": "news", "scope": scope, "access": "open", "isDefault": True}
+    )
     assert actions_in("maker", before, after) == actions
     assert actions_in("maker", after, before) == {"manage"}
 
 
-@pytest.mark.parametrize(("access", "actions"), [("private", set()), ("members", {"rewrite"}), ("open", {"rewrite"})])
+@pytest.mark.parametrize(
+    ("access", "actions"), [("private", set()), ("members", {"rewrite"}), ("open", {"rewrite"})]
+)
 def test_what_was_said_in_private_is_opened_by_a_person(access: str, actions: set[str]) -> None:
-    assert actions_in("maker", document(MAKER, access="private"), document(MAKER, access=access)) == actions
+    assert (
+        actions_in("maker", document(MAKER, access="private"), document(MAKER, access=access))
+        == actions
+    )
 
 
 def test_a_group_or_a_chat_becomes_a_channel_by_a_person() -> None:
     for type in ("group", "chat"):
         before = document("maker", type=type)
-        assert "rewrite" in actions_in("maker", before | {"metadata": before["metadata"] | {"channel": None}}, BEFORE)
+        assert "rewrite" in actions_in(
+            "maker", before | {"metadata": before["metadata"] | {"channel": None}}, BEFORE
+        )

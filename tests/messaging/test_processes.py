@@ -1,4 +1,6 @@
-"""Messages between processes: both sides at once, several listeners, retries, and clients that die."""
+"""Messages between processes: both sides at once, several listeners, retries, and clients
+that die.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,13 @@ def agents(store: Store) -> None:
 
 def listening(store: Store, agent: str, count: int = 1) -> None:
     """Wait until so many instances listen for an agent."""
-    while sum(about == {"agent": agent, "listening": True} for about in store.engine.leases.live().values()) < count:
+    while (
+        sum(
+            about == {"agent": agent, "listening": True}
+            for about in store.engine.leases.live().values()
+        )
+        < count
+    ):
         time.sleep(0.001)
 
 
@@ -64,7 +72,10 @@ def texts(heard: Heard) -> list[str]:
 def test_both_sides_that_send_at_once_make_one_direct_and_lose_nothing(
     store: Store, child: Callable[..., Child]
 ) -> None:
-    sides = [child(SENDS, store.root, *names) for names in (("anna", "bob", "to bob"), ("bob", "anna", "to anna")) * 2]
+    sides = [
+        child(SENDS, store.root, *names)
+        for names in (("anna", "bob", "to bob"), ("bob", "anna", "to anna")) * 2
+    ]
     together(*sides)
     assert {side.hear() for side in sides} == {"direct_anna_bob"}
     assert store.ids() == ["direct_anna_bob"]
@@ -73,7 +84,9 @@ def test_both_sides_that_send_at_once_make_one_direct_and_lose_nothing(
         assert [each.content for each in mail] == [f"to {agent}"] * 2
 
 
-def test_each_of_several_listeners_of_one_agent_hears_everything(store: Store, child: Callable[..., Child]) -> None:
+def test_each_of_several_listeners_of_one_agent_hears_everything(
+    store: Store, child: Callable[..., Child]
+) -> None:
     listeners = [child(LISTENS, store.root, 20) for _ in range(3)]
     for listener in listeners:
         listener.hear()
@@ -89,7 +102,9 @@ def test_two_listeners_in_one_instance_hear_everything(store: Store) -> None:
 
     def listen(mine: list[str]) -> None:
         while len(set(mine)) < 10:
-            mine += [mail.content for mail in store.messages.listen(agent="bob", timeout_s=30).messages]
+            mine += [
+                mail.content for mail in store.messages.listen(agent="bob", timeout_s=30).messages
+            ]
 
     threads = [threading.Thread(target=listen, args=(mine,)) for mine in heard]
     for thread in threads:
@@ -100,7 +115,9 @@ def test_two_listeners_in_one_instance_hear_everything(store: Store) -> None:
         store.messages.send(str(number), agent="anna", to="bob")
     for thread in threads:
         thread.join()
-    assert [sorted(set(mine), key=int) for mine in heard] == [[str(number) for number in range(10)]] * 2
+    assert [sorted(set(mine), key=int) for mine in heard] == [
+        [str(number) for number in range(10)]
+    ] * 2
 
 
 def test_messages_of_the_same_moment_are_told_apart_by_their_places(
@@ -161,7 +178,10 @@ def test_closing_the_store_ends_a_wait(root: Path) -> None:
 def test_a_message_that_a_person_types_into_the_file_is_heard(root: Path, store: Store) -> None:
     direct = store.messages.send("first", agent="anna", to="bob").conversation
     path = root / "conversations" / f"{direct}.json"
-    typed = '    },\n    {\n      "role": "user",\n      "content": "typed",\n      "from": "anna"\n    }\n  ]\n}\n'
+    typed = (
+        '    },\n    {\n      "role": "user",\n      "content": "typed",\n      "from": '
+        '"anna"\n    }\n  ]\n}\n'
+    )
     text = path.read_text()
     assert text.endswith("    }\n  ]\n}\n")
     path.write_text(text.removesuffix("    }\n  ]\n}\n") + typed)
@@ -170,7 +190,9 @@ def test_a_message_that_a_person_types_into_the_file_is_heard(root: Path, store:
     assert store.messages.inbox(agent="bob").unread == 0
 
 
-def test_a_store_that_acts_for_an_agent_sends_and_hears_as_that_agent_only(root: Path, store: Store) -> None:
+def test_a_store_that_acts_for_an_agent_sends_and_hears_as_that_agent_only(
+    root: Path, store: Store
+) -> None:
     group = store.groups.create("Release", agent="anna", with_=["carl"])
     store.messages.send("before bob", agent="anna", conversation=group.id)
     store.messages.send("secret", agent="anna", to="carl")

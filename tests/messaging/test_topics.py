@@ -32,7 +32,13 @@ def heard(store: Store, **part: str) -> list[str]:
 
 
 def test_a_message_keeps_what_is_said_about_it(store: Store) -> None:
-    about = {"topic": "api", "intent": "ask", "priority": "high", "confidence": 0.5, "metadata": {"pr": 7}}
+    about = {
+        "topic": "api",
+        "intent": "ask",
+        "priority": "high",
+        "confidence": 0.5,
+        "metadata": {"pr": 7},
+    }
     about["model"] = "m-1"
     send(store, "done?", **about)
     [mail] = store.messages.listen(agent="bob").messages
@@ -73,7 +79,10 @@ def test_a_thread_is_named_by_its_root(store: Store) -> None:
     answer = send(store, "answer", thread=root)
     send(store, "answer to it", thread=answer, topic="other")
     entries = store.document(CHANNEL)["history"][1:]
-    assert [(entry["thread"], entry["topic"]) for entry in entries] == [(root, "api"), (root, "other")]
+    assert [(entry["thread"], entry["topic"]) for entry in entries] == [
+        (root, "api"),
+        (root, "other"),
+    ]
     with pytest.raises(InvalidInput):
         send(store, "nowhere", thread="none-of-these")
 
@@ -84,7 +93,10 @@ def test_who_listens_to_a_topic_has_read_that_topic_and_nothing_else(store: Stor
     assert store.messages.inbox(agent="bob", topic="api").unread == 2
     assert heard(store, topic="api") == ["api 0", "api 2"]
     assert heard(store, topic="api") == []
-    assert (store.messages.inbox(agent="bob").unread, store.messages.pointer("bob")) == (2, "2 unread from anna")
+    assert (store.messages.inbox(agent="bob").unread, store.messages.pointer("bob")) == (
+        2,
+        "2 unread from anna",
+    )
     send(store, "api 4", topic="api")
     assert heard(store.beside(), topic="api") == ["api 4"]
     heard_all = store.messages.listen(agent="bob")
@@ -119,9 +131,14 @@ def test_history_is_read_by_topic_and_by_thread(store: Store) -> None:
     for conversation in (None, CHANNEL):
         found = store.questions.messages({"thread": root}, conversation)
         assert [place.place for place in found] == [0, 2, 3, 4]
-        assert [place.place for place in store.questions.messages({"thread": {"$ne": root}}, conversation)] == [1, 5]
+        assert [
+            place.place
+            for place in store.questions.messages({"thread": {"$ne": root}}, conversation)
+        ] == [1, 5]
     assert store.beside(agent="bob").search("root", where={"thread": root}).hits[0].message == root
-    page = store.messages.history(CHANNEL, agent="bob", topic="api", where={"thread": {"$exists": False}})
+    page = store.messages.history(
+        CHANNEL, agent="bob", topic="api", where={"thread": {"$exists": False}}
+    )
     assert [mail.content for mail in page.messages] == ["root"]
 
 
@@ -145,12 +162,18 @@ def test_whatever_parts_are_read_each_message_is_heard_once(store: Store, seed: 
             thread = draw.choice(sent) if sent and draw.random() < 0.4 else None
             topic = draw.choice(["api", "web", None])
             who = draw.choice(["anna", "anna", "bob"])
-            message = store.messages.send("x", agent=who, conversation=CHANNEL, topic=topic, thread=thread).message
+            message = store.messages.send(
+                "x", agent=who, conversation=CHANNEL, topic=topic, thread=thread
+            ).message
             sent += [message] if who == "anna" else []
         else:
-            part = draw.choice([{}, {"topic": "api"}, {"topic": "web"}, {"thread": draw.choice(sent or [""])}])
+            part = draw.choice(
+                [{}, {"topic": "api"}, {"topic": "web"}, {"thread": draw.choice(sent or [""])}]
+            )
             unread = store.messages.inbox(agent="bob", **part).unread
-            given = store.beside().messages.listen(agent="bob", limit=draw.choice([1, 3, 100]), **part)
+            given = store.beside().messages.listen(
+                agent="bob", limit=draw.choice([1, 3, 100]), **part
+            )
             assert min(unread, 100) >= len(given.messages) > 0 or unread == 0
             store.messages.ack(agent="bob", cursor=given.cursor)
             heard_ids += [mail.id for mail in given.messages]

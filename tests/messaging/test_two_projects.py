@@ -1,4 +1,6 @@
-"""Two projects with agents of the same names make the same calls at the same moment: what they say is never mixed."""
+"""Two projects with agents of the same names make the same calls at the same moment: what they say
+is never mixed.
+"""
 
 from __future__ import annotations
 
@@ -67,4 +69,6 @@ def test_agents_of_one_name_in_two_projects_are_never_mixed(
     agents = store.agents.list()
     assert sorted(agent.name for agent in agents) == ["reviewer", "reviewer", "tester", "tester"]
     for agent in agents:
-        assert {other.project for other in agents if other.project_path == agent.project_path} == {agent.project}
+        assert {other.project for other in agents if other.project_path == agent.project_path} == {
+            agent.project
+        }

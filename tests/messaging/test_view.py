@@ -1,4 +1,6 @@
-"""What an agent sees: a conversation that it may not read is in no answer, and refused where it is named."""
+"""What an agent sees: a conversation that it may not read is in no answer, and refused where it is
+named.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,26 @@ def test_a_conversation_that_an_agent_is_not_in_is_answered_as_one_that_is_not_t
 def test_a_damaged_group_is_there_for_nobody_but_the_owner(tmp_path: Path, sound: bytes) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store, store.beside(agent="eve") as eve:
-        doors = {name: door for name, door in (BY_ID | WRITES).items() if name != "versions.restore"}
-        missing = {name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()}  # type: ignore[misc]
-        file = tmp_path / str(branched(store, "group_1", "anna", "bob") and store.head("group_1").path)
+        doors = {
+            name: door for name, door in (BY_ID | WRITES).items() if name != "versions.restore"
+        }
+        missing = {
+            name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()
+        }  # type: ignore[misc]
+        file = tmp_path / str(
+            branched(store, "group_1", "anna", "bob") and store.head("group_1").path
+        )
         file.write_bytes(file.read_bytes().replace(sound, sound + b"!", 1))
         os.utime(file, (0, 10**9))  # Nobody is saving it just now.
-        assert {name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()} == missing  # type: ignore[misc]
-        assert (eve.ids(), list(eve.heads()), eve.stats().conversations, eve.list().heads) == ([], [], 0, [])
+        assert {
+            name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()
+        } == missing  # type: ignore[misc]
+        assert (eve.ids(), list(eve.heads()), eve.stats().conversations, eve.list().heads) == (
+            [],
+            [],
+            0,
+            [],
+        )
         with pytest.raises(InvalidDocument):
             store.load("group_1")
 
@@ -66,7 +81,11 @@ def test_a_damaged_direct_is_there_for_its_two_agents(tmp_path: Path) -> None:
             store.agents.register(agent)
         id = store.messages.send("hello", agent="anna", to="bob").conversation
         (tmp_path / store.head(id).path).write_text("{")
-        for agent, error in (("anna", InvalidDocument), ("bob", InvalidDocument), ("eve", NotFound)):
+        for agent, error in (
+            ("anna", InvalidDocument),
+            ("bob", InvalidDocument),
+            ("eve", NotFound),
+        ):
             with pytest.raises(error):
                 store.beside(agent=agent).load(id)
         assert [store.beside(agent=agent).ids() for agent in ("anna", "eve")] == [[id], []]
@@ -77,24 +96,34 @@ def test_a_damaged_direct_is_there_for_its_two_agents(tmp_path: Path) -> None:
 def test_a_participant_and_the_owner_are_answered(store: Store, ask: str, id: str) -> None:
     branched(store, id, "anna", "bob", type="direct" if id != "team" else "group")
     BY_ID[ask](store, id)
-    if ask not in ("branches.switch", "locks.take"):  # One hides what others said, one keeps them from writing.
+    if ask not in (
+        "branches.switch",
+        "locks.take",
+    ):  # One hides what others said, one keeps them from writing.
         BY_ID[ask](store.beside(agent="bob"), id)
 
 
 @pytest.mark.parametrize("ask", FOR_ALL)
-def test_no_answer_about_all_conversations_has_one_that_the_agent_is_not_in(store: Store, ask: str) -> None:
+def test_no_answer_about_all_conversations_has_one_that_the_agent_is_not_in(
+    store: Store, ask: str
+) -> None:
     CURSOR[:] = [store.changes().cursor]
     make(store, "plan", type="chat")
     store.changes()  # The index has to see a conversation before it goes.
     for agent in ("eve", "carl"):
         assert "team" not in repr(FOR_ALL[ask](store.beside(agent=agent))).lower()
-    make(store, "team", "anna", CARL, forkedFrom="plan", isSummary=True, sourceConversationId="plan")
+    make(
+        store, "team", "anna", CARL, forkedFrom="plan", isSummary=True, sourceConversationId="plan"
+    )
     make(store, "team-gone", "anna", CARL)
     store.edits.message("team", "team-first", "first of the team")
     store.changes()
     store.delete("team-gone")
     with store.locks.take("team"):
-        seen = {agent: repr(FOR_ALL[ask](store.beside(agent=agent))).lower() for agent in ("eve", "carl", "anna")}
+        seen = {
+            agent: repr(FOR_ALL[ask](store.beside(agent=agent))).lower()
+            for agent in ("eve", "carl", "anna")
+        }
         assert "team" not in seen["eve"]
         assert "team" not in seen["carl"]
         # Anna changed and deleted nothing, so its trash is empty.
@@ -137,7 +166,9 @@ def late(store: Store) -> Store:
     old = {"role": "user", "from": "anna", "timestamp": LATE}
     store.append_many("team", [{"content": f"old {n}", "id": f"old-{n}", **old} for n in (1, 2)])
     for n in (1, 2):
-        store.append_many("team", [{"role": "user", "content": f"new {n}", "from": "anna", "id": f"new-{n}"}])
+        store.append_many(
+            "team", [{"role": "user", "content": f"new {n}", "from": "anna", "id": f"new-{n}"}]
+        )
     return store.beside(agent="carl")
 
 
@@ -162,10 +193,17 @@ def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store
     make(store, "team", "anna")
     for n in (1, 2):
         store.changes()  # The index notices the last change before carl joins only when carl asks.
-        store.append_many("team", [{"role": "user", "content": "old", "id": f"old-{n}", "timestamp": LATE}])
+        store.append_many(
+            "team", [{"role": "user", "content": "old", "id": f"old-{n}", "timestamp": LATE}]
+        )
     joined = {"id": "carl", "joinedAt": timestamps.now()}
-    store.inner.change_head("team", lambda head: head["metadata"].update(participants=["anna", joined]))
-    carl, new = store.beside(agent="carl"), [str(store.append("team", content="new").id) for _ in range(2)]
+    store.inner.change_head(
+        "team", lambda head: head["metadata"].update(participants=["anna", joined])
+    )
+    carl, new = (
+        store.beside(agent="carl"),
+        [str(store.append("team", content="new").id) for _ in range(2)],
+    )
     store.edits.message("team", "old-1", "other")
     for since in (begin, "another.0.0"):
         told = carl.changes(since).changes
@@ -178,11 +216,16 @@ def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store
     assert (last.kind, last.messages, last.removed) == ("edited", (), ())
     store.delete("team")
     told = carl.changes(begin).changes
-    assert (told[-1].kind, [change.messages for change in told if change.messages]) == ("deleted", [])
+    assert (told[-1].kind, [change.messages for change in told if change.messages]) == (
+        "deleted",
+        [],
+    )
     assert all(change.at >= joined["joinedAt"] for change in told)
 
 
-def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_there(store: Store) -> None:
+def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_there(
+    store: Store,
+) -> None:
     joined = {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"}
     make(store, "open", "anna", joined, history="all")
     make(store, "team", "anna", joined)
@@ -200,7 +243,10 @@ def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_the
 
 SEARCHES = [
     *({"profile": profile, "in_tools": True} for profile in PROFILES),
-    *({"query": query} for query in ("fish OR sea", "fish sea nothing", '"the sea"', "fi*", "", "!")),
+    *(
+        {"query": query}
+        for query in ("fish OR sea", "fish sea nothing", '"the sea"', "fi*", "", "!")
+    ),
     {"title_only": True, "query": "fish OR plan"},
     {"ids": ("plan-1", "team"), "limit": 2},
 ]
@@ -232,8 +278,16 @@ def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
         said = [{"role": "user", "content": "a fish !" * n + " in the sea" * (n % 3)}]
         store.create(id=f"plan-{n}", title=f"Plan {n} fish", tags=["fish"] * (n % 2), messages=said)
     since, counts = late.changes().cursor, late.stats()
-    assert {head.bytes for head in (late.head("team"), *late.heads(), *late.list().heads) if head.id == "team"} == {0}
-    assert {large.id: large.messages for large in counts.largest}["team"] == late.list().messages["team"] == 2
+    assert {
+        head.bytes
+        for head in (late.head("team"), *late.heads(), *late.list().heads)
+        if head.id == "team"
+    } == {0}
+    assert (
+        {large.id: large.messages for large in counts.largest}["team"]
+        == late.list().messages["team"]
+        == 2
+    )
 
     def seen() -> Any:
         basic: dict[str, Any] = {"query": "fish", "limit": 3, "now_ms": ms_of(LATE)}
@@ -266,7 +320,10 @@ def test_a_cursor_of_an_agent_is_sealed_and_stays_until_it_is_shown_something(st
     assert other.changes(cursor) == Changes([], cursor)
     number = store.changes().cursor.split(".")[1]
     assert number.encode() not in urlsafe_b64decode(cursor + "==")
-    flipped = [cursor[:at] + ("B" if char == "A" else "A") + cursor[at + 1 :] for at, char in enumerate(cursor)]
+    flipped = [
+        cursor[:at] + ("B" if char == "A" else "A") + cursor[at + 1 :]
+        for at, char in enumerate(cursor)
+    ]
     for wrong in (*flipped[:-1], cursor[:-2], cursor[:8], cursor + "A" * 128, "x", "ü"):
         with pytest.raises(InvalidInput, match="no cursor of eve"):
             eve.changes(wrong)
@@ -291,12 +348,16 @@ def test_an_agent_hears_of_no_program_of_an_agent_that_it_does_not_find(store: S
         store.agents.register(agent)
         store.engine.leases.take(new_id(), {"agent": agent, "session": f"s-{agent}"})
     store.agents.policy("anna", discoverable="private")
-    assert [about["agent"] for about in store.beside(agent="bob").engine.leases.live().values()] == ["bob"]
+    assert [
+        about["agent"] for about in store.beside(agent="bob").engine.leases.live().values()
+    ] == ["bob"]
     assert len(store.engine.leases.live()) == 2
 
 
 @pytest.mark.parametrize("limit", [1, 2, 20])
-def test_the_places_and_the_pages_of_what_came_later_are_those_of_the_whole(late: Store, limit: int) -> None:
+def test_the_places_and_the_pages_of_what_came_later_are_those_of_the_whole(
+    late: Store, limit: int
+) -> None:
     page = late.page("team", limit)
     seen = [(place, entry["content"]) for place, entry in page.entries]
     while (cursor := page.older()) is not None:
@@ -312,7 +373,11 @@ def test_the_places_and_the_pages_of_what_came_later_are_those_of_the_whole(late
 def test_an_agent_reads_pages_of_a_group_in_which_nothing_was_said_since(store: Store) -> None:
     make(store, "team", "anna", {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"})
     carl = store.beside(agent="carl")
-    assert (carl.page("team").entries, carl.tail("team", 5), carl.document("team")["history"]) == ([], [], [])
+    assert (carl.page("team").entries, carl.tail("team", 5), carl.document("team")["history"]) == (
+        [],
+        [],
+        [],
+    )
 
 
 def test_what_a_late_one_saves_moves_nothing_that_it_did_not_see(late: Store) -> None:
@@ -358,7 +423,9 @@ def test_an_agent_lists_and_restores_what_it_removed_itself_and_nothing_else(sto
 def test_a_key_that_made_what_the_agent_may_not_find_any_more_is_used_up(store: Store) -> None:
     for id in ("anna", "bob"):
         store.agents.register(id)
-    channel = store.channels.create("news", agent="anna", scope="global", access="private", members=["bob"]).id
+    channel = store.channels.create(
+        "news", agent="anna", scope="global", access="private", members=["bob"]
+    ).id
     made = store.beside(agent="bob").forks.create(channel, key="once").channel
     assert made is not None
     store.channels.remove(made.name, "bob")
@@ -404,7 +471,9 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
     assert eve.trash.entries(kind) == []
 
 
-def test_what_an_agent_has_not_of_an_engine_is_refused_and_what_only_files_have_is_not_there(store: Store) -> None:
+def test_what_an_agent_has_not_of_an_engine_is_refused_and_what_only_files_have_is_not_there(
+    store: Store,
+) -> None:
     eve = store.beside(agent="eve").engine
     for name in (name for name in dir(Engine) if not name.startswith("_")):
         assert hasattr(AgentView, name) or name in vars(eve)

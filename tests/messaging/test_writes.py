@@ -33,8 +33,16 @@ CASES: dict[str, tuple[str, tuple[Any, ...], str | None, set[str]]] = {
     "who wrote the messages": ("group", TEAM, "anna", OTHERS | OWN),
     "a third agent": ("direct", ("anna", "bob"), "eve", set()),
     "the other one": ("direct", ("anna", "bob"), "bob", OTHERS - {"rename", "titles.suggest"}),
-    "the owner": ("direct", ("anna", "bob"), None, {*WRITES} - {"rename", "archive", "titles.suggest"}),
-    **{f"who wrote nothing of an open {type}": (type, (), "eve", {*WRITES} - TAKING) for type in OPEN},
+    "the owner": (
+        "direct",
+        ("anna", "bob"),
+        None,
+        {*WRITES} - {"rename", "archive", "titles.suggest"},
+    ),
+    **{
+        f"who wrote nothing of an open {type}": (type, (), "eve", {*WRITES} - TAKING)
+        for type in OPEN
+    },
     **{f"who wrote all of an open {type}": (type, (), "anna", {*WRITES}) for type in OPEN},
     **{f"the owner of an open {type}": (type, (), None, {*WRITES}) for type in OPEN},
 }
@@ -54,14 +62,24 @@ def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_a_door_lets_an_agent_write_what_the_rule_says(store: Store, case: str, write: str) -> None:
     type, participants, agent, done = CASES[case]
-    id = branched(store, "direct_anna_bob" if type == "direct" and participants else "team", *participants, type=type)
+    id = branched(
+        store,
+        "direct_anna_bob" if type == "direct" and participants else "team",
+        *participants,
+        type=type,
+    )
     acting = store if agent is None else store.beside(agent=agent)
     assert outcome(acting, WRITES[write], id) == ("done" if write in done else "refused")
 
 
 @pytest.mark.parametrize(("participants", "type"), [((), "chat"), (("anna", "bob"), "group")])
-def test_an_agent_that_removes_its_own_message_leaves_the_answers(store: Store, participants: Any, type: str) -> None:
-    id, anna = make(store, "team", *participants, type=type, currentNode="team-first"), store.beside(agent="anna")
+def test_an_agent_that_removes_its_own_message_leaves_the_answers(
+    store: Store, participants: Any, type: str
+) -> None:
+    id, anna = (
+        make(store, "team", *participants, type=type, currentNode="team-first"),
+        store.beside(agent="anna"),
+    )
     with store.beside(agent="bob") as bob:
         answer = str(bob.append(id, content="answer").id)
     assert anna.branches.remove(id, "team-first", dry_run=True).ids == ("team-first",)
@@ -88,9 +106,14 @@ CHANGES: dict[str, Callable[[Store, str, str], Any]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_in_a_chat_an_agent_changes_no_message_of_another_agent_or_of_a_person(store: Store, how: str) -> None:
+def test_in_a_chat_an_agent_changes_no_message_of_another_agent_or_of_a_person(
+    store: Store, how: str
+) -> None:
     store = store.beside(keep_locks=False)
-    messages = [{"role": "user", "content": "one", "from": "alice"}, {"role": "user", "content": "of a person"}]
+    messages = [
+        {"role": "user", "content": "one", "from": "alice"},
+        {"role": "user", "content": "of a person"},
+    ]
     id = store.create(title="Plan", messages=messages).id
     first = str(store.load(id).history[0].id)
     store.append(id, content="beside", parent=None)
@@ -145,7 +168,9 @@ def test_a_message_in_a_group_is_never_earlier_than_the_last_one_joined(store: S
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_policy_that_changes_within_a_write_has_it_decided_anew(store: Store, is_before: bool) -> None:
+def test_a_policy_that_changes_within_a_write_has_it_decided_anew(
+    store: Store, is_before: bool
+) -> None:
     store.agents.register("anna")
     store.agents.register("bob")
     blocks = iter([{"anna": {"permission": "block"}}])
@@ -154,7 +179,9 @@ def test_a_policy_that_changes_within_a_write_has_it_decided_anew(store: Store, 
 
         def change_policy() -> None:
             for entry in blocks:  # Once: in the first try.
-                store.agents._documents.edit("bob", lambda document, entry=entry: document.update(dm=entry))  # type: ignore[misc]
+                store.agents._documents.edit(
+                    "bob", lambda document, entry=entry: document.update(dm=entry)
+                )  # type: ignore[misc]
 
         def act(inside: Conversation) -> object:
             if is_before:

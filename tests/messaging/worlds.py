@@ -1,7 +1,9 @@
-"""Random stores for the property that nothing leaks: projects, agents, and conversations of every kind.
+"""Random stores for the property that nothing leaks: projects, agents, and conversations of every
+kind.
 
-Each conversation has a word of its own, its canary, in its title, description, tags, messages, topics and context, and
-in its name if it is a channel. `reads` is the rule in other words than the program's.
+Each conversation has a word of its own, its canary, in its title, description, tags, messages,
+topics and context, and in its name if it is a channel. `reads` is the rule in other words than the
+program's.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Room:
     def channel(self) -> Channel | None:
         if self.type == "notes":
             return Channel("notes", GLOBAL, "private", owner=self.standings[0][0])
-        return Channel(self.canary, self.scope, self.access, True) if self.type == "channel" else None
+        return (
+            Channel(self.canary, self.scope, self.access, True) if self.type == "channel" else None
+        )
 
     @property
     def id(self) -> str:
@@ -67,7 +71,9 @@ class Room:
 
 @dataclass(frozen=True)
 class World:
-    """A store: by agent its project and what it says; the links of the projects; and the conversations."""
+    """A store: by agent its project and what it says; the links of the projects; and the
+    conversations.
+    """
 
     agents: tuple[tuple[str, dict[str, Any]], ...]
     links: tuple[tuple[str, str, str, bool], ...]
@@ -92,21 +98,39 @@ class World:
         if room.channel is None or room.type == "notes":
             return is_in
         reached = self.sees(self.project(agent), room.scope)
-        return (is_in and (reached or standing == "was invited")) or (reached and room.access == "open")
+        return (is_in and (reached or standing == "was invited")) or (
+            reached and room.access == "open"
+        )
 
     def finds(self, agent: str, room: Room) -> bool:
         """Whether it may know that there is this conversation."""
-        named = room.type == "channel" and room.access == "members" and self.sees(self.project(agent), room.scope)
-        came_back = dict(room.standings).get(agent) == "left" and room.type == "channel" and room.access != "private"
+        named = (
+            room.type == "channel"
+            and room.access == "members"
+            and self.sees(self.project(agent), room.scope)
+        )
+        came_back = (
+            dict(room.standings).get(agent) == "left"
+            and room.type == "channel"
+            and room.access != "private"
+        )
         return self.reads(agent, room) or named or came_back
 
     def finds_agent(self, agent: str, other: str) -> bool:
         """Whether an agent finds another one."""
-        says, own, project = dict(self.agents)[other]["discoverable"], self.project(agent), self.project(other)
+        says, own, project = (
+            dict(self.agents)[other]["discoverable"],
+            self.project(agent),
+            self.project(other),
+        )
         there = {room.id for room in self.rooms if room.fate != "deleted"}
         if says == "private":
             return direct_id(agent, other) in there
-        return says == "public" or own in (GLOBAL, project) or (project != GLOBAL and self.sees(own, project))
+        return (
+            says == "public"
+            or own in (GLOBAL, project)
+            or (project != GLOBAL and self.sees(own, project))
+        )
 
 
 @st.composite
@@ -117,17 +141,27 @@ def worlds(draw: st.DrawFn) -> World:
     def standings(*agents: str) -> tuple[tuple[str, str], ...]:
         return tuple((agent, one(*STANDINGS)) for agent in agents if one(True, True, False))
 
-    entries = st.dictionaries(st.sampled_from(AGENTS), st.sampled_from(["allow", "block"]), max_size=2)
+    entries = st.dictionaries(
+        st.sampled_from(AGENTS), st.sampled_from(["allow", "block"]), max_size=2
+    )
     agents = []
     for agent in AGENTS:
-        says = {other: {"permission": entry} for other, entry in draw(entries).items() if other != agent}
-        about = {"dmPolicy": one("open", "restricted", "closed"), "discoverable": one("public", "project", "private")}
+        says = {
+            other: {"permission": entry} for other, entry in draw(entries).items() if other != agent
+        }
+        about = {
+            "dmPolicy": one("open", "restricted", "closed"),
+            "discoverable": one("public", "project", "private"),
+        }
         about["description"] = f"about-{agent}"
         agents.append((agent, {"project": one(GLOBAL, *PROJECTS), "dm": says, **about}))
     links = ((*PROJECTS, one("both", "out", "in"), one(True, False)),) if one(True, False) else ()
     rooms: dict[str, Room] = {}
     for number in range(draw(st.integers(2, 6))):
-        type, fate = one("direct", "group", "channel", "channel", "notes"), one("stays", "stays", "edited", "deleted")
+        type, fate = (
+            one("direct", "group", "channel", "channel", "notes"),
+            one("stays", "stays", "edited", "deleted"),
+        )
         order = draw(st.permutations(AGENTS))
         who = standings(*order)
         if type == "direct":
@@ -152,26 +186,41 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
     for path in PATHS:
         projects.edit(project_id(path), lambda document: None, partial(new_project, path))
     for one, other, way, on in world.links:
-        for here, there, goes in ((one, other, way), (other, one, {"out": "in", "in": "out"}.get(way, way))):
-            link = {there: {"direction": goes, "enabled": on, "createdBy": None, "createdAt": STAMP}}
+        for here, there, goes in (
+            (one, other, way),
+            (other, one, {"out": "in", "in": "out"}.get(way, way)),
+        ):
+            link = {
+                there: {"direction": goes, "enabled": on, "createdBy": None, "createdAt": STAMP}
+            }
             projects.edit(here, lambda document, link=link: document.update(links=link))  # type: ignore[misc]
     for agent, about in world.agents:
         store.agents.register(agent)
         store.agents._documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
-    write_new(store.inner, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]))
+    write_new(
+        store.inner, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")])
+    )
     for room in world.rooms:
         if room.id in without:
             continue
         word, channel = room.canary, room.channel
         about = {
             "description": f"about {word}",
-            "participants": [{"id": agent, "joinedAt": EARLY} | STANDINGS[how] for agent, how in room.standings],
+            "participants": [
+                {"id": agent, "joinedAt": EARLY} | STANDINGS[how] for agent, how in room.standings
+            ],
             **({} if channel is None else {"channel": channel.as_json()}),
         }
         type = "channel" if room.type == "notes" else room.type
-        messages = [_message(room.id, f"first {word}", topic=f"topic-{word}", metadata={"tags": [word]})]
+        messages = [
+            _message(room.id, f"first {word}", topic=f"topic-{word}", metadata={"tags": [word]})
+        ]
         document = new.new_capsule(
-            *(room.id, f"Team {word}", STAMP), type=type, messages=messages, tags=[word], metadata=about
+            *(room.id, f"Team {word}", STAMP),
+            type=type,
+            messages=messages,
+            tags=[word],
+            metadata=about,
         )
         write_new(store.inner, document)
         store.context.set(room.id, {"fullContext": f"context {word}", "metadata": {}})
@@ -183,5 +232,12 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
 
 
 def _message(id: str, content: str, **fields: Any) -> dict[str, Any]:
-    fields = {"role": "user", "content": content, "timestamp": STAMP, "id": f"{id}-first", "from": "zoe", **fields}
+    fields = {
+        "role": "user",
+        "content": content,
+        "timestamp": STAMP,
+        "id": f"{id}-first",
+        "from": "zoe",
+        **fields,
+    }
     return order_message(fields)

@@ -1,15 +1,17 @@
-"""Sets up what comes from npm: a Node 22 of our own, and the packages that Capsule is tested against.
+"""Sets up what comes from npm: a Node 22 of our own, and the packages that Capsule is tested
+against.
 
-What must stay true: a folder's `package.json` pins every version exactly and its `package-lock.json` every version
-below those; what is installed is exactly that, under `.node/`, which git ignores; it is installed anew only when one of
-the two changed. No registry is named: npm is asked, and uses the one its user has set.
+What must stay true: a folder's `package.json` pins every version exactly and its
+`package-lock.json` every version below those; what is installed is exactly that, under `.node/`,
+which git ignores; it is installed anew only when one of the two changed. No registry is named: npm
+is asked, and uses the one its user has set.
 
     python tests/node/ensure.py [FOLDER]     installs FOLDER's package.json (this folder's by default)
     python tests/node/ensure.py --lock       writes the lock files anew, after a package.json was edited
 
-From Python: `ensure()` for the Node and the packages of this folder, `ensure(folder)` for those of another.
-`Unavailable` is raised where nothing here is wrong, but npm or its registry can't be had: the caller skips, by name.
-Any other trouble raises `RuntimeError`, and must fail.
+From Python: `ensure()` for the Node and the packages of this folder, `ensure(folder)` for those of
+another. `Unavailable` is raised where nothing here is wrong, but npm or its registry can't be had:
+the caller skips, by name. Any other trouble raises `RuntimeError`, and must fail.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ TIMEOUT_S = 90
 UNAVAILABLE = 75
 
 _PINNED = ("package.json", "package-lock.json", ".npmrc")
-# What npm says of a network or registry that doesn't answer or doesn't have it, as opposed to a fault in our files.
+# What npm says of a network or registry that doesn't answer or doesn't have it, as opposed to a
+# fault in our files.
 _OUT_OF_REACH = re.compile(
     r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT"
     r"|FETCH_ERROR|UNABLE_TO_GET_ISSUER_CERT_LOCALLY|SELF_SIGNED_CERT_IN_CHAIN|E40[1347]|ETARGET|E5\d\d)\b"
@@ -41,7 +44,9 @@ _OUT_OF_REACH = re.compile(
 
 
 class Unavailable(Exception):
-    """npm isn't here, or its registry can't be reached or hasn't got it. Nothing of ours is at fault."""
+    """npm isn't here, or its registry can't be reached or hasn't got it. Nothing of ours is at
+    fault.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,15 @@ class Installed:
 
     def environment(self, token: str = "") -> dict[str, str]:
         """The caller's environment, with this Node first, and what `command` needs."""
-        path = os.pathsep.join([str(self.node.parent), str(self.modules / ".bin"), os.environ.get("PATH", "")])
-        return {**os.environ, "PATH": path, "CAPSULE_NODE_MODULES": str(self.modules), "CAPSULE_TOKEN": token}
+        path = os.pathsep.join(
+            [str(self.node.parent), str(self.modules / ".bin"), os.environ.get("PATH", "")]
+        )
+        return {
+            **os.environ,
+            "PATH": path,
+            "CAPSULE_NODE_MODULES": str(self.modules),
+            "CAPSULE_TOKEN": token,
+        }
 
 
 def ensure(folder: Path = HERE) -> Installed:
@@ -103,20 +115,36 @@ def _install(folder: Path, target: Path) -> None:
 
 def _node(target: Path) -> Path:
     node = target / "node_modules" / "node" / "bin" / "node"
-    done = subprocess.run([node, "--version"], capture_output=True, text=True, check=False) if node.exists() else None
+    done = (
+        subprocess.run([node, "--version"], capture_output=True, text=True, check=False)
+        if node.exists()
+        else None
+    )
     if done is None or done.returncode or not done.stdout.startswith("v22."):
-        # The `node` package fetches the binary for this machine when it is installed, and not for every machine.
-        raise Unavailable(f"the npm package node@22 brought no Node 22 for this machine ({sys.platform})")
+        # The `node` package fetches the binary for this machine when it is installed, and not for
+        # every machine.
+        raise Unavailable(
+            f"the npm package node@22 brought no Node 22 for this machine ({sys.platform})"
+        )
     return node
 
 
 def _npm(target: Path, *arguments: str) -> None:
     if not shutil.which("npm"):
         raise Unavailable("npm is not installed")
-    print(f"npm {arguments[0]}, as {target.relative_to(ROOT)}/package.json says", file=sys.stderr, flush=True)
+    print(
+        f"npm {arguments[0]}, as {target.relative_to(ROOT)}/package.json says",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         done = subprocess.run(
-            ["npm", *arguments], cwd=target, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            ["npm", *arguments],
+            cwd=target,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         raise Unavailable(f"npm did not finish in {TIMEOUT_S} s") from None
@@ -136,7 +164,10 @@ def lock(folder: Path) -> None:
     (folder / "package-lock.json").unlink(missing_ok=True)
     _npm(folder, "install", "--package-lock-only", "--ignore-scripts", "--loglevel=error")
     if '"resolved"' in (folder / "package-lock.json").read_text():
-        raise RuntimeError(f"{folder.relative_to(ROOT)}/package-lock.json names a registry; its .npmrc must omit that")
+        raise RuntimeError(
+            f"{folder.relative_to(ROOT)}/package-lock.json names a registry; its .npmrc must omit "
+            "that"
+        )
 
 
 def main(arguments: list[str]) -> int:

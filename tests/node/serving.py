@@ -28,18 +28,26 @@ def environment(place: Path) -> dict[str, str]:
     home = place / "home"
     home.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ}
-    return {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])}
+    return {
+        **kept,
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")]),
+    }
 
 
 @contextmanager
-def serving(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+def serving(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """The address at which a server listens that prints it; it is ended with SIGTERM.
 
     Raises:
         RuntimeError: It did not say where, or did not end well; what it said is in the message.
     """
     with log.open("w") as said:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, env=env)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, env=env
+        )
     try:
         yield _address(process, log)
     finally:
@@ -51,7 +59,8 @@ def serving(command: Sequence[str], log: Path, env: Mapping[str, str] | None = N
             process.wait()
     if process.returncode not in (0, -signal.SIGTERM):
         raise RuntimeError(
-            f"the server ended with {process.returncode} on SIGTERM; it said:\n{log.read_text()[-4000:]}"
+            f"the server ended with {process.returncode} on SIGTERM; it "
+            f"said:\n{log.read_text()[-4000:]}"
         )
 
 
@@ -63,4 +72,6 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
         if process.poll() is not None:
             break
         time.sleep(0.02)
-    raise RuntimeError(f"the server did not say where it listens; it said:\n{log.read_text()[-4000:]}")
+    raise RuntimeError(
+        f"the server did not say where it listens; it said:\n{log.read_text()[-4000:]}"
+    )

@@ -1,4 +1,6 @@
-"""What comes from npm comes in the versions that are written down, and from wherever the user's npm gets it."""
+"""What comes from npm comes in the versions that are written down, and from wherever the user's npm
+gets it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_every_version_is_pinned_exactly(folder: Path) -> None:
     wanted = read(folder / "package.json")["dependencies"]
     assert wanted
     for name, version in wanted.items():
-        assert re.fullmatch(r"(npm:@?[\w/-]+@)?\d+\.\d+\.\d+(-[\w.]+)?", version), f"{name}: {version}"
+        assert re.fullmatch(r"(npm:@?[\w/-]+@)?\d+\.\d+\.\d+(-[\w.]+)?", version), (
+            f"{name}: {version}"
+        )
     assert read(folder / "package-lock.json")["packages"][""]["dependencies"] == wanted
 
 

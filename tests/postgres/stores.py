@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: Whether the tests run on stores in PostgreSQL.
 IS_POSTGRES = os.environ.get("CAPSULE_ENGINE") == "postgres"
 _NUMBERS = count()
-#: The settings of the stores of tests: where a busy machine stops the holder of a mutex for a while, the others wait.
+#: The settings of the stores of tests: where a busy machine stops the holder of a mutex for a
+#: while, the others wait.
 TOML = '[storage]\nmutex_timeout = "90s"\n'
 
 
@@ -73,7 +74,9 @@ def in_database(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
     made: list[Engine] = []
 
-    def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0) -> Engine:
+    def in_memory(
+        documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0
+    ) -> Engine:
         url = f"{postgres}&schema=t{os.getpid()}_{next(_NUMBERS)}"
         opening.make_in_database(url)
         engine = engine_of(url, timeout_s)

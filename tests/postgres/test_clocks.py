@@ -1,4 +1,6 @@
-"""Machines whose clocks are an hour apart: what depends on the order, or on who lives, does not depend on them."""
+"""Machines whose clocks are an hour apart: what depends on the order, or on who lives, does not
+depend on them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def machines(database: str, child: Callable[..., Child]) -> list[Machine]:
     return [Machine(child, database, off_s) for off_s in (HOUR_S, -HOUR_S, 0)]
 
 
-def test_messages_are_in_order_and_each_version_has_another_time(database: str, machines: list[Machine]) -> None:
+def test_messages_are_in_order_and_each_version_has_another_time(
+    database: str, machines: list[Machine]
+) -> None:
     with Store.open(database) as store:
         store.create(id="plan", type="group")
         stamps = [store.head("plan").updated_at]
@@ -62,7 +66,9 @@ def test_messages_are_in_order_and_each_version_has_another_time(database: str, 
         times = [entry["timestamp"] for entry in history]
         assert times == sorted(times)
         assert stamps == sorted(set(stamps))
-        assert abs(timestamps.seconds_between(timestamps.now(), times[0])) > HOUR_S / 2  # The clocks are off.
+        assert (
+            abs(timestamps.seconds_between(timestamps.now(), times[0])) > HOUR_S / 2
+        )  # The clocks are off.
 
 
 def test_messages_at_once_are_in_order_too(database: str, machines: list[Machine]) -> None:
@@ -78,7 +84,9 @@ def test_messages_at_once_are_in_order_too(database: str, machines: list[Machine
         assert len(times) == 90 and times == sorted(times)
 
 
-def test_who_lives_and_who_holds_is_said_by_the_clock_of_the_database(database: str, machines: list[Machine]) -> None:
+def test_who_lives_and_who_holds_is_said_by_the_clock_of_the_database(
+    database: str, machines: list[Machine]
+) -> None:
     with Store.open(database) as store:
         store.create(id="plan", type="group")
         for machine in machines:
@@ -86,14 +94,21 @@ def test_who_lives_and_who_holds_is_said_by_the_clock_of_the_database(database: 
             assert machine("store.engine.leases.take(store.instance_id, {}) and None") is None
             assert all(each(f"store.engine.leases.is_live({instance!r})") for each in machines)
             machine("store.engine.leases.take('worker').fence")
-            assert {each("store.engine.leases.take('worker').fence") for each in machines} == {"StoreBusy"}
+            assert {each("store.engine.leases.take('worker').fence") for each in machines} == {
+                "StoreBusy"
+            }
             machine("store.engine.leases.release('worker')")
             machine("store.locks.take('plan').__enter__() and None")
             others = [each for each in machines if each is not machine]
-            assert {each("str(store.append('plan', content='x').id)") for each in others} == {"Locked"}
+            assert {each("str(store.append('plan', content='x').id)") for each in others} == {
+                "Locked"
+            }
             machine("store.locks.release('plan') and None")
             machine("store.engine.leases.take('left').fence")
-            sql(database, "UPDATE @leases SET expires = now() - interval '1 second' WHERE name = 'left'")
+            sql(
+                database,
+                "UPDATE @leases SET expires = now() - interval '1 second' WHERE name = 'left'",
+            )
             assert others[0]("store.engine.leases.take('left').fence") > 0
             others[0]("store.engine.leases.release('left')")
 
@@ -109,10 +124,15 @@ def test_who_joined_reads_what_comes_later_and_is_told_when_it_is_mentioned(
         right(f"store.messages.send('before', agent='anna', conversation={id!r}).conversation")
         ahead(f"store.groups.add({id!r}, ['bot'], agent='anna') and None")
         for machine in (behind, right, ahead):
-            machine(f"store.messages.send('@bot later', agent='anna', conversation={id!r}).conversation")
+            machine(
+                f"store.messages.send('@bot later', agent='anna', conversation={id!r}).conversation"
+            )
         for machine in machines:
-            heard = "[mail.content for mail in store.inner.acting('bot').messages.listen().messages]"
+            heard = (
+                "[mail.content for mail in store.inner.acting('bot').messages.listen().messages]"
+            )
             assert machine(heard) == ["@bot later"] * 3
             assert (
-                machine(f"[each.content for each in store.inner.acting('bot').tail({id!r}, 9)]") == ["@bot later"] * 3
+                machine(f"[each.content for each in store.inner.acting('bot').tail({id!r}, 9)]")
+                == ["@bot later"] * 3
             )

@@ -36,7 +36,9 @@ def fill(store: Store) -> None:
     store.agents.register("anna", "web")
     store.agents.register("bob", "web")
     store.messages.send("hello", agent="anna", to="bob")
-    id = store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]).id
+    id = store.create(
+        id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]
+    ).id
     store.append(id, content="two \0 \u2028 fish", metadata={"n": [1, 2.5]})
     store.edits.message(id, str(store.tail(id, 9)[0].id), "uno")
     store.forks.create(id)
@@ -48,18 +50,29 @@ def fill(store: Store) -> None:
 def files_of(store: Store) -> dict[str, bytes]:
     """Every document and attachment, and what is in the trash."""
     engine = store.engine
-    found = {f"{kind}/{id}": engine.read(kind, id) for kind in copying.SHARED for id in engine.ids(kind)}
-    found |= {f"attachments/{name}": engine.files.read("attachments", name, name) for name in ["0a1b"]}
+    found = {
+        f"{kind}/{id}": engine.read(kind, id) for kind in copying.SHARED for id in engine.ids(kind)
+    }
+    found |= {
+        f"attachments/{name}": engine.files.read("attachments", name, name) for name in ["0a1b"]
+    }
     for kind in (CONVERSATIONS, "messages"):
         for trashed in engine.trash.entries(kind):
             found[f"{kind}/{trashed.id}/{trashed.deleted_at}"] = engine.trash.read(trashed.token)
     return found
 
 
-def test_a_copy_there_and_back_has_the_same_bytes(store: Store, stored: Store, tmp_path: Path) -> None:
+def test_a_copy_there_and_back_has_the_same_bytes(
+    store: Store, stored: Store, tmp_path: Path
+) -> None:
     fill(store)
     first = copy_store(store, stored)
-    assert first.written > 7 and not first.kept and not first.failed and files_of(stored) == files_of(store)
+    assert (
+        first.written > 7
+        and not first.kept
+        and not first.failed
+        and files_of(stored) == files_of(store)
+    )
     Store.init(tmp_path / "back")
     with Store.open(tmp_path / "back") as back:
         assert copy_store(stored, back).written == first.written
@@ -67,7 +80,10 @@ def test_a_copy_there_and_back_has_the_same_bytes(store: Store, stored: Store, t
             names = sorted(os.listdir(f"{store.root}/{kind}"))
             assert names == sorted(os.listdir(f"{back.root}/{kind}"))
             for name in names:
-                assert Path(back.root, kind, name).read_bytes() == Path(store.root, kind, name).read_bytes()
+                assert (
+                    Path(back.root, kind, name).read_bytes()
+                    == Path(store.root, kind, name).read_bytes()
+                )
         assert files_of(back) == files_of(store)
         assert len(back.search("fish").hits) == len(store.search("fish").hits) == 2
     again = copy_store(store, stored)
@@ -82,7 +98,11 @@ def test_a_copy_is_made_again_with_what_is_new(store: Store, stored: Store) -> N
     store.messages.send("more", agent="anna", to="bob")
     new = store.create(title="Another").id
     done = copy_store(store, stored)
-    assert not done.kept and files_of(stored) == files_of(store) and stored.head(new).title == "Another"
+    assert (
+        not done.kept
+        and files_of(stored) == files_of(store)
+        and stored.head(new).title == "Another"
+    )
 
 
 def test_what_was_changed_in_the_copy_is_named_and_stays(store: Store, stored: Store) -> None:
@@ -96,7 +116,9 @@ def test_what_was_changed_in_the_copy_is_named_and_stays(store: Store, stored: S
     assert answer.returncode == 1 and '"id": "plan"' in answer.stdout, answer
 
 
-def test_a_damaged_document_is_named_and_the_others_are_copied(root: Path, store: Store, stored: Store) -> None:
+def test_a_damaged_document_is_named_and_the_others_are_copied(
+    root: Path, store: Store, stored: Store
+) -> None:
     fill(store)
     (root / "conversations" / "plan.json").write_text("{", encoding="utf-8")
     done = copy_store(store, stored)
@@ -133,12 +155,17 @@ _numbers = itertools.count()
 
 
 @given(conversations=st.lists(conversation, max_size=4))
-def test_any_conversation_comes_back_with_the_same_bytes(postgres: str, conversations: list[Any]) -> None:
+def test_any_conversation_comes_back_with_the_same_bytes(
+    postgres: str, conversations: list[Any]
+) -> None:
     url = f"{postgres}&schema=c{os.getpid()}_{next(_numbers)}"
     Store.init(url)
     with Store.in_memory() as store, Store.in_memory() as back, Store.open(url) as stored:
         for number, given in enumerate(conversations):
-            said = [{**message, "timestamp": STAMP, "id": new_message_id()} for message in given["messages"]]
+            said = [
+                {**message, "timestamp": STAMP, "id": new_message_id()}
+                for message in given["messages"]
+            ]
             document = new_capsule(f"c{number}", given["title"], STAMP, messages=said)
             document["context"] |= given["context"]
             history = document.pop("history")
@@ -148,18 +175,24 @@ def test_any_conversation_comes_back_with_the_same_bytes(postgres: str, conversa
         copy_store(stored, back)
         for id in store.ids():
             data = store.engine.read(CONVERSATIONS, id)
-            assert data == stored.engine.read(CONVERSATIONS, id) == back.engine.read(CONVERSATIONS, id)
+            assert (
+                data == stored.engine.read(CONVERSATIONS, id) == back.engine.read(CONVERSATIONS, id)
+            )
             assert stored.engine.head(id)[1] == len(data)
         assert len(stored.ids()) == len(conversations)
 
 
 text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
-lines = st.sampled_from(['rooms = ["x"]\n', "[lock]\r\nttl = '2h'\r\n", "unknown = 1\n", f"{TEMPLATE}", "\n", ""])
+lines = st.sampled_from(
+    ['rooms = ["x"]\n', "[lock]\r\nttl = '2h'\r\n", "unknown = 1\n", f"{TEMPLATE}", "\n", ""]
+)
 comment = text.filter(str.isprintable).map("# {}\n".format)
 
 
 @given(toml=st.builds("{}{}".format, comment, lines))
-def test_any_settings_are_copied_there_and_back_with_the_same_bytes(postgres: str, toml: str) -> None:
+def test_any_settings_are_copied_there_and_back_with_the_same_bytes(
+    postgres: str, toml: str
+) -> None:
     url = f"{postgres}&schema=c{os.getpid()}_{next(_numbers)}"
     Store.init(url)
     with Store.in_memory() as store, Store.in_memory() as back, Store.open(url) as stored:

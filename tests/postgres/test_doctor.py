@@ -1,4 +1,6 @@
-"""The doctor of a store in a database: whether each document is sound, and what an acknowledged message survives."""
+"""The doctor of a store in a database: whether each document is sound, and what an acknowledged
+message survives.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def troubles(store: Store) -> list[Finding]:
     return [finding for finding in examine(store) if finding.is_trouble]
 
 
-def test_a_sound_store_has_no_finding_but_what_an_acknowledged_message_survives(database: str) -> None:
+def test_a_sound_store_has_no_finding_but_what_an_acknowledged_message_survives(
+    database: str,
+) -> None:
     with Store.open(database) as store:
         store.create(type="group", messages=MESSAGES)
         store.agents.register("anna")
@@ -29,10 +33,13 @@ def test_a_sound_store_has_no_finding_but_what_an_acknowledged_message_survives(
 
 BREAKS: dict[str, str] = {
     "it has 2 entries up to place 2, and its row says 3": "DELETE FROM @entries WHERE place = 1",
-    "it has 3 entries up to place 7, and its row says 3": "UPDATE @entries SET place = 7 WHERE place = 2",
-    "bytes, and its row says": "UPDATE @documents SET inner_bytes = inner_bytes + 1 WHERE kind = 'conversations'",
+    "it has 3 entries up to place 7, and its row says 3": "UPDATE @entries SET place = 7 WHERE "
+    "place = 2",
+    "bytes, and its row says": "UPDATE @documents SET inner_bytes = inner_bytes + 1 WHERE kind = "
+    "'conversations'",
     "entries of document": "DELETE FROM @documents WHERE kind = 'conversations'",
-    "must be one of user": "UPDATE @entries SET body = replace(body, '\"user\"', '\"usex\"') WHERE place = 1",
+    "must be one of user": "UPDATE @entries SET body = replace(body, '\"user\"', '\"usex\"') "
+    "WHERE place = 1",
     "a comma too many": "UPDATE @documents SET head = head || ',' WHERE kind = 'conversations'",
 }
 

@@ -1,6 +1,8 @@
-"""A primary that dies under writers, and its standby takes over, again and again: nothing acknowledged is lost.
+"""A primary that dies under writers, and its standby takes over, again and again: nothing
+acknowledged is lost.
 
-What must stay true: the control, whose standby lacks the last moments, sees a loss by the same look.
+What must stay true: the control, whose standby lacks the last moments, sees a loss by the same
+look.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from tests.processes import Child, until
 #: How often the primary dies, and how many appends are acknowledged in between.
 ROUNDS, EACH = (20, 1000) if os.environ.get("CAPSULE_TORTURE") else (2, 120)
 
-#: Follows changes until it has heard of so many messages as it is told, or of none for a minute; and says them.
+#: Follows changes until it has heard of so many messages as it is told, or of none for a minute;
+#: and says them.
 FOLLOWER = """
 import threading
 store, heard, total = Store.open(sys.argv[1]), [], []
@@ -92,14 +95,25 @@ def pair(*settings: str) -> Iterator[Pair]:
 
 
 def lost(url: str, said: list[Any]) -> list[Any]:
-    """What was acknowledged and is not there. Asserts that nothing is there twice, and that places have no gap."""
+    """What was acknowledged and is not there. Asserts that nothing is there twice, and that places
+    have no gap.
+    """
     with Store.open(url) as store:
         there = histories(store)
-    entries = {entry["id"]: (id, place) for id, history in there.items() for place, entry in enumerate(history)}
+    entries = {
+        entry["id"]: (id, place)
+        for id, history in there.items()
+        for place, entry in enumerate(history)
+    }
     texts = [entry["content"] for history in there.values() for entry in history]
     assert len(texts) == len(set(texts)) == len(entries)
-    gaps = "SELECT doc FROM @entries GROUP BY doc HAVING min(place) <> 0 OR max(place) <> count(*) - 1"
-    counts = "SELECT num FROM @documents WHERE entries <> (SELECT count(*) FROM @entries WHERE doc = num)"
+    gaps = (
+        "SELECT doc FROM @entries GROUP BY doc HAVING min(place) <> 0 OR max(place) <> count(*) - 1"
+    )
+    counts = (
+        "SELECT num FROM @documents WHERE entries <> (SELECT count(*) FROM @entries WHERE "
+        "doc = num)"
+    )
     assert sql(url, f"{gaps} UNION ALL {counts}") == []
     return [one for one in said if one[2] is not None and entries.get(one[2]) != (one[0], one[1])]
 
@@ -125,7 +139,9 @@ def test_a_synchronous_standby_that_takes_over_has_everything_that_was_acknowled
                 servers.standby.stand_by(servers.primary)
             until(lambda: len(said) >= (ROUNDS + 1) * EACH)
         acknowledged = sum(message is not None for _, _, message, _ in said)
-        print(f"{ROUNDS} failovers, {acknowledged} acknowledged, {len(said) - acknowledged} not known")
+        print(
+            f"{ROUNDS} failovers, {acknowledged} acknowledged, {len(said) - acknowledged} not known"
+        )
         assert lost(servers.url, said) == []
         assert acknowledged >= ROUNDS * EACH
         with Store.open(servers.url) as store:
@@ -133,12 +149,16 @@ def test_a_synchronous_standby_that_takes_over_has_everything_that_was_acknowled
         follower.say(sum(map(len, there.values())))
         heard = follower.hear()
         for id, history in there.items():
-            assert [message for of, message in heard if of == id] == [entry["id"] for entry in history]
+            assert [message for of, message in heard if of == id] == [
+                entry["id"] for entry in history
+            ]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("postgres")
-def test_an_asynchronous_standby_that_takes_over_lacks_what_it_did_not_get(child: Callable[..., Child]) -> None:
+def test_an_asynchronous_standby_that_takes_over_lacks_what_it_did_not_get(
+    child: Callable[..., Child],
+) -> None:
     with pair() as servers:
         Store.init(servers.url)
         with Store.open(servers.url) as store:
@@ -176,7 +196,10 @@ def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() 
             waits = pool.submit(store.wait_for_changes, cursor, timeout_s=200)
             ((version, fence),) = sql(servers.url, numbers)
             servers.fail_over()
-            sql(servers.url, f"SELECT setval('@versions', {version - 1}), setval('@fences', {fence - 1})")
+            sql(
+                servers.url,
+                f"SELECT setval('@versions', {version - 1}), setval('@fences', {fence - 1})",
+            )
             other.rename(id, "Kept")  # It has the number that the other one had.
             assert waits.result().changes
             assert store.facets().conversations == 1

@@ -1,4 +1,6 @@
-"""Connections that are cut, backends that are killed, transactions that stall: nothing is lost or comes twice."""
+"""Connections that are cut, backends that are killed, transactions that stall: nothing is lost or
+comes twice.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def own_server(postgres: str) -> Iterator[Server]:
 
 def everything(store: Store) -> Any:
     """What is there: entries with their places, the trash and the numbers of changes."""
-    texts = {id: [entry["content"] for entry in history] for id, history in histories(store).items()}
+    texts = {
+        id: [entry["content"] for entry in history] for id, history in histories(store).items()
+    }
     return texts, sorted((trashed.id) for trashed in store.trash.list())
 
 
@@ -47,7 +51,9 @@ def act(store: Store, step: Callable[[], None]) -> None:
     step()
     first = store.append(id, content="one")
     step()
-    store.append_many(id, [{"role": "user", "content": "two"}, {"role": "user", "content": "three"}])
+    store.append_many(
+        id, [{"role": "user", "content": "two"}, {"role": "user", "content": "three"}]
+    )
     store.append_once(id, "key", content="once")
     step()
     store.rename(id, "Plan")
@@ -126,7 +132,9 @@ def test_processes_that_append_to_one_conversation_lose_nothing_and_keep_its_ord
         times = [entry["timestamp"] for entry in history]
         assert times == sorted(times)
         for name in "abcd":
-            numbers = [int(entry["content"][2:]) for entry in history if entry["content"][0] == name]
+            numbers = [
+                int(entry["content"][2:]) for entry in history if entry["content"][0] == name
+            ]
             assert numbers == [*range(len(numbers))]
 
 
@@ -168,7 +176,10 @@ def test_an_edit_that_was_cut_off_is_done_though_others_wrote_meanwhile(
 
         monkeypatch.setattr(psycopg.Connection, "execute", execute)
         store.edits.message(id, first, "goodbye")
-        assert [entry["content"] for entry in store.document(id)["history"]] == ["goodbye", "between"]
+        assert [entry["content"] for entry in store.document(id)["history"]] == [
+            "goodbye",
+            "between",
+        ]
 
 
 @pytest.mark.slow
@@ -182,11 +193,17 @@ def test_backends_that_are_killed_under_writers_lose_and_double_nothing(
         with writing(child, url, ids, 8) as acknowledged:
             for round in range(1, 4):
                 until(lambda round=round: len(acknowledged) > round * 400)  # type: ignore[misc]
-                pids = sql(url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'capsule'")
+                pids = sql(
+                    url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'capsule'"
+                )
                 os.kill(pids[0][0], signal.SIGKILL)  # The server ends all sessions, and recovers.
             until(lambda: len(acknowledged) > 2000)
         there = histories(store)
-        entries = {entry["id"]: (id, place) for id, history in there.items() for place, entry in enumerate(history)}
+        entries = {
+            entry["id"]: (id, place)
+            for id, history in there.items()
+            for place, entry in enumerate(history)
+        }
         texts = [entry["content"] for history in there.values() for entry in history]
         assert len(texts) == len(set(texts)) and len(entries) == len(texts)
         for id, place, message, text in acknowledged:
@@ -194,15 +211,19 @@ def test_backends_that_are_killed_under_writers_lose_and_double_nothing(
         assert sum(message is not None for _, _, message, _ in acknowledged) > 2000
 
 
-def test_the_feed_has_no_gap_and_no_inversion_under_32_writers(database: str, child: Callable[..., Child]) -> None:
+def test_the_feed_has_no_gap_and_no_inversion_under_32_writers(
+    database: str, child: Callable[..., Child]
+) -> None:
     each = 500 if os.environ.get("CAPSULE_TORTURE") else 20
     with Store.open(database) as store:
         ids = [store.create(type="group").id for _ in range(4)]
         follower = child(
-            "store = Store.open(sys.argv[1])\ncursor = store.changes().cursor\nsay()\nleft = int(sys.argv[2])\n"
+            "store = Store.open(sys.argv[1])\ncursor = store.changes().cursor\nsay()\nleft = "
+            "int(sys.argv[2])\n"
             "while left > 0:\n"
             "    found = store.wait_for_changes(cursor, timeout_s=60)\n"
-            "    cursor, left = found.cursor, left - sum(len(change.messages) for change in found.changes)\n"
+            "    cursor, left = found.cursor, left - sum(len(change.messages) for change in "
+            "found.changes)\n"
             "    say([[change.id, change.messages, change.count] for change in found.changes])\n"
             "say(None)",
             database,
@@ -226,13 +247,18 @@ def test_the_feed_has_no_gap_and_no_inversion_under_32_writers(database: str, ch
             assert counts == sorted(counts)
 
 
-def test_a_transaction_that_stalls_delays_the_feed_and_nothing_else(database: str, postgres: str) -> None:
+def test_a_transaction_that_stalls_delays_the_feed_and_nothing_else(
+    database: str, postgres: str
+) -> None:
     with Store.open(database) as store, psycopg.connect(postgres) as stalls:
         id = store.create(type="group", title="Plan").id
         cursor = store.changes().cursor
         stalls.execute("SELECT pg_current_xact_id()")
         sent = store.append(id, content="a fish").id
-        assert sent in {hit.message for hit in store.search("fish").hits} and store.tail(id, 1)[0].id == sent
+        assert (
+            sent in {hit.message for hit in store.search("fish").hits}
+            and store.tail(id, 1)[0].id == sent
+        )
         assert store.changes(cursor).changes == []
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(store.wait_for_changes, cursor, timeout_s=100)
@@ -263,13 +289,17 @@ def test_a_lease_that_was_taken_over_keeps_its_former_holder_from_writing(databa
         engine.close()
 
 
-def test_a_process_that_dies_leaves_leases_that_expire(database: str, child: Callable[..., Child]) -> None:
+def test_a_process_that_dies_leaves_leases_that_expire(
+    database: str, child: Callable[..., Child]
+) -> None:
     body = "store = Store.open(sys.argv[1])\nstore.engine.leases.take('worker')\nsay(); hear()"
     holder = child(body, database)
     holder.hear()
     engine = engine_of(database)
     holder.signal(signal.SIGKILL)
-    sql(database, "UPDATE @leases SET expires = now() + interval '1 second'")  # As its time runs out.
+    sql(
+        database, "UPDATE @leases SET expires = now() + interval '1 second'"
+    )  # As its time runs out.
     engine.leases.take("worker", timeout_s=60)
     engine.close()
 
@@ -283,7 +313,9 @@ def test_a_wait_for_a_standby_that_was_cancelled_is_no_acknowledgement(own_serve
         admin.execute("SET synchronous_commit = local")
         admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         admin.execute("SELECT pg_reload_conf()")
-        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%save%'"
+        waiting = (
+            "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%save%'"
+        )
         texts: list[str] = []
 
         def append() -> None:
@@ -302,14 +334,20 @@ def test_a_wait_for_a_standby_that_was_cancelled_is_no_acknowledgement(own_serve
         assert [entry["content"] for entry in store.document(id)["history"]] == texts
 
 
-def test_a_database_that_is_gone_says_so_and_the_store_goes_on_when_it_is_back(own_server: Server) -> None:
+def test_a_database_that_is_gone_says_so_and_the_store_goes_on_when_it_is_back(
+    own_server: Server,
+) -> None:
     url = f"{own_server.url}&schema=gone"
     Store.init(url)
     with Store.open(url) as store:
         id = store.create(type="group").id
         own_server.stop()
         with ThreadPoolExecutor(1) as pool:
-            appends = pool.submit(store.append_many, id, [{"role": "user", "content": "later", "id": new_message_id()}])
+            appends = pool.submit(
+                store.append_many,
+                id,
+                [{"role": "user", "content": "later", "id": new_message_id()}],
+            )
             own_server.start()
             appends.result()
         assert [message.content for message in store.tail(id, 9)] == ["later"]

@@ -15,8 +15,8 @@ from capsule.engines.postgres import index
 from tests.postgres.test_opening import sql
 from tests.processes import Child
 
-#: What PostgreSQL does not take as it is: a NUL, half a pair that is text, too many words, places, and characters of
-#: a word; with a query that finds it.
+#: What PostgreSQL does not take as it is: a NUL, half a pair that is text, too many words, places,
+#: and characters of a word; with a query that finds it.
 TEXTS = [
     ("needle \0 after a zero", "needle after"),
     ('needle "\\u0000" \\ud800 \\\\', "needle u0000"),
@@ -40,22 +40,39 @@ def stores(database: str) -> Iterator[tuple[Store, Store]]:
 
 
 def found(store: Store, query: str, **more: Any) -> list[tuple[str, int]]:
-    return sorted((hit.id, hit.at) for hit in store.search(query, **more).hits if hit.at is not None)
+    return sorted(
+        (hit.id, hit.at) for hit in store.search(query, **more).hits if hit.at is not None
+    )
 
 
 def state(database: str) -> dict[str, list[Any]]:
-    """What the rows of the index say of the conversations that are there, whatever their numbers are."""
-    capsules = "id, version, size, head, title, updated_at, tags, archived, lock, current, entries, words, linear"
-    messages = "c.id, m.at, m.id, front, parent, role, sender, time_ms, m.words, m.tokens, active, m.digest"
+    """What the rows of the index say of the conversations that are there, whatever their numbers
+    are.
+    """
+    capsules = (
+        "id, version, size, head, title, updated_at, tags, archived, lock, current, "
+        "entries, words, linear"
+    )
+    messages = (
+        "c.id, m.at, m.id, front, parent, role, sender, time_ms, m.words, m.tokens, "
+        "active, m.digest"
+    )
     of_message = "JOIN @capsules AS c ON c.num = m.capsule"
     return {
         "capsules": sql(database, f"SELECT {capsules} FROM @capsules WHERE gone = 0 ORDER BY id"),
-        "members": sql(database, "SELECT agent, id FROM @members JOIN @capsules ON num = capsule ORDER BY 1, 2"),
-        "names": sql(database, "SELECT id, vector::text FROM @names JOIN @capsules USING (num) ORDER BY 1"),
-        "messages": sql(database, f"SELECT {messages} FROM @messages AS m {of_message} ORDER BY 1, 2"),
+        "members": sql(
+            database, "SELECT agent, id FROM @members JOIN @capsules ON num = capsule ORDER BY 1, 2"
+        ),
+        "names": sql(
+            database, "SELECT id, vector::text FROM @names JOIN @capsules USING (num) ORDER BY 1"
+        ),
+        "messages": sql(
+            database, f"SELECT {messages} FROM @messages AS m {of_message} ORDER BY 1, 2"
+        ),
         "words": sql(
             database,
-            "SELECT c.id, m.at, vector::text, w.tools::text FROM @words AS w FULL JOIN @messages AS m USING (num)"
+            "SELECT c.id, m.at, vector::text, w.tools::text FROM @words AS w FULL JOIN @messages "
+            "AS m USING (num)"
             f" {of_message} ORDER BY 1, 2",
         ),
         "facts": sql(
@@ -70,7 +87,9 @@ def test_what_one_machine_took_in_another_one_reads_and_does_not_take_in_again(
     stores: tuple[Store, Store], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = stores
-    id = one.create(title="Fish", type="group", messages=[{"role": "user", "content": "a needle"}]).id
+    id = one.create(
+        title="Fish", type="group", messages=[{"role": "user", "content": "a needle"}]
+    ).id
     assert other.list().heads == [one.head(id)] and found(other, "needle") == [(id, 0)]
     one.append(id, content="another needle")
     one.rename(id, "Fishes")
@@ -82,11 +101,16 @@ def test_what_one_machine_took_in_another_one_reads_and_does_not_take_in_again(
         assert found(third, "needle") == [(id, 0), (id, 1)]
 
 
-def test_an_index_that_followed_is_the_one_that_is_made_anew(stores: tuple[Store, Store], database: str) -> None:
+def test_an_index_that_followed_is_the_one_that_is_made_anew(
+    stores: tuple[Store, Store], database: str
+) -> None:
     one, other = stores
     for number in range(3):
         id = one.create(
-            title=f"T{number}", type="group", tags=["x"], messages=[{"role": "user", "content": "first"}]
+            title=f"T{number}",
+            type="group",
+            tags=["x"],
+            messages=[{"role": "user", "content": "first"}],
         ).id
         one.questions.refresh()
         first = one.append(id, content="second", topic="api").id
@@ -104,7 +128,9 @@ def test_an_index_that_followed_is_the_one_that_is_made_anew(stores: tuple[Store
     assert state(database) == followed
 
 
-def test_an_index_that_another_machine_made_anew_answers_and_refuses_old_cursors(stores: tuple[Store, Store]) -> None:
+def test_an_index_that_another_machine_made_anew_answers_and_refuses_old_cursors(
+    stores: tuple[Store, Store],
+) -> None:
     one, other = stores
     ids = [one.create(title=f"T{number}").id for number in range(3)]
     cursor = other.list(limit=1).cursor()
@@ -118,18 +144,30 @@ def test_a_large_store_is_taken_in_part_by_part_by_whoever_asks(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = stores
-    ids = [one.create(messages=[{"role": "user", "content": f"needle {number}"}]).id for number in range(7)]
+    ids = [
+        one.create(messages=[{"role": "user", "content": f"needle {number}"}]).id
+        for number in range(7)
+    ]
     monkeypatch.setattr(index, "_MOST", 2)
     seen: list[tuple[int, int]] = []
     one.questions.refresh(progress=lambda done, total: seen.append((done, total)))
-    assert len(seen) == 4 and seen[-1][0] == seen[-1][1] and [total for _, total in seen] == [seen[0][1]] * 4
+    assert (
+        len(seen) == 4
+        and seen[-1][0] == seen[-1][1]
+        and [total for _, total in seen] == [seen[0][1]] * 4
+    )
     one.questions.refresh(anew=True)
     with ThreadPoolExecutor(2) as pool:
-        answers = [each.result() for each in [pool.submit(found, store, "needle") for store in (one, other)]]
+        answers = [
+            each.result()
+            for each in [pool.submit(found, store, "needle") for store in (one, other)]
+        ]
     assert answers == [sorted((id, 0) for id in ids)] * 2
 
 
-def test_whoever_dies_while_it_takes_in_keeps_nobody_from_it(database: str, child: Callable[..., Child]) -> None:
+def test_whoever_dies_while_it_takes_in_keeps_nobody_from_it(
+    database: str, child: Callable[..., Child]
+) -> None:
     with Store.open(database) as store:
         id = store.create(messages=[{"role": "user", "content": "needle"}]).id
         body = (
@@ -148,12 +186,20 @@ def test_whoever_dies_while_it_takes_in_keeps_nobody_from_it(database: str, chil
 
 
 @pytest.mark.parametrize(("text", "query"), TEXTS, ids=range(len(TEXTS)))
-def test_no_text_keeps_a_message_from_being_written_and_found(database: str, text: str, query: str) -> None:
+def test_no_text_keeps_a_message_from_being_written_and_found(
+    database: str, text: str, query: str
+) -> None:
     with Store.open(database) as store:
-        id = store.create(title=text.replace("\0", "")[:60], messages=[{"role": "user", "content": text}]).id
+        id = store.create(
+            title=text.replace("\0", "")[:60], messages=[{"role": "user", "content": text}]
+        ).id
         assert (id, 0) in found(store, query)
         said = store.questions.said(id, Behind())
-        assert said.total == 1 and said.last is not None and said.last.id == store.document(id)["history"][0]["id"]
+        assert (
+            said.total == 1
+            and said.last is not None
+            and said.last.id == store.document(id)["history"][0]["id"]
+        )
         assert [head.id for head in store.list().heads] == [id]
 
 
@@ -176,11 +222,16 @@ def test_a_question_is_answered_while_others_write_without_a_pause(
     for _ in range(3):
         found(other, "needle")
         news = other.changes(cursor)
-        cursor, heard = news.cursor, heard + [message for change in news.changes for message in change.messages]
+        cursor, heard = (
+            news.cursor,
+            heard + [message for change in news.changes for message in change.messages],
+        )
     assert heard == written and len(heard) > 2
 
 
-def test_changes_that_are_forgotten_are_in_the_index(stores: tuple[Store, Store], database: str) -> None:
+def test_changes_that_are_forgotten_are_in_the_index(
+    stores: tuple[Store, Store], database: str
+) -> None:
     one, other = stores
     id = one.create(type="group", messages=FIRST).id
     assert found(other, "first") == [(id, 0)]
@@ -197,15 +248,22 @@ def test_a_purge_leaves_no_word_in_any_table(database: str, postgres: str) -> No
     with Store.open(database) as store, psycopg.connect(postgres, autocommit=True) as admin:
         kept = store.create(title="kept").id
         id = store.create(title="canarytitle", tags=["canarytag"]).id
-        message = store.append(id, content="canarytext", topic="canarytopic", **{"from": "canarysender"}).id
+        message = store.append(
+            id, content="canarytext", topic="canarytopic", **{"from": "canarysender"}
+        ).id
         assert found(store, "canarytext") == [(id, 0)]
         store.edits.message(id, str(message), "other")
         store.delete(id)
         store.trash.purge()
         assert [head.id for head in store.list().heads] == [kept]
         schema = database.rpartition("=")[2]
-        tables = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+        tables = admin.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)
+        ).fetchall()
         assert len(tables) > 15
         for (table,) in tables:
-            rows = admin.execute(f'SELECT count(*) FROM "{schema}"."{table}" AS t WHERE t::text LIKE %s', ("%canary%",))
+            rows = admin.execute(
+                f'SELECT count(*) FROM "{schema}"."{table}" AS t WHERE t::text LIKE %s',
+                ("%canary%",),
+            )
             assert rows.fetchone() == (0,), table

@@ -1,4 +1,6 @@
-"""Leases that hosts and workers lose in the middle of their work: what comes late is refused, and nothing is twice."""
+"""Leases that hosts and workers lose in the middle of their work: what comes late is refused, and
+nothing is twice.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,21 @@ def test_a_worker_whose_lease_was_taken_over_while_it_worked_says_nothing_more(
     first, second = stores
     session = Session.create(first.engine, "s1", "bot")
     route = Route("conversations", "direct_anna_bot", "t1")
-    session.tell(lambda folds: receive(folds, [incoming(id="m1", content="hello", sender="anna", route=route)]))
+    session.tell(
+        lambda folds: receive(
+            folds, [incoming(id="m1", content="hello", sender="anna", route=route)]
+        )
+    )
 
     def answer(prompt: Prompt) -> Ended:
         sql(database, EXPIRED)  # It stalls, and is taken for dead.
         earlier = "2026-01-01T00:00:00.000Z"
         other = Session(second.engine, "s1")
-        other.tell(lambda folds: release(folds, earlier, is_alive=lambda instance: instance == second.instance_id))
+        other.tell(
+            lambda folds: release(
+                folds, earlier, is_alive=lambda instance: instance == second.instance_id
+            )
+        )
         Worker(second, "bot", lambda prompt: Ended(0, "in time"), session="s1", idle_s=0).run()
         return Ended(0, "late")
 
@@ -58,7 +68,9 @@ def test_a_worker_whose_lease_was_taken_over_while_it_worked_says_nothing_more(
     assert folds.status("m1") == "completed"
 
 
-def test_a_lease_that_expired_is_renewed_if_nobody_had_it(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_expired_is_renewed_if_nobody_had_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leases, "RENEW_S", 0.02)
     first, second = engine_of(database), engine_of(database)
     lease = first.leases.take("host")
@@ -79,7 +91,11 @@ def test_a_host_whose_lease_was_taken_over_ends_and_the_other_goes_on(
     monkeypatch.setattr(host_module, "LOOK_S", 0.1)
     first, second = stores
     lines: list[dict[str, Any]] = []
-    host = Host(first, log=lines.append, spawn=lambda session, agent: Thread(first, session, agent, echo, 0.0))
+    host = Host(
+        first,
+        log=lines.append,
+        spawn=lambda session, agent: Thread(first, session, agent, echo, 0.0),
+    )
     with ThreadPoolExecutor(1) as pool:
         runs = pool.submit(host.run, threading.Event())
         until(lambda: lines)

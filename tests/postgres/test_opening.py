@@ -25,7 +25,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
     paths = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
     program = [sys.executable, "-m", "capsule_cli", *words]
-    return subprocess.run(program, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    return subprocess.run(
+        program, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
 
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -37,7 +39,9 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_a_store_is_opened_by_its_address_from_any_process(database: str, child: Callable[..., Child]) -> None:
+def test_a_store_is_opened_by_its_address_from_any_process(
+    database: str, child: Callable[..., Child]
+) -> None:
     with Store.open(database) as store:
         id = store.create(title="Plan", type="group").id
         other = child(
@@ -59,13 +63,26 @@ def test_commands_take_an_address_as_an_option_and_from_the_environment(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{postgres}&schema=cli_{os.getpid()}&password={SECRET}"
-    said = [run("init", "--store", url), run("new", "Plan", "--id", "plan", "--type", "group", "--store", url)]
+    said = [
+        run("init", "--store", url),
+        run("new", "Plan", "--id", "plan", "--type", "group", "--store", url),
+    ]
     monkeypatch.setenv("CAPSULE_STORE", url)
-    said += [run("append", "plan", "a red fish"), run("search", "fish", "--json"), run("store", "show")]
+    said += [
+        run("append", "plan", "a red fish"),
+        run("search", "fish", "--json"),
+        run("store", "show"),
+    ]
     said += [run("store", "migrate"), run("doctor"), run("list"), run("init", "--store", url)]
     assert [each.returncode for each in said] == [0] * len(said), said
-    assert "a red fish" in said[3].stdout and "already" in said[-1].stdout and "no standby" in said[4].stdout
-    refused = [run(*words) for words in (("doctor", "--repair"), ("store", "validate"), ("git", "setup"))]
+    assert (
+        "a red fish" in said[3].stdout
+        and "already" in said[-1].stdout
+        and "no standby" in said[4].stdout
+    )
+    refused = [
+        run(*words) for words in (("doctor", "--repair"), ("store", "validate"), ("git", "setup"))
+    ]
     assert [each.returncode for each in refused] == [Refused.exit_code] * 3
     schema = f"init_{os.getpid()}"
     monkeypatch.setenv("CAPSULE_STORE", f"{postgres}&schema={schema}&password={SECRET}")
@@ -95,7 +112,9 @@ def test_a_password_is_in_no_error_no_log_and_no_file(
         store.create(title="Plan")
         assert SECRET not in store.root + repr(vars(store.engine)) + repr(store.engine.database)  # type: ignore[attr-defined]
     home = Path(os.environ["HOME"])
-    assert not [path for path in home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert not [
+        path for path in home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]
     assert SECRET not in caplog.text
 
 
@@ -121,7 +140,9 @@ def test_an_address_is_taken_as_libpq_takes_it(url: str, conninfo: str) -> None:
     assert Address(address.shown).place == address.place
 
 
-def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(database: str, postgres: str) -> None:
+def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(
+    database: str, postgres: str
+) -> None:
     with pytest.raises(NotFound, match="has no Capsule store") as caught:
         Store.open(f"{postgres}&schema=nothing")
     assert caught.value.remedy is not None and caught.value.remedy.action == "init"
@@ -129,7 +150,9 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(dat
         sql(database, f"UPDATE @meta SET value = '{version}' WHERE key = 'version'")
         with pytest.raises(Refused, match=f"version {version}") as refused:
             Store.open(database)
-        assert (refused.value.remedy is None) == ("newer" in refused.value.message) == (version == 99)
+        assert (
+            (refused.value.remedy is None) == ("newer" in refused.value.message) == (version == 99)
+        )
     with pytest.raises(Refused, match="newer"):
         Store.init(database)
 
@@ -137,9 +160,18 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(dat
 @pytest.mark.parametrize(
     ("change", "write"),
     [
-        ("ALTER FUNCTION @save RENAME TO save_2", lambda store: store.append("plan", content="late")),
-        ("ALTER TABLE @entries RENAME TO later", lambda store: store.append("plan", content="late")),
-        ("ALTER TABLE @leases RENAME who TO holders", lambda store: store.engine.leases.take("worker")),
+        (
+            "ALTER FUNCTION @save RENAME TO save_2",
+            lambda store: store.append("plan", content="late"),
+        ),
+        (
+            "ALTER TABLE @entries RENAME TO later",
+            lambda store: store.append("plan", content="late"),
+        ),
+        (
+            "ALTER TABLE @leases RENAME who TO holders",
+            lambda store: store.engine.leases.take("worker"),
+        ),
     ],
 )
 def test_a_program_that_is_open_while_the_schema_gets_another_version_is_refused(
@@ -149,13 +181,19 @@ def test_a_program_that_is_open_while_the_schema_gets_another_version_is_refused
         store.create(id="plan", type="group")
         for number in range(10):
             store.append("plan", content=f"{number}")  # By then its statements are prepared.
-        sql(database, f"BEGIN; {change}; UPDATE @meta SET value = '2' WHERE key = 'version'; COMMIT")
-        with pytest.raises(Refused, match="version 2, and this Capsule works with 1; install a newer"):
+        sql(
+            database, f"BEGIN; {change}; UPDATE @meta SET value = '2' WHERE key = 'version'; COMMIT"
+        )
+        with pytest.raises(
+            Refused, match="version 2, and this Capsule works with 1; install a newer"
+        ):
             write(store)
     assert sql(database, "SELECT entries FROM @documents") == [(10,)]
 
 
-def test_without_the_driver_an_address_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_driver_an_address_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(Refused, match="postgres"):
         Store.open("postgresql://localhost/x")
@@ -167,13 +205,22 @@ def test_a_pooler_that_loses_prepared_statements_is_got_on_with(database: str) -
         for number in range(20):
             store.append(id, content=f"{number}")
             with store.engine.database._connection() as connection:  # type: ignore[attr-defined]
-                connection.execute("DEALLOCATE ALL", prepare=False)  # As where another session gets the next one.
-        assert [entry["content"] for entry in store.document(id)["history"]] == [str(number) for number in range(20)]
+                connection.execute(
+                    "DEALLOCATE ALL", prepare=False
+                )  # As where another session gets the next one.
+        assert [entry["content"] for entry in store.document(id)["history"]] == [
+            str(number) for number in range(20)
+        ]
 
 
-def test_two_that_migrate_at_once_make_one_schema(postgres: str, child: Callable[..., Child]) -> None:
+def test_two_that_migrate_at_once_make_one_schema(
+    postgres: str, child: Callable[..., Child]
+) -> None:
     url = f"{postgres}&schema=both_{os.getpid()}"
-    body = "hear()\ntry: say(Store.init(sys.argv[1]))\nexcept CapsuleError as error: say(error.message)"
+    body = (
+        "hear()\ntry: say(Store.init(sys.argv[1]))\nexcept CapsuleError as error: "
+        "say(error.message)"
+    )
     children = [child(body, url) for _ in range(4)]
     for each in children:
         each.say()
@@ -183,24 +230,53 @@ def test_two_that_migrate_at_once_make_one_schema(postgres: str, child: Callable
 @pytest.mark.slow
 @pytest.mark.sample
 @pytest.mark.usefixtures("postgres")
-def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_before_and_goes_on() -> None:
+def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_before_and_goes_on() -> (
+    None
+):
     with closing(Server()) as old, closing(Server()) as new:
         urls = [f"{server.url}&schema=talks" for server in (old, new)]
         Store.init(urls[0])
         with Store.open(urls[0]) as store:
-            id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
+            id = store.create(
+                title="Plan", type="group", messages=[{"role": "user", "content": "a red fish"}]
+            ).id
             for number in range(200):
-                store.append(id, content=f"number {number}")  # The new server is not that far for long.
+                store.append(
+                    id, content=f"number {number}"
+                )  # The new server is not that far for long.
             store.create(id="gone")
             store.delete("gone")
             store.engine.files.keep("attachments", id, "a", b"data")
             assert store.search("fish").hits
             cursor, sealed = (each.changes().cursor for each in (store, store.inner.acting("anna")))
             document = store.document(id)
-            old.run("pg_dump", "-Fc", "-h", old.directory, "-U", "capsule", "-f", old.directory / "dump", "postgres")
-        new.run("pg_restore", "-e", "-h", new.directory, "-U", "capsule", "-d", "postgres", old.directory / "dump")
+            old.run(
+                "pg_dump",
+                "-Fc",
+                "-h",
+                old.directory,
+                "-U",
+                "capsule",
+                "-f",
+                old.directory / "dump",
+                "postgres",
+            )
+        new.run(
+            "pg_restore",
+            "-e",
+            "-h",
+            new.directory,
+            "-U",
+            "capsule",
+            "-d",
+            "postgres",
+            old.directory / "dump",
+        )
         with Store.open(urls[1]) as store:
-            assert store.document(id) == document and store.engine.files.read("attachments", id, "a") == b"data"
+            assert (
+                store.document(id) == document
+                and store.engine.files.read("attachments", id, "a") == b"data"
+            )
             assert [hit.id for hit in store.search("fish").hits] == [id]
             anna = store.inner.acting("anna")
             for before, reader in ((cursor, store), (cursor, anna), (sealed, anna)):
@@ -216,9 +292,14 @@ def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_befor
 
 def test_what_belongs_to_the_machine_stays_there(database: str) -> None:
     with Store.open(database) as store:
-        store.engine.machine.edit("commands", "anna", lambda _: {"id": "anna", "command": "canary-command"})
+        store.engine.machine.edit(
+            "commands", "anna", lambda _: {"id": "anna", "command": "canary-command"}
+        )
     with Store.open(database) as store:
-        assert store.engine.machine.read("commands", "anna") == {"id": "anna", "command": "canary-command"}
+        assert store.engine.machine.read("commands", "anna") == {
+            "id": "anna",
+            "command": "canary-command",
+        }
     rows = sql(database, "SELECT kind FROM @documents UNION ALL SELECT folder FROM @files")
     assert rows == []
 
@@ -235,9 +316,14 @@ def test_an_agent_goes_on_from_its_cursor_on_another_machine(
     with Store.open(database, agent="anna") as store:
         assert [change.messages for change in store.changes(cursor).changes] == [(sent,)]
         web = store.inner.whole.machine.key("web")
-    with Store.open(database, agent="bob") as store, pytest.raises(InvalidInput, match="no cursor of bob"):
+    with (
+        Store.open(database, agent="bob") as store,
+        pytest.raises(InvalidInput, match="no cursor of bob"),
+    ):
         store.changes(cursor)
-    assert web != bytes.fromhex(sql(database, "SELECT value FROM @meta WHERE key = 'cursors'")[0][0])
+    assert web != bytes.fromhex(
+        sql(database, "SELECT value FROM @meta WHERE key = 'cursors'")[0][0]
+    )
 
 
 def test_who_is_behind_what_the_feed_keeps_begins_anew(database: str) -> None:

@@ -1,6 +1,8 @@
-"""A store behind PgBouncer in transaction mode: each transaction gets another session, and no notice passes.
+"""A store behind PgBouncer in transaction mode: each transaction gets another session, and no
+notice passes.
 
-What must stay true: no statement depends on the session; a statement that was prepared could be another one's.
+What must stay true: no statement depends on the session; a statement that was prepared could be
+another one's.
 """
 
 from __future__ import annotations
@@ -116,7 +118,9 @@ def test_no_statement_that_another_client_prepared_is_run_in_place_of_the_own(po
 
 
 @pytest.mark.slow
-def test_processes_behind_a_pooler_write_and_read_at_once(pooled: str, child: Callable[..., Child]) -> None:
+def test_processes_behind_a_pooler_write_and_read_at_once(
+    pooled: str, child: Callable[..., Child]
+) -> None:
     with Store.open(pooled) as store:
         ids = [store.create(type="group", title=f"Plan {number}").id for number in range(3)]
         with writing(child, pooled, ids, 3) as said:
@@ -124,22 +128,32 @@ def test_processes_behind_a_pooler_write_and_read_at_once(pooled: str, child: Ca
             while len(said) < 300:
                 id = ids[number % 3]
                 assert store.head(id).title == f"Plan {number % 3}"
-                assert store.engine.exists(CONVERSATIONS, id) and all(entry.content for entry in store.tail(id, 2))
+                assert store.engine.exists(CONVERSATIONS, id) and all(
+                    entry.content for entry in store.tail(id, 2)
+                )
                 number += 1
         entries = {
-            entry["id"]: (id, at) for id, history in histories(store).items() for at, entry in enumerate(history)
+            entry["id"]: (id, at)
+            for id, history in histories(store).items()
+            for at, entry in enumerate(history)
         }
         assert all(entries[message] == (id, place) for id, place, message, _ in said)
         assert len(entries) == len(said)
 
 
 @pytest.mark.slow
-def test_who_waits_behind_a_pooler_hears_though_no_notice_passes(pooled: str, child: Callable[..., Child]) -> None:
+def test_who_waits_behind_a_pooler_hears_though_no_notice_passes(
+    pooled: str, child: Callable[..., Child]
+) -> None:
     with Store.open(pooled) as store, ThreadPoolExecutor(1) as pool:
         id = store.create(type="group").id
         cursor = store.changes().cursor
         waits = pool.submit(store.wait_for_changes, cursor, timeout_s=200)
-        other = child("say(str(Store.open(sys.argv[1]).append(sys.argv[2], content='x').id)); os._exit(0)", pooled, id)
+        other = child(
+            "say(str(Store.open(sys.argv[1]).append(sys.argv[2], content='x').id)); os._exit(0)",
+            pooled,
+            id,
+        )
         sent = other.hear()  # It has ended before it could give notice.
         assert waits.result().changes[0].messages == (sent,)
 

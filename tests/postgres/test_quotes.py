@@ -1,7 +1,7 @@
 """What has a meaning for a database is an ordinary text in every string that a caller gives.
 
-Each method of a store is called with each of these texts in each of its strings, in a database and in memory: the
-answers are the same, and so is what is there afterwards.
+Each method of a store is called with each of these texts in each of its strings, in a database and
+in memory: the answers are the same, and so is what is there afterwards.
 """
 
 from __future__ import annotations
@@ -63,8 +63,17 @@ SAMPLE = ("an injection", "a zero")
 CHAT, TEAM, NEWS, NOBODYS = "plan", "team", "channel_global_news", "bystander"
 MESSAGE, ANSWER, MAIL = "plan-one", "plan-two", "mail"
 API, WEB = project_id("/srv/api"), project_id("/srv/web")
-WHERE = {"topic": {"$text": "plans"}, "$or": [{"priority": {"$in": ["high"]}}, {"metadata.tags": {"$exists": True}}]}
-MADE = {"role": "user", "content": "hello", "from": "anna", "topic": "plans", "metadata": {"tags": ["red"], "a": "b"}}
+WHERE = {
+    "topic": {"$text": "plans"},
+    "$or": [{"priority": {"$in": ["high"]}}, {"metadata.tags": {"$exists": True}}],
+}
+MADE = {
+    "role": "user",
+    "content": "hello",
+    "from": "anna",
+    "topic": "plans",
+    "metadata": {"tags": ["red"], "a": "b"},
+}
 MODERN = {
     "id": CHAT,
     "version": "2.0",
@@ -73,16 +82,37 @@ MODERN = {
     "updatedAt": "2026-01-01T00:00:00.000Z",
     "metadata": {"tags": ["red"], "type": "chat"},
     "context": {"fullContext": "text", "metadata": {"a": "b"}},
-    "history": [{"role": "user", "content": "hello", "timestamp": "2026-01-01T00:00:00.000Z", "id": "new"}],
+    "history": [
+        {"role": "user", "content": "hello", "timestamp": "2026-01-01T00:00:00.000Z", "id": "new"}
+    ],
 }
-_OF_ALL = ("ids", "heads", "stats", "locks.list", "conflicts.list", "trash.list", "trash.removed", "projects.list")
+_OF_ALL = (
+    "ids",
+    "heads",
+    "stats",
+    "locks.list",
+    "conflicts.list",
+    "trash.list",
+    "trash.removed",
+    "projects.list",
+)
 
-#: A call of each method: its arguments by name, `""` those without one. Every string is replaced in turn.
+#: A call of each method: its arguments by name, `""` those without one. Every string is replaced in
+#: turn.
 CALLS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in (*_OF_ALL, "agents.list", "sessions.list", "sessions.questions")),
-    *((name, {"id": CHAT}) for name in ("read", "document", "load", "head", "archive", "pin", "branches.tree")),
-    *((name, {"id": CHAT}) for name in ("titles.by_rule", "summaries.list", "summaries.standing", "locks.release")),
-    *((name, {"id": CHAT}) for name in ("trash.removed", "conflicts.list", "branches.trim", "context.get")),
+    *(
+        (name, {"id": CHAT})
+        for name in ("read", "document", "load", "head", "archive", "pin", "branches.tree")
+    ),
+    *(
+        (name, {"id": CHAT})
+        for name in ("titles.by_rule", "summaries.list", "summaries.standing", "locks.release")
+    ),
+    *(
+        (name, {"id": CHAT})
+        for name in ("trash.removed", "conflicts.list", "branches.trim", "context.get")
+    ),
     ("tail", {"id": CHAT, "n": 5}),
     ("tail_entries", {"id": CHAT, "n": 5}),
     ("page", {"id": CHAT, "around": MESSAGE}),
@@ -90,14 +120,49 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("page", {"id": CHAT, "cursor": "x"}),
     ("find_message", {"id": CHAT, "message_id": MESSAGE}),
     ("resolve", {"text": CHAT}),
-    ("create", {"title": "Title", "tags": ["red"], "type": "group", "mode": "api", "created_by": "anna", "key": "key"}),
+    (
+        "create",
+        {
+            "title": "Title",
+            "tags": ["red"],
+            "type": "group",
+            "mode": "api",
+            "created_by": "anna",
+            "key": "key",
+        },
+    ),
     ("create", {"id": CHAT, "messages": [MADE | {"id": "m"}]}),
     ("append", {"id": CHAT, **MADE, "extra": {"note": "x", "more": {"key": ["value"]}}}),
-    ("append", {"id": CHAT, "content": "x", "thread": MESSAGE, "replyTo": MESSAGE, "model": "m", "reasoning": "r"}),
+    (
+        "append",
+        {
+            "id": CHAT,
+            "content": "x",
+            "thread": MESSAGE,
+            "replyTo": MESSAGE,
+            "model": "m",
+            "reasoning": "r",
+        },
+    ),
     ("append_once", {"id": CHAT, "key": "once", "content": "x", "seen": "x"}),
     ("append_many", {"id": CHAT, "messages": [MADE | {"id": "many"}]}),
-    ("append_entries", {"id": CHAT, "messages": [MADE | {"id": "entry", "toolCalls": [{"id": "c", "name": "Bash"}]}]}),
-    ("update", {"id": CHAT, "title": "Title", "tags": ["red"], "mcp_servers": {"files": True}, "by": "user"}),
+    (
+        "append_entries",
+        {
+            "id": CHAT,
+            "messages": [MADE | {"id": "entry", "toolCalls": [{"id": "c", "name": "Bash"}]}],
+        },
+    ),
+    (
+        "update",
+        {
+            "id": CHAT,
+            "title": "Title",
+            "tags": ["red"],
+            "mcp_servers": {"files": True},
+            "by": "user",
+        },
+    ),
     ("update", {"id": CHAT, "tagged": ["red"], "untagged": ["blue"], "instead_of": "x"}),
     ("rename", {"id": CHAT, "title": "Other"}),
     ("titles.suggest", {"id": CHAT, "title": "Suggested", "instead_of": "Plan"}),
@@ -114,32 +179,84 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("branches.descendants", {"id": CHAT, "message_id": MESSAGE}),
     ("branches.switch", {"id": CHAT, "message_id": MESSAGE}),
     ("branches.revise", {"id": CHAT, "message_id": MESSAGE, "content": "revised", "key": "revise"}),
-    ("branches.regenerate", {"id": CHAT, "message_id": ANSWER, "content": "again", "key": "regenerate"}),
+    (
+        "branches.regenerate",
+        {"id": CHAT, "message_id": ANSWER, "content": "again", "key": "regenerate"},
+    ),
     ("branches.remove", {"id": CHAT, "message_id": "nothing", "expected": ["x"]}),
     ("forks.list", {"id": CHAT}),
-    ("forks.create", {"id": CHAT, "at": MESSAGE, "title": "Fork", "created_by": "a", "key": "fork"}),
+    (
+        "forks.create",
+        {"id": CHAT, "at": MESSAGE, "title": "Fork", "created_by": "a", "key": "fork"},
+    ),
     ("forks.create", {"id": CHAT, "new_id": "fork"}),
     ("forks.delete", {"id": "nothing"}),
     ("summaries.mark", {"id": TEAM, "up_to": MAIL}),
-    ("summaries.add", {"id": CHAT, "text": "short", "title": "Summary", "tags": ["red"], "key": "summary"}),
+    (
+        "summaries.add",
+        {"id": CHAT, "text": "short", "title": "Summary", "tags": ["red"], "key": "summary"},
+    ),
     ("conflicts.resolve", {"id": CHAT, "field": "title", "value": "Title"}),
     ("edits.migrate", {"id": CHAT, "check": True}),
     ("versions.restore", {"id": CHAT, "document": MODERN}),
     ("incoming.version", {"kind": "conversations", "id": CHAT}),
-    ("list", {"filter": {"tags": ["red"], "title": "plan", "mode": "api", "type": "group", "since": "2020-01-01"}}),
-    ("list", {"filter": {"agent": "anna", "project": "/srv/api", "source": "here", "summaries_of": CHAT}}),
-    ("list", {"filter": {"ids": [CHAT], "members": ["anna"], "archived": None}, "order": "title", "limit": 1}),
+    (
+        "list",
+        {
+            "filter": {
+                "tags": ["red"],
+                "title": "plan",
+                "mode": "api",
+                "type": "group",
+                "since": "2020-01-01",
+            }
+        },
+    ),
+    (
+        "list",
+        {
+            "filter": {
+                "agent": "anna",
+                "project": "/srv/api",
+                "source": "here",
+                "summaries_of": CHAT,
+            }
+        },
+    ),
+    (
+        "list",
+        {
+            "filter": {"ids": [CHAT], "members": ["anna"], "archived": None},
+            "order": "title",
+            "limit": 1,
+        },
+    ),
     ("list", {"cursor": "x"}),
     ("facets", {"filter": {"tags": ["red"]}}),
     ("search", {"query": "hello", "profile": "exact"}),
-    ("search", {"query": "hello", "roles": ["user"], "senders": ["anna"], "ids": [CHAT], "tags": ["red"]}),
-    ("search", {"query": "plan", "title_only": True, "mode": "api", "since": "2020-01-01", "until": "2030-01-01"}),
+    (
+        "search",
+        {"query": "hello", "roles": ["user"], "senders": ["anna"], "ids": [CHAT], "tags": ["red"]},
+    ),
+    (
+        "search",
+        {
+            "query": "plan",
+            "title_only": True,
+            "mode": "api",
+            "since": "2020-01-01",
+            "until": "2030-01-01",
+        },
+    ),
     ("search", {"query": "", "where": WHERE, "branch": "all", "profile": "balanced"}),
     ("search", {"query": "hello", "cursor": "x"}),
     ("changes", {"since": "x", "ids": [CHAT]}),
     ("wait_for_changes", {"since": "x", "timeout_s": 0}),
     ("agents.get", {"id": "anna"}),
-    ("agents.register", {"id": "carl", "project": "/srv/web", "name": "Carl", "description": "tests"}),
+    (
+        "agents.register",
+        {"id": "carl", "project": "/srv/web", "name": "Carl", "description": "tests"},
+    ),
     ("agents.ensure", {"name": "anna", "folder": "/srv/api"}),
     ("agents.identity", {"name": "anna", "folder": "/srv/api"}),
     ("agents.at", {"folder": "/srv/api"}),
@@ -156,7 +273,16 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("projects.get", {"project": API}),
     ("projects.link", {"a": API, "b": WEB, "direction": "both"}),
     ("projects.unlink", {"a": API, "b": WEB}),
-    ("channels.create", {"name": "talk", "agent": "anna", "scope": "global", "members": ["bob"], "description": "x"}),
+    (
+        "channels.create",
+        {
+            "name": "talk",
+            "agent": "anna",
+            "scope": "global",
+            "members": ["bob"],
+            "description": "x",
+        },
+    ),
     ("channels.get", {"channel": NEWS, "agent": "anna"}),
     ("channels.list", {"agent": "anna"}),
     ("channels.resolve", {"channel": "news", "agent": "anna"}),
@@ -174,15 +300,36 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("groups.leave", {"id": TEAM, "agent": "dora"}),
     ("groups.list", {"agent": "anna"}),
     ("notes.write", {"text": "note", "agent": "anna", "tags": ["red"], "session": "s"}),
-    ("notes.search", {"text": "note", "agent": "anna", "of": "anna", "tags": ["red"], "session": "s"}),
+    (
+        "notes.search",
+        {"text": "note", "agent": "anna", "of": "anna", "tags": ["red"], "session": "s"},
+    ),
     ("notes.share", {"other": "bob", "agent": "anna"}),
     ("notes.unshare", {"other": "bob", "agent": "anna"}),
-    ("messages.send", {"text": "hello @bob", "agent": "anna", "to": "bob", "topic": "plans", "idempotency_key": "k"}),
-    ("messages.send", {"text": "hello", "agent": "anna", "channel": NEWS, "intent": "inform"}),
-    ("messages.send", {"text": "hi", "agent": "anna", "conversation": TEAM, "thread": MAIL, "reply_to": MAIL}),
     (
         "messages.send",
-        {"text": "hi", "agent": "anna", "conversation": TEAM, "priority": "high", "metadata": {"a": "b"}},
+        {
+            "text": "hello @bob",
+            "agent": "anna",
+            "to": "bob",
+            "topic": "plans",
+            "idempotency_key": "k",
+        },
+    ),
+    ("messages.send", {"text": "hello", "agent": "anna", "channel": NEWS, "intent": "inform"}),
+    (
+        "messages.send",
+        {"text": "hi", "agent": "anna", "conversation": TEAM, "thread": MAIL, "reply_to": MAIL},
+    ),
+    (
+        "messages.send",
+        {
+            "text": "hi",
+            "agent": "anna",
+            "conversation": TEAM,
+            "priority": "high",
+            "metadata": {"a": "b"},
+        },
     ),
     ("messages.history", {"conversation": TEAM, "agent": "anna", "topic": "plans", "where": WHERE}),
     ("messages.history", {"conversation": TEAM, "agent": "anna", "thread": MAIL}),
@@ -203,7 +350,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("messages.react", {"message": MAIL, "emoji": "+1", "agent": "bob"}),
     ("messages.reopen", {"message": MAIL, "agent": "bob"}),
     ("messages.done", {"message": MAIL, "agent": "bob"}),
-    ("sessions.set_agent", {"name": "bot", "command": ["answer"], "folder": "/srv/api", "provider": "p"}),
+    (
+        "sessions.set_agent",
+        {"name": "bot", "command": ["answer"], "folder": "/srv/api", "provider": "p"},
+    ),
     ("sessions.set_agent", {"name": "bot", "settings": {"timeZone": "UTC"}}),
     ("sessions.agent", {"name": "bot"}),
     ("sessions.wire", {"place": TEAM, "agent": "bot", "engage": "pattern", "pattern": "hello.*"}),
@@ -221,20 +371,34 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 MORE: dict[str, Callable[[Store, str], Any]] = {
     "export": lambda store, text: store.export([text], BytesIO(), format="markdown"),
     "export format": lambda store, text: store.export([CHAT], BytesIO(), format=text),
-    "import_": lambda store, text: store.import_(stream=BytesIO(json.dumps(MODERN | {"title": text}).encode())),
-    "locks.take": lambda store, text: store.locks.take(CHAT, client=text, agent=text).__exit__(None, None, None),
+    "import_": lambda store, text: store.import_(
+        stream=BytesIO(json.dumps(MODERN | {"title": text}).encode())
+    ),
+    "locks.take": lambda store, text: store.locks.take(CHAT, client=text, agent=text).__exit__(
+        None, None, None
+    ),
     "locks.take of": lambda store, text: store.locks.take(text),
     "trash.head": lambda store, text: store.trash.head(Trashed(CHAT, "2026", text, "")),
     "trash.restore": lambda store, text: store.trash.restore(CHAT, Trashed(CHAT, "2026", text, "")),
-    "trash.restore_messages": lambda store, text: store.trash.restore_messages(Trashed(CHAT, "2026", text, "")),
+    "trash.restore_messages": lambda store, text: store.trash.restore_messages(
+        Trashed(CHAT, "2026", text, "")
+    ),
     "edits.rewrite": lambda store, text: store.edits.rewrite(text, b"{}", store.read(CHAT)),
-    "incoming.bring_in": lambda store, text: store.incoming.bring_in("conversations", text, None, b"{}"),
+    "incoming.bring_in": lambda store, text: store.incoming.bring_in(
+        "conversations", text, None, b"{}"
+    ),
     "set_settings": lambda store, text: settings(store, f"[storage]\n# {text}"),
-    "set_settings as": lambda store, text: settings(store, f"[storage]\nmutex_timeout = {json.dumps(text)}"),
+    "set_settings as": lambda store, text: settings(
+        store, f"[storage]\nmutex_timeout = {json.dumps(text)}"
+    ),
     "beside": lambda store, text: store.beside(agent=text).ids(),
-    "beside as": lambda store, text: store.beside(instance=text, user=text).append(CHAT, content="x").id,
+    "beside as": lambda store, text: (
+        store.beside(instance=text, user=text).append(CHAT, content="x").id
+    ),
     "a lease": lambda store, text: store.engine.leases.take(text).name,
-    "a lease about": lambda store, text: store.engine.leases.take("instance-1", {"user": whole(text)}).name,
+    "a lease about": lambda store, text: (
+        store.engine.leases.take("instance-1", {"user": whole(text)}).name
+    ),
     "a beat": lambda store, text: store.engine.leases.beat(text),
     "a beat of": lambda store, text: store.engine.leases.beaten(text),
     "a file": lambda store, text: store.engine.files.keep("inbox", "s", text, b"x"),
@@ -299,7 +463,9 @@ def with_(value: Any, way: tuple[Any, ...], text: str) -> Any:
         return text
     at, rest = way[0], way[1:]
     if isinstance(value, list):
-        return [with_(each, rest, text) if number == at else each for number, each in enumerate(value)]
+        return [
+            with_(each, rest, text) if number == at else each for number, each in enumerate(value)
+        ]
     if rest == (None,):
         return {text if key == at else key: each for key, each in value.items()}
     return {key: with_(each, rest, text) if key == at else each for key, each in value.items()}
@@ -310,17 +476,25 @@ def call(store: Store, name: str, given: dict[str, Any]) -> Any:
     for part in name.split("."):
         method = getattr(method, part)
     if "filter" in given:
-        lists = {key: value if key == "archived" else _hashable(value) for key, value in given["filter"].items()}
+        lists = {
+            key: value if key == "archived" else _hashable(value)
+            for key, value in given["filter"].items()
+        }
         given = given | {"filter": Filter(**lists)}
     answer = method(*given.pop("", ()), **given) if "" in given else method(**given)
     if name == "search":  # How well it fits depends on the lengths of random ids.
-        return replace(answer, hits=sorted(answer.hits, key=lambda hit: (hit.title, hit.snippet.text)), cursor=None)
+        return replace(
+            answer,
+            hits=sorted(answer.hits, key=lambda hit: (hit.title, hit.snippet.text)),
+            cursor=None,
+        )
     return answer
 
 
 def outcome(ask: Callable[[], Any]) -> str:
     """All that a call tells, without what differs between any two stores."""
-    # How well a text fits is worked out by each index, and a text that it shows has a sign for a zero.
+    # How well a text fits is worked out by each index, and a text that it shows has a sign for a
+    # zero.
     told = _OTHERS.sub("_", said(ask)).replace(r"\x00", "\ufffd")
     return re.sub(r"score'?[=:] ?[0-9.e-]+", "", told).encode("ascii", "backslashreplace").decode()
 
@@ -345,11 +519,15 @@ def build(store: Store) -> None:
 
 
 def everything(store: Store) -> list[str]:
-    """All documents of a store and what is in its trash, without what differs between any two stores."""
+    """All documents of a store and what is in its trash, without what differs between any two
+    stores.
+    """
     engine = store.engine
     found = [f"{kind} {id} {engine.read(kind, id)!r}" for kind in KINDS for id in engine.ids(kind)]
     found += [
-        f"{kind} {engine.trash.read(each.token)!r}" for kind in (*KINDS, REMOVED) for each in engine.trash.entries(kind)
+        f"{kind} {engine.trash.read(each.token)!r}"
+        for kind in (*KINDS, REMOVED)
+        for each in engine.trash.entries(kind)
     ]
     return sorted(_OTHERS.sub("_", each.lower()) for each in found)
 
@@ -357,7 +535,10 @@ def everything(store: Store) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
-    [pytest.param(text, id=name, marks=[pytest.mark.sample] * (name in SAMPLE)) for name, text in HOSTILE.items()],
+    [
+        pytest.param(text, id=name, marks=[pytest.mark.sample] * (name in SAMPLE))
+        for name, text in HOSTILE.items()
+    ],
 )
 def test_a_text_that_a_database_would_understand_is_a_text(
     text: str, database: str, clock: None, caplog: pytest.LogCaptureFixture
@@ -379,7 +560,9 @@ def test_a_text_that_a_database_would_understand_is_a_text(
             there.append(everything(store))
             assert store.read(NOBODYS) == before
     for name, answer in told[0].items():
-        if _IN_NO_TEXT not in told[1][name] or (not answer.startswith(_NOTHING) and "not in the trash" not in answer):
+        if _IN_NO_TEXT not in told[1][name] or (
+            not answer.startswith(_NOTHING) and "not in the trash" not in answer
+        ):
             assert told[1][name] == answer, name
     assert there[0] == there[1]
 

@@ -69,7 +69,9 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str, tmp_
             store.append(id, content="a crab")
         store.edits.message(id, str(store.tail(id, 1)[0].id), "a crab and a crayfish")
         assert [hit.id for hit in other.search("crayfish").hits] == [id]
-        assert [head.title for head in other.list().heads] == ["Plan"] and other.stats().messages == 2
+        assert [head.title for head in other.list().heads] == [
+            "Plan"
+        ] and other.stats().messages == 2
         assert other.facets() and [each.title for each in other.heads()] == ["Plan"]
         assert {change.id for change in other.wait_for_changes(since, timeout_s=60).changes} == {id}
         assert asyncio.run(first(other.watch(since))) == id
@@ -94,16 +96,26 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str, tmp_
         store.delete(id)
         assert store.trash.purge(0)
         assert id not in {*other.ids(), *(hit.id for hit in other.search("crayfish").hits)}
-    commands = [("list",), ("search", "fish", "--json"), ("new", "More"), ("store", "show"), ("store", "migrate")]
+    commands = [
+        ("list",),
+        ("search", "fish", "--json"),
+        ("new", "More"),
+        ("store", "show"),
+        ("store", "migrate"),
+    ]
     done = [run(*words, "--store", url) for words in commands]
     assert [each.returncode for each in done] == [0] * len(done), done
     with pytest.raises(Refused):
         Store.init(f"{url}x")
 
 
-def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(database: str) -> None:
+def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(
+    database: str,
+) -> None:
     with Store.open(database) as owner:
-        id = owner.create(id="plan", title="Plan", messages=[{"role": "user", "content": "a red fish"}]).id
+        id = owner.create(
+            id="plan", title="Plan", messages=[{"role": "user", "content": "a red fish"}]
+        ).id
         owner.agents.register("anna")
         owner.agents.register("bob")
         owner.messages.send("hello", agent="anna", to="bob")
@@ -115,7 +127,11 @@ def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(d
             store.search("fish")  # Nobody took in yet what was written.
         for table in (*_TABLES, "indexed"):
             sql(database, f"GRANT INSERT, UPDATE, DELETE ON @{table} TO role_{Address(url).schema}")
-        assert store.load(id).title == "Plan" and store.page(id).entries and store.head(id).title == "Plan"
+        assert (
+            store.load(id).title == "Plan"
+            and store.page(id).entries
+            and store.head(id).title == "Plan"
+        )
         assert [hit.id for hit in store.search("fish").hits] == [id]
         assert "plan" in {head.id for head in store.list().heads} and store.stats().messages == 2
         assert store.agents.list() and store.messages.inbox(agent="bob").unread == 1
@@ -160,7 +176,10 @@ def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(d
 def test_who_may_not_come_in_is_told_the_address(database: str) -> None:
     with pytest.raises(Refused) as caught:
         Store.open(role(database, ""))
-    assert f"role_{Address(database).schema}@" in caught.value.message and "denied" in caught.value.message
+    assert (
+        f"role_{Address(database).schema}@" in caught.value.message
+        and "denied" in caught.value.message
+    )
     for other, said_so in (
         (database.replace("/postgres?", "/nosuch?"), 'database "nosuch" does not exist'),
         (database.replace("capsule@", "nobody_here@"), 'role "nobody_here" does not exist'),
@@ -173,7 +192,7 @@ def test_who_may_not_come_in_is_told_the_address(database: str) -> None:
         assert done.returncode == StorageFailed.exit_code and Address(other).shown in done.stderr
 
 
-# -- Passwords ---------------------------------------------------------------------------------------------------------
+# -- Passwords -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +214,11 @@ def guarded(postgres: str) -> Iterator[str]:
 
 def test_a_wrong_password_is_refused_and_not_shown(guarded: str) -> None:
     user, _, rest = guarded.partition("@")
-    for url in (f"{user}x@{rest}", f"postgresql://anna@{rest}&password={CANARY}", f"postgresql://anna@{rest}"):
+    for url in (
+        f"{user}x@{rest}",
+        f"postgresql://anna@{rest}&password={CANARY}",
+        f"postgresql://anna@{rest}",
+    ):
         with pytest.raises(StorageFailed, match="password") as caught:
             Store.open(url)
         assert "anna@" in caught.value.message and not shows(caught.value)
@@ -225,7 +248,9 @@ def test_a_wrong_password_is_refused_and_not_shown(guarded: str) -> None:
         f"postgresql://anna:{CANARY}@localhost:1/talks?connect_timeout=soon",
     ],
 )
-def test_a_password_is_in_no_error_however_wrong_its_address_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_in_no_error_however_wrong_its_address_is(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises((InvalidInput, NotFound, StorageFailed)) as caught:
         Store.open(url)
     assert not shows(caught.value)
@@ -241,7 +266,9 @@ def shows(error: CapsuleError) -> bool:
 
 
 #: Says what it was given, and what its parent was started with.
-DUMP = "cat > /dev/null; env; cat /proc/$$/cmdline /proc/$PPID/cmdline 2> /dev/null || ps -o command"
+DUMP = (
+    "cat > /dev/null; env; cat /proc/$$/cmdline /proc/$PPID/cmdline 2> /dev/null || ps -o command"
+)
 
 
 @pytest.mark.slow
@@ -279,7 +306,15 @@ def test_a_password_is_in_nothing_that_a_door_says_keeps_or_starts(
             ("mcp", "install", "claude-desktop", "--store", url, "--dry-run"),
             ("mcp", "tokens", "add", "anna"),
             ("mcp", "tokens", "list", "--json"),
-            ("worker", "set", "helper", "--", "sh", "-c", f"({DUMP}) > {tmp_path}/worked; echo Done."),
+            (
+                "worker",
+                "set",
+                "helper",
+                "--",
+                "sh",
+                "-c",
+                f"({DUMP}) > {tmp_path}/worked; echo Done.",
+            ),
             ("worker", "status", "--json"),
             ("copy", str(tmp_path / "nothing"), url),
             ("git", "setup"),
@@ -296,7 +331,10 @@ def test_a_password_is_in_nothing_that_a_door_says_keeps_or_starts(
         told.append(server.said)
     bases: list[str] = []
     web = Served(Place(shown), (), tmp_path / "web.txt", bases)
-    told += [web.client.get(path).text for path in ("/", "/overview", "/c/plan", "/workers", "/c/nothing")]
+    told += [
+        web.client.get(path).text
+        for path in ("/", "/overview", "/c/plan", "/workers", "/c/nothing")
+    ]
     web.stop()
     paths = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
     host = subprocess.Popen(
@@ -318,12 +356,24 @@ def test_a_password_is_in_nothing_that_a_door_says_keeps_or_starts(
         _, errors = host.communicate()
     told.append(errors)
     with Store.open(url) as store:
-        told += [repr(store), repr(vars(store)), repr(vars(store.engine)), repr(store.inner.whole), caplog.text]
+        told += [
+            repr(store),
+            repr(vars(store)),
+            repr(vars(store.engine)),
+            repr(store.inner.whole),
+            caplog.text,
+        ]
         with pytest.raises(NotFound) as caught:
             store.read("nothing")
-        told.append("".join(traceback.format_exception(caught.value)) + str(pickle.dumps(caught.value)))
+        told.append(
+            "".join(traceback.format_exception(caught.value)) + str(pickle.dumps(caught.value))
+        )
     assert [each for each in told if CANARY in each] == []
     for path in (*Path(os.environ["HOME"]).rglob("*"), *tmp_path.rglob("*")):
         assert not path.is_file() or path == kept or CANARY.encode() not in path.read_bytes(), path
-    rows = sql(url, "SELECT value FROM @meta UNION SELECT about FROM @leases UNION SELECT head || rest FROM @documents")
+    rows = sql(
+        url,
+        "SELECT value FROM @meta UNION SELECT about FROM @leases UNION SELECT head || rest FROM "
+        "@documents",
+    )
     assert CANARY not in str(rows)

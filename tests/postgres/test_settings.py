@@ -1,4 +1,6 @@
-"""The settings of a store in PostgreSQL: read, changed, checked, and in force on every machine that opens it then."""
+"""The settings of a store in PostgreSQL: read, changed, checked, and in force on every machine that
+opens it then.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,31 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("database"))
 
 
-def test_settings_are_shown_replaced_and_in_force_at_the_next_opening(place: str, tmp_path: Path) -> None:
+def test_settings_are_shown_replaced_and_in_force_at_the_next_opening(
+    place: str, tmp_path: Path
+) -> None:
     assert run("store", "settings", "--store", place).stdout == TEMPLATE
     new = tmp_path / "new.toml"
     new.write_text("[limits]\nmessage_bytes = 10\n", encoding="utf-8")
     done = run("store", "settings", "--set", str(new), "--store", place)
-    assert done.returncode == 0 and run("store", "settings", "--store", place).stdout == new.read_text("utf-8")
+    assert done.returncode == 0 and run(
+        "store", "settings", "--store", place
+    ).stdout == new.read_text("utf-8")
     with Store.open(place) as store, pytest.raises(InvalidInput, match="larger than 10 bytes"):
         store.create(messages=[{"role": "user", "content": "more than ten"}])
     again = run("store", "settings", "--set", str(new), "--store", place, "--json")
     assert again.returncode == 0 and '"changed": false' in again.stdout
 
 
-def test_settings_that_are_not_valid_are_refused_with_their_line_and_change_nothing(place: str) -> None:
+def test_settings_that_are_not_valid_are_refused_with_their_line_and_change_nothing(
+    place: str,
+) -> None:
     with Store.open(place) as store:
-        for toml, said in (("a = \n", "is no TOML"), ('\n[lock]\nttl = "soon"\n', "3"), (b"\xff", "is no TOML")):
+        for toml, said in (
+            ("a = \n", "is no TOML"),
+            ('\n[lock]\nttl = "soon"\n', "3"),
+            (b"\xff", "is no TOML"),
+        ):
             with pytest.raises(InvalidDocument, match=said):
                 store.set_settings(toml)
         assert store.read_settings() == TEMPLATE
@@ -48,7 +60,9 @@ def test_settings_that_are_not_valid_are_refused_with_their_line_and_change_noth
                     act()
 
 
-def test_an_editor_opens_them_and_what_it_leaves_is_checked(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_editor_opens_them_and_what_it_leaves_is_checked(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VISUAL", "sed -i 's/# ttl = .*/ttl = \"1h\"/'")
     assert run("store", "settings", "--edit", "--store", place).returncode == 0
     with Store.open(place) as store:
@@ -56,7 +70,9 @@ def test_an_editor_opens_them_and_what_it_leaves_is_checked(place: str, monkeypa
     monkeypatch.setenv("VISUAL", "sed -i 's/1h/never/'")
     refused = run("store", "settings", "--edit", "--store", place)
     assert (
-        refused.returncode == InvalidDocument.exit_code and "lock.ttl" in refused.stderr and "kept in" in refused.stderr
+        refused.returncode == InvalidDocument.exit_code
+        and "lock.ttl" in refused.stderr
+        and "kept in" in refused.stderr
     )
     with Store.open(place) as store:
         assert store.settings.lock_ttl_s == 3600.0

@@ -10,7 +10,8 @@ from typing import Any
 from capsule import Store
 from tests.processes import Child
 
-#: Appends to one of some conversations, and says each that was acknowledged, until it is told to end.
+#: Appends to one of some conversations, and says each that was acknowledged, until it is told to
+#: end.
 WRITER = """
 import random, threading
 store, name, ids, ended = Store.open(sys.argv[1], keep_locks=False), sys.argv[2], sys.argv[3].split(), threading.Event()
@@ -35,7 +36,9 @@ def histories(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 @contextmanager
-def writing(child: Callable[..., Child], url: str, ids: list[str], count: int) -> Iterator[list[Any]]:
+def writing(
+    child: Callable[..., Child], url: str, ids: list[str], count: int
+) -> Iterator[list[Any]]:
     """What so many writers say while the body runs; afterwards it is complete."""
     said: list[Any] = []
     writers = [child(WRITER, url, f"w{number}", " ".join(ids)) for number in range(count)]

@@ -70,7 +70,13 @@ class Files:
         self.say(*claim(self.folds, picked, instance))
         return [message.id for message in picked]
 
-    def finish(self, ids: Iterable[str], state: AckState = "completed", instance: str = "w1", error: str = "") -> bool:
+    def finish(
+        self,
+        ids: Iterable[str],
+        state: AckState = "completed",
+        instance: str = "w1",
+        error: str = "",
+    ) -> bool:
         """The worker ends claims. Gives whether it still had them."""
         events = finish(self.folds, ids, instance=instance, state=state, error=error)
         self.say(*events)

@@ -26,7 +26,9 @@ class Thread:
 
     pid = 0
 
-    def __init__(self, store: Store, session: str, agent: str, answer: Answer, idle_s: float) -> None:
+    def __init__(
+        self, store: Store, session: str, agent: str, answer: Answer, idle_s: float
+    ) -> None:
         self._stop = threading.Event()
         self._code = 0
 
@@ -62,7 +64,9 @@ def group(store: Store, agent: str, **settings: Any) -> AgentGroup:
 
 
 @contextmanager
-def hosting(store: Store, answer: Answer = echo, idle_s: float = 0.0, **more: Any) -> Iterator[tuple[Host, list[Any]]]:
+def hosting(
+    store: Store, answer: Answer = echo, idle_s: float = 0.0, **more: Any
+) -> Iterator[tuple[Host, list[Any]]]:
     """A host that runs, and the lines of its log."""
     lines: list[dict[str, Any]] = []
     more = {"spawn": lambda session, agent: Thread(store, session, agent, answer, idle_s)} | more

@@ -19,16 +19,27 @@ from tests.sessions.hosting import echo, group
 TURN, LOOK = 428, 45
 
 
-def test_a_worker_runs_few_functions_to_answer_and_to_see_that_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_a_worker_runs_few_functions_to_answer_and_to_see_that_there_is_nothing_to_do(
+    tmp_path: Path,
+) -> None:
     Store.init(tmp_path)
     turns, looks = [], []
     with Store.open(tmp_path) as store:
         group(store, "bot")
-        id = store.sessions.registry.ensure_session(("bot", "webhook", "ci", ""), timestamps.now()).id
+        id = store.sessions.registry.ensure_session(
+            ("bot", "webhook", "ci", ""), timestamps.now()
+        ).id
         host, worker = Session.create(store.engine, id, id), Worker(store, "bot", echo, session=id)
         with store.engine.leases.take(f"worker-{id}") as worker._lease:
             for _ in range(8):
-                new = [incoming(id=new_message_id(), content="hello", sender="anna", route=Route("webhook", "ci"))]
+                new = [
+                    incoming(
+                        id=new_message_id(),
+                        content="hello",
+                        sender="anna",
+                        route=Route("webhook", "ci"),
+                    )
+                ]
                 host.tell(partial(receive, messages=new))
                 turns.append(calls_of(partial(worker._work_on, id, Event())))
                 looks.append(calls_of(partial(worker._work_on, id, Event())))

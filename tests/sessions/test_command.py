@@ -13,7 +13,13 @@ from tests.processes import Child, until
 
 
 def ran(*words: str, given: str = "", **more: Any) -> Ended:
-    options: dict[str, Any] = {"folder": None, "limit_s": 60, "most": 10_000_000, "hand": "HAND", "heard": lambda: None}
+    options: dict[str, Any] = {
+        "folder": None,
+        "limit_s": 60,
+        "most": 10_000_000,
+        "hand": "HAND",
+        "heard": lambda: None,
+    }
     return run(words, given, dict(os.environ), **options | more)
 
 
@@ -60,7 +66,9 @@ def test_a_command_that_is_not_there_says_so_and_so_does_a_folder() -> None:
 
 
 def test_what_a_command_hands_back_stands_apart_from_what_it_answers() -> None:
-    assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == Ended(0, "answer\n", handed="id-1")
+    assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == Ended(
+        0, "answer\n", handed="id-1"
+    )
 
 
 def test_a_command_reads_what_it_handed_back_and_the_last_word_counts() -> None:
@@ -79,7 +87,9 @@ def test_a_command_over_its_time_gets_sigterm_with_all_that_it_started() -> None
 
 
 @pytest.mark.skipif(not os.path.exists("/proc"), reason="reads /proc")
-def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(
+    tmp_path: Path,
+) -> None:
     child = Child(
         """
         from capsule.sessions.work.command import run
@@ -98,9 +108,17 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(t
         child.close()
 
 
-@pytest.mark.parametrize("script", ["printf 'a\\0b'", "printf ab; head -c 60000 /dev/zero | tr '\\0' '\\377'"])
+@pytest.mark.parametrize(
+    "script", ["printf 'a\\0b'", "printf ab; head -c 60000 /dev/zero | tr '\\0' '\\377'"]
+)
 def test_what_a_command_hands_on_fits_into_the_environment_of_the_next(script: str) -> None:
     handed = ran("sh", "-c", f"({script}) > $HAND").handed
     assert handed == "ab"
-    more: dict[str, Any] = {"folder": None, "limit_s": 60, "most": 10, "hand": "HAND", "heard": lambda: None}
+    more: dict[str, Any] = {
+        "folder": None,
+        "limit_s": 60,
+        "most": 10,
+        "hand": "HAND",
+        "heard": lambda: None,
+    }
     assert run(["true"], "", {"NEXT": handed}, **more).code == 0

@@ -1,4 +1,6 @@
-"""Conversations as a channel of sessions: what an agent says there, once, whatever becomes of what it answers."""
+"""Conversations as a channel of sessions: what an agent says there, once, whatever becomes of what
+it answers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.processes import until
 
 
 def history(store: Store) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = store.engine.document("conversations", "direct_anna_bot")["history"]
+    entries: list[dict[str, Any]] = store.engine.document("conversations", "direct_anna_bot")[
+        "history"
+    ]
     return entries
 
 
@@ -33,7 +37,10 @@ def brought(store: Store) -> list[Arrived]:
 
 
 def out(**more: Any) -> Outgoing:
-    return Outgoing(**{"id": "out", "kind": "chat", "session": "s1", "agent": "bot", "place": "direct_anna_bot"} | more)
+    return Outgoing(
+        **{"id": "out", "kind": "chat", "session": "s1", "agent": "bot", "place": "direct_anna_bot"}
+        | more
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,21 +48,43 @@ def out(**more: Any) -> Outgoing:
     [
         ("chat", {"text": "yes", "reply_to": "*"}, {"content": "yes", "replyTo": "*"}),
         ("chat", {"text": "yes", "thread": "*"}, {"content": "yes", "thread": "*"}),
-        ("chat", {"text": "yes", "reply_to": "gone", "thread": "gone"}, {"content": "yes", "replyTo": None}),
-        ("reaction", {"emoji": "+1", "target": "*"}, {"content": "+1", "replyTo": "*", "intent": "reaction"}),
-        ("question", {"text": "Sure?", "options": [{"label": "Yes", "value": "y"}]}, {"content": "Sure?\n- Yes"}),
+        (
+            "chat",
+            {"text": "yes", "reply_to": "gone", "thread": "gone"},
+            {"content": "yes", "replyTo": None},
+        ),
+        (
+            "reaction",
+            {"emoji": "+1", "target": "*"},
+            {"content": "+1", "replyTo": "*", "intent": "reaction"},
+        ),
+        (
+            "question",
+            {"text": "Sure?", "options": [{"label": "Yes", "value": "y"}]},
+            {"content": "Sure?\n- Yes"},
+        ),
     ],
 )
-def test_what_an_agent_says_is_there_once(store: Store, kind: Any, more: Any, expected: Any) -> None:
+def test_what_an_agent_says_is_there_once(
+    store: Store, kind: Any, more: Any, expected: Any
+) -> None:
     first = store.messages.send("hello", agent="anna", to="bot").message
     more, expected = (
-        {name: first if value == "*" else value for name, value in each.items()} for each in (more, expected)
+        {name: first if value == "*" else value for name, value in each.items()}
+        for each in (more, expected)
     )
     said = out(kind=kind, hops=3, **more)
-    assert Conversations(store).deliver(said) == Conversations(store).deliver(said) == history(store)[1]["id"]
+    assert (
+        Conversations(store).deliver(said)
+        == Conversations(store).deliver(said)
+        == history(store)[1]["id"]
+    )
     assert len(history(store)) == 2
     assert {name: history(store)[1].get(name) for name in expected} == expected
-    assert (history(store)[1]["from"], history(store)[1]["metadata"]["session"]) == ("bot", {"id": "s1", "hops": 3})
+    assert (history(store)[1]["from"], history(store)[1]["metadata"]["session"]) == (
+        "bot",
+        {"id": "s1", "hops": 3},
+    )
 
 
 def test_what_an_agent_says_first_in_a_direct_makes_it(store: Store) -> None:
@@ -72,7 +101,9 @@ def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: St
     assert adapter.deliver(out(id="edit", kind="edit", text="the new plan", target=id)) == id
     (kept,) = store.engine.files.names("attachments", "any")
     attached = [{"name": "plan.txt", "path": f"attachments/{kept}"}]
-    assert [(each["content"], each.get("attachments")) for each in history(store)[1:]] == [("the new plan", attached)]
+    assert [(each["content"], each.get("attachments")) for each in history(store)[1:]] == [
+        ("the new plan", attached)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +161,9 @@ def test_a_sender_that_is_no_agent_of_the_store_is_a_stranger(store: Store) -> N
     assert [(each.sender, each.known) for each in took] == [("anna", True), ("eve", False)]
 
 
-@pytest.mark.parametrize(("hops", "counted"), [(3, 3), (-5, 0), (2.5, 0), ("3", 0), (True, 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("hops", "counted"), [(3, 3), (-5, 0), (2.5, 0), ("3", 0), (True, 0), (None, 0)]
+)
 def test_hops_that_no_host_wrote_count_as_none(store: Store, hops: Any, counted: int) -> None:
     store.messages.send("hello", agent="anna", to="bot", metadata={"session": {"hops": hops}})
     took = brought(store)

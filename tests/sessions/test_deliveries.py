@@ -1,4 +1,6 @@
-"""What becomes of what the worker says: where it goes, when it is tried again, what is told about it."""
+"""What becomes of what the worker says: where it goes, when it is tried again, what is told about
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import pytest
 from capsule.errors import InvalidInput, Refused
 from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, route_of, send
+from capsule.sessions.rules.deliveries import (
+    after_attempt,
+    delivery_id,
+    due_out,
+    next_delivery,
+    route_of,
+    send,
+)
 from capsule.sessions.rules.messages import later, numbered, release, retried
 from tests.sessions.files import ROUTE, START, Files, chat
 
@@ -72,7 +81,17 @@ def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_co
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_nothing_is_said_twice_and_each_session_has_ids_of_its_own(is_compacted: bool) -> None:
-    assert len({reply_id(session, id, number) for session in "ab" for id in ("m1", "m2") for number in (0, 1)}) == 8
+    assert (
+        len(
+            {
+                reply_id(session, id, number)
+                for session in "ab"
+                for id in ("m1", "m2")
+                for number in (0, 1)
+            }
+        )
+        == 8
+    )
     said = outgoing(id=reply_id("s1", "m1", 0), content="Yes", in_reply_to="m1")
     files = files_with(said, said)
     assert [message.seq for message in files.outbound.messages.values()] == [5]
@@ -85,7 +104,9 @@ def test_nothing_is_said_twice_and_each_session_has_ids_of_its_own(is_compacted:
 
 
 def test_what_is_for_later_is_delivered_later() -> None:
-    files = files_with(outgoing(id="o1", deliver_after="2026-11-22T14:31:00+01:00"), outgoing(id="o2"))
+    files = files_with(
+        outgoing(id="o1", deliver_after="2026-11-22T14:31:00+01:00"), outgoing(id="o2")
+    )
     assert due(files) == ["o2"]
     assert next_delivery(files.folds, START) == START
     deliver(files, platform_id="p2")
@@ -193,14 +214,20 @@ def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
     files.compact()
     files.pass_time(5)
     assert deliver(files, platform_id="p1") == notice
-    assert (notice.in_reply_to, notice.event["hops"], route_of(files.folds, notice)) == ("m1", 3, ROUTE)
+    assert (notice.in_reply_to, notice.event["hops"], route_of(files.folds, notice)) == (
+        "m1",
+        3,
+        ROUTE,
+    )
     assert "exit code 65" in notice.event["content"]
     files.compact()
     assert (due(files), files.inbound.messages) == ([], {})
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_to_retry(is_compacted: bool) -> None:
+def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_to_retry(
+    is_compacted: bool,
+) -> None:
     files = Files()
     senders = {"m1": "anna", "m2": "bob", "m3": "anna", "m4": "carol"}
     files.arrive(*(chat(id, sender=sender) for id, sender in senders.items()))
@@ -210,7 +237,11 @@ def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_
     notices = due_out(files.folds, files.now)
     assert [notice.in_reply_to for notice in notices] == ["m1", "m2", "m4"]
     for notice, ids in zip(notices, (["m1", "m3"], ["m2"], ["m4"]), strict=True):
-        commands = [line for line in notice.event["content"].splitlines() if line.startswith("capsule worker retry")]
+        commands = [
+            line
+            for line in notice.event["content"].splitlines()
+            if line.startswith("capsule worker retry")
+        ]
         assert commands == [f"capsule worker retry {id}" for id in ids]
     assert files.inbound.failures == {"anna": (2, 0), "bob": (1, 0), "carol": (1, 0)}
     deliver(files, platform_id="p1")

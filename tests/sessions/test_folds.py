@@ -57,7 +57,9 @@ def test_a_compacted_file_answers_every_question_as_before(steps: list[tuple[str
 
 
 @given(Steps, st.integers(0, 1000))
-def test_events_in_two_batches_or_twice_are_the_same(steps: list[tuple[str, int]], cut: int) -> None:
+def test_events_in_two_batches_or_twice_are_the_same(
+    steps: list[tuple[str, int]], cut: int
+) -> None:
     world = World()
     for step in steps:
         world.do(*step)
@@ -78,7 +80,9 @@ LATE = [("late", number) for number in range(18, 26)]
 @example(steps=[*BEGUN, ("fail", 0), *LATE])
 @example(steps=[*BEGUN, ("answer", 0), *LATE])
 @example(steps=[*BEGUN, ("release", 0), ("cancel", 0), ("answer", 0), ("release", 0)])
-@example(steps=[*BEGUN, ("die", 0), ("release", 0), ("pass", 5), ("start", 0), ("claim", 0), ("race", 0)])
+@example(
+    steps=[*BEGUN, ("die", 0), ("release", 0), ("pass", 5), ("start", 0), ("claim", 0), ("race", 0)]
+)
 def test_each_message_is_answered_once_or_has_failed_whoever_dies(
     retries: int, steps: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,12 +117,19 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     assert (len(files.in_events), len(files.out_events)) == (1 + KEPT + 2 * KEPT + KEPT, 1)
     assert len(orjson.dumps(files.in_events)) < 300_000
     assert len(orjson.dumps(files.out_events)) < 150_000
-    assert len(files.inbound.left) == len(files.inbound.delivered) == len(files.outbound.said) == WINDOW
+    assert (
+        len(files.inbound.left)
+        == len(files.inbound.delivered)
+        == len(files.outbound.said)
+        == WINDOW
+    )
     assert files.status("context-1899") == "cancelled"
 
 
 @pytest.mark.parametrize(("left", "remembered"), [(-1, WINDOW), (0, WINDOW + 9)])
-def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(left: int, remembered: int) -> None:
+def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(
+    left: int, remembered: int
+) -> None:
     files = Files()
     files.say(*send(files.folds, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
     messages = due_out(files.folds, files.now)
@@ -147,7 +158,9 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
     files.arrive(chat("m1"))
     files.compact()
     assert files.claim() == ["m1"]
-    assert [event.get("event") for event in files.in_events[2:]] == [event.get("event") for event in odd]
+    assert [event.get("event") for event in files.in_events[2:]] == [
+        event.get("event") for event in odd
+    ]
     assert len(files.out_events) == 1 + 5 + 1
 
 
@@ -161,9 +174,13 @@ def state_of(fold: Inbound | Outbound) -> dict[str, Any]:
 
 
 def written(files: Files) -> list[tuple[Inbound | Outbound, dict[str, Any]]]:
-    """An event of each kind that changes something, before it is applied, with the fold that it is for."""
+    """An event of each kind that changes something, before it is applied, with the fold that it is
+    for.
+    """
     made = incoming(id="m9", content="Hello", route=ROUTE, recurrence=DAILY, process_after=START)
-    said = outgoing(id="o9", content="Yes", in_reply_to="m1", to="ops", recurrence={"cron": "@daily"})
+    said = outgoing(
+        id="o9", content="Yes", in_reply_to="m1", to="ops", recurrence={"cron": "@daily"}
+    )
     host = [
         made | {"seq": 90},
         retry(messages={"m1": (1, START)}, reason="busy", again=True),
@@ -187,17 +204,32 @@ def written(files: Files) -> list[tuple[Inbound | Outbound, dict[str, Any]]]:
         cleared(provider="claude"),
         files.folds.compacted_outbound(START)[0],
     ]
-    return [(files.inbound, event) for event in host] + [(files.outbound, event) for event in worker]
+    return [(files.inbound, event) for event in host] + [
+        (files.outbound, event) for event in worker
+    ]
 
 
 def used() -> Files:
-    """Two files with messages, claims, a series, an answer, an attempt, a failure, and something kept."""
+    """Two files with messages, claims, a series, an answer, an attempt, a failure, and something
+    kept.
+    """
     files = Files()
-    files.arrive(chat("m0", sender="anna"), chat("m1"), chat("m2"), chat("d1", series="daily", recurrence=DAILY))
-    files.tell(failed(messages=["m0"], reason="broken"), paused(series="daily"), routing(route=ROUTE))
+    files.arrive(
+        chat("m0", sender="anna"),
+        chat("m1"),
+        chat("m2"),
+        chat("d1", series="daily", recurrence=DAILY),
+    )
+    files.tell(
+        failed(messages=["m0"], reason="broken"), paused(series="daily"), routing(route=ROUTE)
+    )
     files.claim()
     files.say(*send(files.folds, [outgoing(id="o1", content="On it", in_reply_to="m1")]))
-    files.say(outgoing(id="gone", content="x") | {"seq": 99}, tool(name="look"), state(key="mood", value="bad"))
+    files.say(
+        outgoing(id="gone", content="x") | {"seq": 99},
+        tool(name="look"),
+        state(key="mood", value="bad"),
+    )
     files.tell(attempt(message="gone", attempts=1, reason="busy", next_at=START))
     return files
 
@@ -211,7 +243,9 @@ def test_an_event_with_one_wrong_field_changes_nothing_and_is_kept(number: int) 
     event = {"timestamp": START, "id": "e0"} | event
     is_valid, _ = fold.handlers[event["event"]]
     for name in event.keys() - {"role", "content", "event", "id", "timestamp", "value"}:
-        wrong_events = [event | {name: wrong} for wrong in ("wrong", 5.5, True, {"wrong": object()}, [object()])]
+        wrong_events = [
+            event | {name: wrong} for wrong in ("wrong", 5.5, True, {"wrong": object()}, [object()])
+        ]
         wrong_events = [wrong for wrong in wrong_events if not is_valid(wrong)]
         assert wrong_events, name
         for wrong in wrong_events:
@@ -240,14 +274,18 @@ def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
 def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> None:
     files = Files()
     (summary, *_) = files.folds.compacted_inbound(START)
-    files.tell(summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}})
+    files.tell(
+        summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}}
+    )
     assert due_out(files.folds, START) == []
     files.tell(retry(messages={"unknown": (1, START)}, reason="by hand", again=True))
     files.tell(delivered(message="n2", platform_id="p1"))
     assert files.inbound.failures == {"bob": (0, 0)}
 
 
-def test_a_bug_in_a_handler_is_an_error_and_no_event_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_handler_is_an_error_and_no_event_that_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     files = Files()
     monkeypatch.setattr(files.inbound, "open", None)
     with pytest.raises(TypeError):
@@ -275,8 +313,12 @@ def test_a_finished_occurrence_stays_until_the_next_one_is_there(end: Any) -> No
 
 def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
     files = Files()
-    files.arrive(chat("d1", "Report", series="daily", recurrence=DAILY, process_after=later(START, 60)))
-    files.tell(changed(series="daily", prompt="Full report", cron="0 8 * * *"), paused(series="daily"))
+    files.arrive(
+        chat("d1", "Report", series="daily", recurrence=DAILY, process_after=later(START, 60))
+    )
+    files.tell(
+        changed(series="daily", prompt="Full report", cron="0 8 * * *"), paused(series="daily")
+    )
     files.compact()
     live = files.inbound.messages["d1"].event
     assert (live["content"], live["recurrence"]) == ("Full report", DAILY | {"cron": "0 8 * * *"})
@@ -289,7 +331,9 @@ def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(is_compacted: bool) -> None:
+def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(
+    is_compacted: bool,
+) -> None:
     files = Files()
     files.say(
         state(key="continuation", value="c1", provider="claude"),

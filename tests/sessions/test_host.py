@@ -39,7 +39,11 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
     assert (answer["content"], answer["replyTo"]) == ("you said: hello", sent.message)
     assert answer["metadata"]["session"]["hops"] == 1
     steps = [line["step"] for line in lines]
-    assert [step for step in steps if step in ("running", "message", "started")] == ["running", "message", "started"]
+    assert [step for step in steps if step in ("running", "message", "started")] == [
+        "running",
+        "message",
+        "started",
+    ]
 
 
 def test_a_host_makes_no_registry_in_a_store_without_sessions() -> None:
@@ -61,7 +65,8 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
 
     router = Router(Opened(store.engine, registry, log), lambda session: None)
     first, other, next_one = (
-        Arrived(id, "radio", "r", "eve", text, editable=editable) for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
+        Arrived(id, "radio", "r", "eve", text, editable=editable)
+        for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
     )
     router.receive([first])
     router.receive([first])
@@ -78,13 +83,19 @@ def test_two_agents_that_answer_each_other_stop_after_the_limit_of_hops(store: S
     group(store, "robot", maxHops=3)
     with hosting(store) as (_, lines):
         sent = store.messages.send("hello", agent="bot", to="robot")
-        until(lambda: any("agents that answered each other" in line.get("reason", "") for line in lines))
+        until(
+            lambda: any(
+                "agents that answered each other" in line.get("reason", "") for line in lines
+            )
+        )
     history = store.engine.document("conversations", sent.conversation)["history"]
     hops = [entry.get("metadata", {}).get("session", {}).get("hops", 0) for entry in history]
     assert hops == [0, 1, 2, 3, 4]
 
 
-def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worker_is_told(store: Store) -> None:
+def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worker_is_told(
+    store: Store,
+) -> None:
     made = store.groups.create("talk", with_=["bot"], agent="anna")
 
     def leave(prompt: Prompt) -> Ended:
@@ -93,7 +104,9 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
 
     with hosting(store, leave) as (_, lines):
         store.messages.send("@bot hello", agent="anna", conversation=made.id)
-        line = until(lambda: next((line for line in lines if line["step"] == "undeliverable"), None))
+        line = until(
+            lambda: next((line for line in lines if line["step"] == "undeliverable"), None)
+        )
         inbound = Session(store.engine, line["session"]).folds().inbound
     assert list(inbound.undeliverable) == [line["message"]]
     told = [message for message in inbound.messages.values() if not message.wakes]
@@ -101,7 +114,9 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
     assert said(store, made.id, "bot") == []
 
 
-def test_each_sender_of_a_batch_that_failed_gets_a_reply_and_the_session_counts_them(store: Store) -> None:
+def test_each_sender_of_a_batch_that_failed_gets_a_reply_and_the_session_counts_them(
+    store: Store,
+) -> None:
     store.agents.register("carol")
     made = store.groups.create("talk", with_=["bot", "carol"], agent="anna")
     sent = {
@@ -124,7 +139,9 @@ def test_each_sender_of_a_batch_that_failed_gets_a_reply_and_the_session_counts_
     ]
 
 
-def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored(store: Store) -> None:
+def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored(
+    store: Store,
+) -> None:
     made = store.groups.create("talk", with_=["bot"], agent="anna")
     sticky = Wiring("conversations", made.id, "bot", "mention-sticky")
     Registry(store.engine).edit(lambda state: state.put(sticky))
@@ -137,12 +154,19 @@ def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored
         until(lambda: len(said(store, made.id, "bot")) == 2)
     history = store.engine.document("conversations", made.id)["history"]
     answers = [(entry["content"], entry["thread"]) for entry in history if entry["from"] == "bot"]
-    assert answers == [("you said: @bot one, two", first.message), ("you said: three", first.message)]
-    ignored = [(line["message"], line["reason"]) for line in lines if line.get("outcome") == "ignored"]
+    assert answers == [
+        ("you said: @bot one, two", first.message),
+        ("you said: three", first.message),
+    ]
+    ignored = [
+        (line["message"], line["reason"]) for line in lines if line.get("outcome") == "ignored"
+    ]
     assert ignored == [(other.message, "it does not mention the agent")]
 
 
-def test_a_machine_that_slept_does_not_count_its_workers_as_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_slept_does_not_count_its_workers_as_dead(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, wakes = Event(), Event()
 
     def answer(prompt: Prompt) -> Ended:
@@ -183,7 +207,9 @@ def test_sessions_that_wait_for_a_place_get_those_of_idle_workers(store: Store) 
     for other in others:
         store.agents.register(other)
     with hosting(store, idle_s=3600, max_workers=2) as (_, _):
-        sent = [store.messages.send("hello", agent=other, to="bot").conversation for other in others]
+        sent = [
+            store.messages.send("hello", agent=other, to="bot").conversation for other in others
+        ]
         until(lambda: all(said(store, conversation, "bot") for conversation in sent))
 
 
@@ -223,10 +249,18 @@ def test_a_second_host_waits_and_goes_on_where_the_first_one_ended(store: Store)
             assert [line["step"] for line in second] == ["standby"]
             first_ends.close()
             until(lambda: said(store, sent.conversation, "bot"))
-    assert [line["step"] for line in first] == ["running", "message", "routed", "routing", "stopped"]
+    assert [line["step"] for line in first] == [
+        "running",
+        "message",
+        "routed",
+        "routing",
+        "stopped",
+    ]
 
 
-def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_a_reply(store: Store) -> None:
+def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_a_reply(
+    store: Store,
+) -> None:
 
     def work(prompt: Prompt) -> Ended:
         if prompt.messages[0]["kind"] == "task":
@@ -239,7 +273,9 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
         at = timestamps.from_ms(timestamps.ms_of(timestamps.now()) + 300)
         task = {"action": "make", "series": "reminder", "prompt": "remind", "processAfter": at}
         words = [
-            outgoing(id=reply_id(prompt.session, prompt.batch, number), in_reply_to=prompt.batch, **each)
+            outgoing(
+                id=reply_id(prompt.session, prompt.batch, number), in_reply_to=prompt.batch, **each
+            )
             for number, each in enumerate([question, {"kind": "task", "task": task}], 1)
         ]
         Session(store.engine, prompt.session).say(lambda folds: send(folds, words))
@@ -258,7 +294,9 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
     assert asked["content"] == "Sure?\n- Yes\n- No"
     state = Registry(store.engine).read()
     assert [question.state for question in state.questions.values()] == ["answered"]
-    assert [(place.place, place.is_group) for place in state.places.values()] == [(sent.conversation, False)]
+    assert [(place.place, place.is_group) for place in state.places.values()] == [
+        (sent.conversation, False)
+    ]
 
 
 @pytest.mark.slow
@@ -308,9 +346,14 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
     assert "stale" in [line["step"] for line in lines]
 
 
-def test_a_worker_that_was_started_ahead_is_told_what_it_is_for_and_one_that_died_is_replaced(tmp_path: Path) -> None:
+def test_a_worker_that_was_started_ahead_is_told_what_it_is_for_and_one_that_died_is_replaced(
+    tmp_path: Path,
+) -> None:
     pids = tmp_path / "pids"
-    script = f'echo $$ >> {pids}; read -r agent && read -r session || exit 0; echo "$agent $session" > {tmp_path}/$$'
+    script = (
+        f'echo $$ >> {pids}; read -r agent && read -r session || exit 0; echo "$agent '
+        f'$session" > {tmp_path}/$$'
+    )
     with ahead(["sh", "-c", script]) as spawn:
         for count, session in enumerate(("s1", "s2"), 1):
             until(lambda count=count: pids.exists() and len(pids.read_text().split()) == count)  # type: ignore[misc]
@@ -333,6 +376,14 @@ def test_a_session_whose_files_somebody_removed_begins_anew(tmp_path: Path) -> N
                 sent = store.messages.send(text, agent="anna", to="bot")
                 until(lambda: f"you said: {text}" in said(store, sent.conversation, "bot"))
                 steps = [count] * 2  # The worker has gone, and the host has noted the delivery.
-                until(lambda: [sum(line["step"] == step for line in lines) for step in ("ended", "delivered")] == steps)
+                until(
+                    lambda: (
+                        [
+                            sum(line["step"] == step for line in lines)
+                            for step in ("ended", "delivered")
+                        ]
+                        == steps
+                    )
+                )
                 (row,) = store.sessions.list()
                 shutil.rmtree(tmp_path / "sessions" / row.id)

@@ -96,7 +96,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.slow
-def test_a_host_killed_at_any_step_loses_no_message_and_answers_none_twice(store: Store, host: Hosts) -> None:
+def test_a_host_killed_at_any_step_loses_no_message_and_answers_none_twice(
+    store: Store, host: Hosts
+) -> None:
     for number, (place, count) in enumerate(PLACES):
         store.agents.register(f"person{number}")
         running = host(place, count)
@@ -117,18 +119,34 @@ def test_the_workers_of_a_killed_host_end_and_the_next_host_runs_one_for_each_se
 ) -> None:
     begun = tmp_path / "begun"
     begun.touch()
-    store.sessions.set_agent("bot", ["sh", "-c", f"echo $CAPSULE_SESSION >> {begun}; exec sleep 1000"])
-    words = [sys.executable, "-m", "capsule_cli", "worker", "run", "--store", str(tmp_path), "--agent", "-"]
+    store.sessions.set_agent(
+        "bot", ["sh", "-c", f"echo $CAPSULE_SESSION >> {begun}; exec sleep 1000"]
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "capsule_cli",
+        "worker",
+        "run",
+        "--store",
+        str(tmp_path),
+        "--agent",
+        "-",
+    ]
     for person in ("anna", "bob"):
         store.agents.register(person)
         store.messages.send("hello", agent=person, to="bot")
     for count in (2, 4):
         running = host(words=words)
         until(lambda count=count: len(begun.read_text().split()) >= count)
-        at_work = [about["session"] for about in store.engine.leases.live().values() if "session" in about]
+        at_work = [
+            about["session"] for about in store.engine.leases.live().values() if "session" in about
+        ]
         assert sorted(at_work) == sorted(begun.read_text().split()[-2:]) == sorted(set(at_work))
         left = psutil.Process(running.pid).children(recursive=True)
-        assert len(left) > 4  # Two workers with a guard and a command each, and one that waits for work.
+        assert (
+            len(left) > 4
+        )  # Two workers with a guard and a command each, and one that waits for work.
         running.kill()
         until(lambda left=left: not any(is_running(process) for process in left))
 

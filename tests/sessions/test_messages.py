@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.sessions.events import Route, cancelled, failed, incoming, outgoing, paused, resumed, tool
+from capsule.sessions.events import (
+    Route,
+    cancelled,
+    failed,
+    incoming,
+    outgoing,
+    paused,
+    resumed,
+    tool,
+)
 from capsule.sessions.folds import KEPT
 from capsule.sessions.rules.messages import (
     MOST_EVENTS,
@@ -35,7 +44,8 @@ def alive(_: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("highest", "host", "worker"), [(0, 2, 1), (1, 2, 3), (2, 4, 3), (3, 4, 5), (10_000, 10_002, 10_001)]
+    ("highest", "host", "worker"),
+    [(0, 2, 1), (1, 2, 3), (2, 4, 3), (3, 4, 5), (10_000, 10_002, 10_001)],
 )
 def test_the_host_counts_evenly_the_worker_oddly_and_each_above_what_it_sees(
     highest: int, host: int, worker: int
@@ -47,7 +57,9 @@ def test_the_host_counts_evenly_the_worker_oddly_and_each_above_what_it_sees(
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_message_is_taken_once_and_another_content_under_its_id_is_refused(is_compacted: bool) -> None:
+def test_a_message_is_taken_once_and_another_content_under_its_id_is_refused(
+    is_compacted: bool,
+) -> None:
     files = Files()
     files.arrive(chat("m1"), chat("m1"), chat("m2", "Bye"))
     assert [message.seq for message in files.inbound.messages.values()] == [2, 4]
@@ -108,8 +120,14 @@ PICKS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "of kind system is nobody's": ([{"kind": "system"}, {}], [1]),
     "what is system does not fill the ten": ([{"kind": "system"}] * 30 + [{}], [30]),
     "accumulated ones alone wait": ([{"trigger": "accumulate"}] * 2, []),
-    "accumulated ones come along": ([{"trigger": "accumulate"}, {}, {"trigger": "accumulate"}], [0, 1, 2]),
-    "the last accumulated ones come along": ([{"trigger": "accumulate"}] * 30 + [{}], list(range(21, 31))),
+    "accumulated ones come along": (
+        [{"trigger": "accumulate"}, {}, {"trigger": "accumulate"}],
+        [0, 1, 2],
+    ),
+    "the last accumulated ones come along": (
+        [{"trigger": "accumulate"}] * 30 + [{}],
+        list(range(21, 31)),
+    ),
     "one route": ([{"route": OTHER, "trigger": "accumulate"}, {}, {"route": OTHER}, {}], [1, 3]),
     "the route of the oldest that wakes": ([{"trigger": "accumulate"}, {"route": OTHER}, {}], [1]),
     "for a start": ([{"on_wake": True}, {}], [1]),
@@ -168,7 +186,8 @@ def test_who_asks_for_a_message_that_never_was_is_told() -> None:
         Files().status("m1")
 
 
-# stale: what decides is the heartbeat, the claims, and the limit of the tool, in seconds before now, or as written.
+# stale: what decides is the heartbeat, the claims, and the limit of the tool, in seconds before
+# now, or as written.
 
 Time = float | str | None
 STALE: dict[str, tuple[Time, list[Time], float, bool]] = {
@@ -179,7 +198,12 @@ STALE: dict[str, tuple[Time, list[Time], float, bool]] = {
     "a silence that the tool's limit covers": (45 * 60, [], 7200, False),
     "an old claim, and the last heartbeat before it": (75, [70], 0, True),
     "an old claim, and a heartbeat since": (2, [70], 0, False),
-    "an old claim, and a heartbeat right after it, by a file system that keeps time by ticks": (70.004, [70], 0, False),
+    "an old claim, and a heartbeat right after it, by a file system that keeps time by ticks": (
+        70.004,
+        [70],
+        0,
+        False,
+    ),
     "a young claim, and an old heartbeat": (70, [5], 0, False),
     "an old claim that the tool's limit covers": (305, [300], 600, False),
     "a silence longer than the tool's limit": (7300, [], 7200, True),
@@ -199,7 +223,10 @@ STALE: dict[str, tuple[Time, list[Time], float, bool]] = {
 @pytest.mark.parametrize("name", STALE)
 def test_a_worker_counts_as_dead_after(name: str) -> None:
     heartbeat, claims, limit_s, is_dead = STALE[name]
-    beat, *claimed = (later(START, -each) if isinstance(each, float | int) else each for each in (heartbeat, *claims))
+    beat, *claimed = (
+        later(START, -each) if isinstance(each, float | int) else each
+        for each in (heartbeat, *claims)
+    )
     assert bool(stale(START, beat, map(str, claimed), limit_s)) is is_dead
 
 
@@ -235,7 +262,12 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
         assert files.claim() == []
         due = next_due(files.folds, files.now)
         if due:
-            waits.append(int(due[14:16]) * 60 + int(due[17:19]) - int(files.now[14:16]) * 60 - int(files.now[17:19]))
+            waits.append(
+                int(due[14:16]) * 60
+                + int(due[17:19])
+                - int(files.now[14:16]) * 60
+                - int(files.now[17:19])
+            )
             files.now = due
     assert waits == [5, 10, 20, 40, 80]
     assert files.status("m1") == "failed"
@@ -257,7 +289,9 @@ def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies
     assert files.out_events[-1]["batch"] == "m2"
 
 
-def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_is_cancelled() -> None:
+def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_is_cancelled() -> (
+    None
+):
     files = Files()
     files.arrive(chat("a1", trigger="accumulate"), chat("m1"))
     assert files.claim("w1") == ["a1", "m1"]
@@ -270,7 +304,9 @@ def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_i
 
 
 @pytest.mark.parametrize("by", ["worker", "host"])
-def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_only_of_the_last_failure(by: str) -> None:
+def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_only_of_the_last_failure(
+    by: str,
+) -> None:
     files = Files()
     files.arrive(chat("m1"), chat("m2"))
     with pytest.raises(InvalidInput):

@@ -24,9 +24,14 @@ from tests.core.store.test_purging import canaries_left, canary
 
 
 def _deleted_of_every_kind(store: Store) -> None:
-    """Make a document or file of each kind with its canary, and delete it. No command deletes the last kinds."""
+    """Make a document or file of each kind with its canary, and delete it. No command deletes the
+    last kinds.
+    """
     store.agents.register("anna")
-    made = [store.create(title=canary("conversations"), type=type).id for type in ("chat", "direct", "group")]
+    made = [
+        store.create(title=canary("conversations"), type=type).id
+        for type in ("chat", "direct", "group")
+    ]
     made.append(store.channels.create("plan", agent="anna", description=canary("conversations")).id)
     store.notes.write(canary("conversations"), agent="anna")
     store.search(canary("conversations"))
@@ -44,7 +49,9 @@ def _deleted_of_every_kind(store: Store) -> None:
     store.sessions.set_agent("anna", ["answers"])
     _import(store, canary("imports"))
     now, said = timestamps.now(), {"value": canary("sessions"), "from": "anna"}
-    question = Question("q", "s", "m", options=(said,), state="answered", closed_at=now, answers=(said,))
+    question = Question(
+        "q", "s", "m", options=(said,), state="answered", closed_at=now, answers=(said,)
+    )
     place = MessagingGroup("conversations", "gone", canary("sessions"))
     store.sessions.registry.edit(lambda state: state.put(question, place))
     session, named = Session.create(store.engine, "s", "anna"), [{"name": "plan", "path": "plan"}]
@@ -54,7 +61,9 @@ def _deleted_of_every_kind(store: Store) -> None:
     store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
     session.say(lambda folds: claim(folds, pick(folds, timestamps.now(), first=True), "w"))
     ended = partial(finish, ids=["m"], instance="w", state="completed")
-    session.say(lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()})
+    session.say(
+        lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()}
+    )
     session.tell(lambda folds: [delivered(message="a", platform_id="p")])
     store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
     for kind in ("applied", "keys", "projects"):
@@ -67,7 +76,9 @@ def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Pa
     storage = store.engine.storage
     _deleted_of_every_kind(store)
     missing = {kind for kind in KINDS if not storage.remembered(kind)}
-    assert missing | {kind for kind in FOLDERS if not store.engine.files.names(kind, "s")} == {"attachments"}
+    assert missing | {kind for kind in FOLDERS if not store.engine.files.names(kind, "s")} == {
+        "attachments"
+    }
     for kind in KINDS:  # Of dead writers.
         Path(storage.layout.temporary(kind, "s")).parent.mkdir(exist_ok=True)
         Path(storage.layout.temporary(kind, "s")).write_text(canary(kind))

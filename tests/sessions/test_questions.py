@@ -33,7 +33,9 @@ REPLY = Arrived("m", "chat", "room", "tom", "yes", reply_to="P1")
 
 
 def asked(limit: str | None = LIMIT) -> State:
-    event = outgoing(id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit)
+    event = outgoing(
+        id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit
+    )
     message = OutMessage.of(event | {"seq": 1})
     state = questions.asked(State(), ROW, message, ROOM)
     assert questions.asked(state, ROW, message, ROOM) is state
@@ -51,11 +53,15 @@ def asked(limit: str | None = LIMIT) -> State:
         ("Yes", "other", "P1", None),
     ],
 )
-def test_only_a_reply_with_an_option_is_an_answer(text: str, place: str, reply_to: str, value: str | None) -> None:
+def test_only_a_reply_with_an_option_is_an_answer(
+    text: str, place: str, reply_to: str, value: str | None
+) -> None:
     arrived = replace(REPLY, text=text, place=place, reply_to=reply_to)
     before = asked()
     state, told = questions.answered(before, arrived, lambda session, message: "P1", START)
-    assert [(session, event["value"]) for session, (event,) in told] == ([("s1", value)] if value else [])
+    assert [(session, event["value"]) for session, (event,) in told] == (
+        [("s1", value)] if value else []
+    )
     assert (state is before) == (value is None)
 
 
@@ -74,13 +80,25 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
     files = Files()
     one, ((session, first),) = questions.answer(asked(), "q", "y", REPLY, START)
     files.tell(*questions.tell(files.folds, first))
-    wanted = {"id": "m", "trigger": "wake", "kind": "chat", "question": "q", "route": ROOM.written()}
+    wanted = {
+        "id": "m",
+        "trigger": "wake",
+        "kind": "chat",
+        "question": "q",
+        "route": ROOM.written(),
+    }
     assert session == "s1" and wanted.items() <= first[0].items()
-    two, ((_, again),) = questions.answer(one, "q", second[1], replace(REPLY, id=second[0], sender="bob"), later(at))
-    assert [said["value"] for said in two.questions["q"].answers] == (["y", second[1]] if reason else ["y"])
+    two, ((_, again),) = questions.answer(
+        one, "q", second[1], replace(REPLY, id=second[0], sender="bob"), later(at)
+    )
+    assert [said["value"] for said in two.questions["q"].answers] == (
+        ["y", second[1]] if reason else ["y"]
+    )
     files.tell(*questions.tell(files.folds, again))
     assert next_due(files.folds, files.now) == files.now and files.folds.status("m") == "pending"
-    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == (["m2"] if reason else [])
+    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == (
+        ["m2"] if reason else []
+    )
     assert all(reason in notice.event["content"] for notice in due_out(files.folds, files.now))
     if reason:
         steps = why.way("m2", [why.Files("s1", "anna", files.in_events, files.out_events)])
@@ -89,16 +107,24 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
 
 def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_closed_already() -> None:
     state, ((_, (event, end)),) = questions.answer(asked(), "q", "y", REPLY, LIMIT)
-    assert event["trigger"] == "accumulate" and state.questions["q"].state == "open" and "late" in end["reason"]
+    assert (
+        event["trigger"] == "accumulate"
+        and state.questions["q"].state == "open"
+        and "late" in end["reason"]
+    )
     state, told = questions.expired(state, LIMIT)
     assert [(session, said.get("value")) for session, (said,) in told] == [("s1", None)]
-    state, ((_, (event, _)),) = questions.answer(state, "q", "n", replace(REPLY, id="m2"), later(90))
+    state, ((_, (event, _)),) = questions.answer(
+        state, "q", "n", replace(REPLY, id="m2"), later(90)
+    )
     assert event["trigger"] == "accumulate" and state.questions["q"].state == "expired"
     assert [said["value"] for said in state.questions["q"].answers] == ["y", "n"]
     purged = questions.without_texts(state)
     assert {text for said in purged.questions["q"].options for text in said.values()} == {""}
     assert [said["value"] for said in purged.questions["q"].answers] == ["", ""]
-    assert questions.answered(purged, REPLY, lambda session, message: REPLY.reply_to, later(90)) == (purged, [])
+    assert questions.answered(
+        purged, REPLY, lambda session, message: REPLY.reply_to, later(90)
+    ) == (purged, [])
 
 
 def test_expired_questions_go_after_a_day_and_those_without_a_limit_stay_open() -> None:
@@ -167,7 +193,9 @@ def asking(store: Store) -> Asking:
     return Asking(store, question, row.id)
 
 
-def after_look(number: int, asking: Asking, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def after_look(
+    number: int, asking: Asking, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Do something when the registry was read for the `number`-th time, before that is used."""
     registry = asking.store.sessions.registry
     read, looks = registry.read, count(1)
@@ -245,7 +273,9 @@ def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
         destinations.forbid(anna, "nobody")
 
 
-def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> None:
+def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> (
+    None
+):
     files = Files()
     anna, _ = destinations.allow(AgentGroup("anna"), Route("chat", "ops"), "Ops")
     files.tell(*destinations.of(files.folds, State().put(anna), ROW))

@@ -1,4 +1,6 @@
-"""The registry of the sessions: what a change keeps, what is refused, and which commands may run."""
+"""The registry of the sessions: what a change keeps, what is refused, and which commands
+may run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from capsule.engines.memory.engine import MemoryEngine
 from capsule.engines.retrying import edited
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema
-from capsule.sessions.registry import AgentGroup, Item, MessagingGroup, Question, Registry, SessionRow, State, Wiring
+from capsule.sessions.registry import (
+    AgentGroup,
+    Item,
+    MessagingGroup,
+    Question,
+    Registry,
+    SessionRow,
+    State,
+    Wiring,
+)
 
 NOW = "2026-11-22T13:30:00.000Z"
 OPS = {"ops": {"channel": "c", "place": "o"}}
@@ -24,7 +35,14 @@ ITEMS: list[Item] = [
     MessagingGroup("webhook", "/in/a", "Alarms", is_group=True, admin="bob"),
     Wiring("webhook", "/in/a", "anna", "pattern", "^!", "known", "accumulate", "per-thread"),
     SessionRow("s_1", "anna", "webhook", "/in/a", "t", "claude", "paused", "idle", NOW),
-    Question("q", "s_1", "m", {"channel": "webhook", "place": "/in/a"}, ({"label": "Yes", "value": "y"},), NOW),
+    Question(
+        "q",
+        "s_1",
+        "m",
+        {"channel": "webhook", "place": "/in/a"},
+        ({"label": "Yes", "value": "y"},),
+        NOW,
+    ),
 ]
 
 
@@ -40,7 +58,10 @@ def test_a_change_keeps_what_it_does_not_name_and_one_that_changes_nothing_write
     registry = Registry(engine)
     registry.edit(lambda state: state.put(*ITEMS))
     edited(
-        engine, "sessions", "registry", lambda data: (data or b"").replace(b'"folder"', b'"colour": "red", "folder"')
+        engine,
+        "sessions",
+        "registry",
+        lambda data: (data or b"").replace(b'"folder"', b'"colour": "red", "folder"'),
     )
     registry.edit(lambda state: state.put(replace(ANNA, provider="codex")).without(ITEMS[-1]))
     found = engine.document("sessions", "registry")
@@ -75,13 +96,17 @@ def test_a_place_has_one_session_until_it_is_closed() -> None:
         registry.ensure_session(("anna", "c", "p", ""), NOW)
     registry.edit(lambda state: state.put(ANNA))
     first = registry.ensure_session(("anna", "c", "p", ""), NOW)
-    assert registry.ensure_session(("anna", "c", "p", ""), NOW) == first and first.provider == "claude"
+    assert (
+        registry.ensure_session(("anna", "c", "p", ""), NOW) == first and first.provider == "claude"
+    )
     assert registry.ensure_session(("anna", "c", "p", "t"), NOW) != first
     registry.edit(lambda state: state.put(replace(first, status="closed")))
     assert registry.ensure_session(("anna", "c", "p", ""), NOW).id != first.id
 
 
-def test_a_command_counts_only_with_the_words_and_the_folder_that_were_approved_on_this_machine(tmp_path: Path) -> None:
+def test_a_command_counts_only_with_the_words_and_the_folder_that_were_approved_on_this_machine(
+    tmp_path: Path,
+) -> None:
     Store.init(tmp_path / "store")
     with Store.open(tmp_path / "store") as store:
         registry = Registry(store.engine)

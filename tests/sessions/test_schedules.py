@@ -1,4 +1,6 @@
-"""Schedules: when a task comes, what is caught up, and that none is lost or comes twice, whatever clocks do."""
+"""Schedules: when a task comes, what is caught up, and that none is lost or comes twice, whatever
+clocks do.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ class World(Files):
         return [time_of(message) for message in picked]
 
     def end(self, state: Any = "completed") -> None:
-        held = {id: claim.tries for id, claim in self.outbound.claims.items() if claim.state == "processing"}
+        held = {
+            id: claim.tries
+            for id, claim in self.outbound.claims.items()
+            if claim.state == "processing"
+        }
         self.say(ack(state=state, messages=held, instance="w"))
         self.tend()
 
@@ -79,21 +85,49 @@ def world(now: str, **task: Any) -> World:
         ("0 9 * * *", "Asia/Kolkata", "2026-01-01T00:00", ["2026-01-01T03:30"]),
         ("0 9 * * MON-FRI", "Europe/Berlin", "2026-01-02T09:00", ["2026-01-05T08:00"]),
         # Clocks go forward, 2:00 to 3:00: once, right after the gap.
-        ("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["2026-03-29T01:00", "2026-03-30T00:30"]),
-        ("0 * * * *", "Europe/Berlin", "2026-03-29T00:00", ["2026-03-29T01:00", "2026-03-29T02:00"]),
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-03-28T12:00",
+            ["2026-03-29T01:00", "2026-03-30T00:30"],
+        ),
+        (
+            "0 * * * *",
+            "Europe/Berlin",
+            "2026-03-29T00:00",
+            ["2026-03-29T01:00", "2026-03-29T02:00"],
+        ),
         ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00", ["2026-04-23T22:00", "2026-04-24T21:00"]),
-        # Clocks go back, 3:00 to 2:00: once; but what comes every hour or half an hour comes in both.
-        ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["2026-10-25T00:30", "2026-10-26T01:30"]),
+        # Clocks go back, 3:00 to 2:00: once; but what comes every hour or half an hour comes in
+        # both.
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-10-24T12:00",
+            ["2026-10-25T00:30", "2026-10-26T01:30"],
+        ),
         ("45 2 * * *", "Europe/Berlin", "2026-10-25T01:30", ["2026-10-26T01:45"]),
-        ("0 * * * *", "Europe/Berlin", "2026-10-24T23:30", ["2026-10-25T00:00", "2026-10-25T01:00"]),
-        ("*/30 * * * *", "America/New_York", "2026-11-01T05:00", ["2026-11-01T05:30", "2026-11-01T06:00"]),
+        (
+            "0 * * * *",
+            "Europe/Berlin",
+            "2026-10-24T23:30",
+            ["2026-10-25T00:00", "2026-10-25T01:00"],
+        ),
+        (
+            "*/30 * * * *",
+            "America/New_York",
+            "2026-11-01T05:00",
+            ["2026-11-01T05:30", "2026-11-01T06:00"],
+        ),
         # The ends of months.
         ("0 0 31 * *", "", "2026-01-31T00:00", ["2026-03-31T00:00", "2026-05-31T00:00"]),
         ("0 0 L * *", "", "2028-01-31T00:00", ["2028-02-29T00:00", "2028-03-31T00:00"]),
         ("0 0 29 2 *", "", "2026-01-01T00:00", ["2028-02-29T00:00", "2032-02-29T00:00"]),
     ],
 )
-def test_cron_is_read_in_the_time_zone_of_the_user(cron: str, zone: str, after: str, times: list[str]) -> None:
+def test_cron_is_read_in_the_time_zone_of_the_user(
+    cron: str, zone: str, after: str, times: list[str]
+) -> None:
     found, now = [], at(after)
     for _ in times:
         now = next_at({"cron": cron, "timeZone": zone}, now)
@@ -196,7 +230,9 @@ def test_a_cancelled_series_is_over(state: str) -> None:
         files.start()
     files.do("cancel")
     if state == "answers":  # It had not read yet that the series was cancelled.
-        files.say(ack(state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w"))
+        files.say(
+            ack(state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w")
+        )
         files.compact()
     files.now = at("2026-02-01T09:00")
     files.tend()
@@ -214,11 +250,17 @@ def test_a_cancelled_series_is_over(state: str) -> None:
         ({"processAfter": "2026-01-01T05:00Z"}, "01T05:00", "report", "0 9 * * *"),
     ],
 )
-def test_a_change_is_merged_into_the_live_row(change: dict[str, str], due: str, prompt: str, cron: str) -> None:
+def test_a_change_is_merged_into_the_live_row(
+    change: dict[str, str], due: str, prompt: str, cron: str
+) -> None:
     files = world("2026-01-01T00:00")
     files.do("update", **change)
     head = files.head()
-    assert (head.due, head.event["content"], head.event["recurrence"]["cron"]) == (at(f"2026-01-{due}"), prompt, cron)
+    assert (head.due, head.event["content"], head.event["recurrence"]["cron"]) == (
+        at(f"2026-01-{due}"),
+        prompt,
+        cron,
+    )
     assert len(list(files.folds.unfinished())) == 1
 
 
@@ -235,7 +277,9 @@ def test_what_is_run_now_runs_once_more_and_the_schedule_stays() -> None:
     files = world("2026-01-01T00:00")
     files.do("update", processAfter=files.now)
     assert files.head().due == files.now
-    assert files.run() == ["2026-01-01T08:59:59.999Z"] and files.head().due == at("2026-01-01T09:00")
+    assert files.run() == ["2026-01-01T08:59:59.999Z"] and files.head().due == at(
+        "2026-01-01T09:00"
+    )
     files.now = at("2026-01-01T09:05")
     files.do("update", processAfter=files.now)
     assert files.run() == [at("2026-01-01T09:00")] and files.head().due == at("2026-01-02T09:00")
@@ -248,9 +292,15 @@ def test_a_task_that_comes_once_is_over_when_it_ran() -> None:
     assert files.run() == [files.now] and live(files.folds) == {}
 
 
-def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_is_told_to_it() -> None:
+def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_is_told_to_it() -> (
+    None
+):
     files = World(at("2026-01-01T00:00"))
-    said = [NINE | {"timeZone": ""}, {"action": "pause", "series": "s"}, {"action": "cancel", "series": "none"}]
+    said = [
+        NINE | {"timeZone": ""},
+        {"action": "pause", "series": "s"},
+        {"action": "cancel", "series": "none"},
+    ]
     asked = [outgoing(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
     asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": "at five"})  # By hand.
     files.tell({"event": "routing", "route": Route("chat", "room").written()})
@@ -259,13 +309,30 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     while events := tasks(files.folds, files.now, "Europe/Berlin"):
         files.tell(*events)
         rounds += 1
-    assert rounds == 4 and files.inbound.delivered.keys() == {"o0", "o1"} and "s" in files.inbound.paused
+    assert (
+        rounds == 4
+        and files.inbound.delivered.keys() == {"o0", "o1"}
+        and "s" in files.inbound.paused
+    )
     assert files.head().due == at("2026-01-01T08:00")
     assert "none" in files.inbound.undeliverable["o2"] and "o3" in files.inbound.undeliverable
     assert [message.wakes for message in files.inbound.messages.values()] == [True, False, False]
 
 
-ACTS = ["start", "end", "start", "end", "tend", "tend", "fail", "give up", "return", "die", "compact", "now"]
+ACTS = [
+    "start",
+    "end",
+    "start",
+    "end",
+    "tend",
+    "tend",
+    "fail",
+    "give up",
+    "return",
+    "die",
+    "compact",
+    "now",
+]
 CLOCK = [0, 0, 0, 60, 3600, 5 * 3600, 5 * 3600, DAY, -3600, -DAY]
 
 
@@ -291,13 +358,21 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
             files.tell(failed(messages=[files.head().id], reason="x"))
             done, claimed = done + claimed, []
         elif step in ("end", "fail") and claimed:
-            held = {id: claim.tries for id, claim in files.outbound.claims.items() if claim.state == "processing"}
-            files.say(ack(state="completed" if step == "end" else "failed", messages=held, instance="w"))
+            held = {
+                id: claim.tries
+                for id, claim in files.outbound.claims.items()
+                if claim.state == "processing"
+            }
+            files.say(
+                ack(state="completed" if step == "end" else "failed", messages=held, instance="w")
+            )
             done, claimed = done + claimed, []
         elif step == "return" and claimed:  # It is tried again, later.
             head = files.head()
             files.say(ack(state="returned", messages={head.id: head.tries}, instance="w"))
-            files.tell(retry(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x"))
+            files.tell(
+                retry(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x")
+            )
             claimed, tried = [], head.id
         elif step == "die":  # The host computed a write that never came, and reads its file again.
             occurrences(files.folds, files.now)
@@ -314,8 +389,13 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         states = [files.status(message.id) for message in rows]
         assert sum(state not in FINAL for state in states) <= 1
         assert live(files.folds).keys() == {"s"} and files.head().id == (tried or files.head().id)
-        assert (files.head().route, files.head().event["content"]) == (Route("chat", "room"), "report")
-    turns = [time for time in done if time.endswith(":00.000Z")]  # The others ran before their turn.
+        assert (files.head().route, files.head().event["content"]) == (
+            Route("chat", "room"),
+            "report",
+        )
+    turns = [
+        time for time in done if time.endswith(":00.000Z")
+    ]  # The others ran before their turn.
     assert sorted(set(turns)) == turns
     if catch_up == "all" and turns:
         expected = [next_at({"cron": cron, "timeZone": zone}, at("2026-03-28"))]

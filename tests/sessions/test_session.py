@@ -132,7 +132,9 @@ def test_both_sides_write_at_once_and_each_message_is_answered_once(engine: Engi
     assert len({*seqs}) == len(seqs)
 
 
-def test_a_compacted_session_says_the_same_in_bounded_files_and_readers_notice(engine: Engine) -> None:
+def test_a_compacted_session_says_the_same_in_bounded_files_and_readers_notice(
+    engine: Engine,
+) -> None:
     session, reader = Session.create(engine, "s_1", "Anna"), Session(engine, "s_1")
     for n in range(30):
         session.tell(hear(*(f"m{n}-{k}" for k in range(10))))
@@ -164,7 +166,10 @@ def test_files_and_heartbeats_are_those_of_the_session(engine: Engine) -> None:
 
 def test_a_save_from_an_older_version_loses_no_event(tmp_path: Path) -> None:
     Store.init(tmp_path)
-    session, path = Session.create(on_files(tmp_path), "s_1", "Anna"), tmp_path / "sessions" / "s_1" / "inbound.json"
+    session, path = (
+        Session.create(on_files(tmp_path), "s_1", "Anna"),
+        tmp_path / "sessions" / "s_1" / "inbound.json",
+    )
     session.tell(hear("m1"))
     old = path.read_bytes()
     session.tell(hear("m2"))
@@ -183,7 +188,9 @@ WRITES: dict[str, Any] = {
 
 
 def go_on(engine: FilesEngine) -> None:
-    """Answer m1 and deliver it, then claim and answer m2: the notes between them are flushed with what follows."""
+    """Answer m1 and deliver it, then claim and answer m2: the notes between them are flushed with
+    what follows.
+    """
     session = Session(engine, "s_1")
     for write, edit in ((session.say, answer), (session.tell, deliver), (session.tell, hear("m2"))):
         write(edit)
@@ -205,8 +212,8 @@ def prepare(root: Path) -> None:
 
 
 def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = False) -> None:
-    """Assert that the write is there as a whole or not at all (after a power cut also its beginning, if it was not
-    acknowledged), and that the next writers succeed."""
+    """Assert that the write is there as a whole or not at all (after a power cut also its
+    beginning, if it was not acknowledged), and that the next writers succeed."""
     session = Session(engine, "s_1")
     inbound, outbound = session.folds()
     told = [id for id in ("m2", "m3") if id in inbound.messages]
@@ -312,4 +319,6 @@ def test_the_files_of_a_session_are_capsules_in_the_canonical_layout(tmp_path: P
     for name in ("inbound", "outbound"):
         document = orjson.loads((tmp_path / "sessions" / "s_1" / f"{name}.json").read_bytes())
         jsonschema.validate(document, schema.schema("capsule"))
-        assert document["id"] == "s_1" and document["title"] == "Anna" and document["version"] == "2.1"
+        assert (
+            document["id"] == "s_1" and document["title"] == "Anna" and document["version"] == "2.1"
+        )

@@ -24,7 +24,10 @@ class Host:
 def test_lines_come_in_and_go_out_and_each_is_answered() -> None:
     host, written, ended = Host(), [], threading.Event()
     lines = [
-        b'{"id": "m1", "text": "Hello.", "from": "anna", "place": "desk", "group": true, "mentions": ["helper"]}\n',
+        (
+            b'{"id": "m1", "text": "Hello.", "from": "anna", "place": "desk", "group": true, '
+            b'"mentions": ["helper"]}\n'
+        ),
         b"\n",
         b"no json\n",
         b'{"text": 1}\n',
@@ -39,9 +42,16 @@ def test_lines_come_in_and_go_out_and_each_is_answered() -> None:
     assert [one.get("code") for one in said] == [None, 2, 2, 2, 2, None]
     assert said[0] == {"received": "m1"} and said[-1] == {"received": host.arrived[1].id}
     first, second = host.arrived
-    assert (first.sender, first.place, first.is_group, first.mentions) == ("anna", "desk", True, {"helper"})
+    assert (first.sender, first.place, first.is_group, first.mentions) == (
+        "anna",
+        "desk",
+        True,
+        {"helper"},
+    )
     assert (second.channel, second.place, second.text) == ("stdio", "stdio", "by itself")
-    out = Outgoing("o1", "file", "s_1", "helper", "desk", text="Here.", files=[File("a.txt", lambda: b"A")])
+    out = Outgoing(
+        "o1", "file", "s_1", "helper", "desk", text="Here.", files=[File("a.txt", lambda: b"A")]
+    )
     assert adapter.deliver(out) == "o1"
     told = {"id": "o1", "kind": "file", "place": "desk", "from": "helper", "text": "Here."}
     assert json.loads(written[-1]) == told | {"files": [{"name": "a.txt", "data": "QQ=="}]}

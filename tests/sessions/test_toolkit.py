@@ -16,7 +16,10 @@ from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule.sessions.work.toolkit import MOST, Said, Toolkit
 
-HOME, TEAM = Route("conversations", "direct_anna_bot"), {"channel": "conversations", "place": "team"}
+HOME, TEAM = (
+    Route("conversations", "direct_anna_bot"),
+    {"channel": "conversations", "place": "team"},
+)
 
 
 @pytest.fixture
@@ -33,7 +36,9 @@ def tools(store: Store, folder: Path | None = None) -> Toolkit:
     return Toolkit(store, "s1", "m1", str(folder) if folder else None)
 
 
-def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(store: Store, session: Session) -> None:
+def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(
+    store: Store, session: Session
+) -> None:
     first = tools(store)
     assert [first.send_message("one"), first.send_message("two", to="team")] == [
         Said(reply_id("s1", "m1", 1)),
@@ -45,7 +50,11 @@ def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(stor
     assert again.send_message("three") == Said(reply_id("s1", "m1", 3))
     messages = session.folds().outbound.messages.values()
     assert [message.event["content"] for message in messages] == ["one", "two", "three"]
-    assert [route_of(session.folds(), message).place for message in messages] == [HOME.place, "team", HOME.place]
+    assert [route_of(session.folds(), message).place for message in messages] == [
+        HOME.place,
+        "team",
+        HOME.place,
+    ]
     assert {message.event["hops"] for message in messages} == {2}
 
 
@@ -65,25 +74,39 @@ def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message
     kit = tools(store)
     kit.send_message("skipped")
     if is_compacted:
-        session.tell(lambda folds: [routing(route=HOME), delivered(message=sent.id, platform_id="p1")])
+        session.tell(
+            lambda folds: [routing(route=HOME), delivered(message=sent.id, platform_id="p1")]
+        )
         session.say(lambda folds: [ack(state="completed", messages={"m1": 0}, instance="w")])
         session.compact(timestamps.now())
-        assert not any(id in fold.messages for id, fold in zip(("m1", sent.id), session.folds(), strict=True))
+        assert not any(
+            id in fold.messages for id, fold in zip(("m1", sent.id), session.folds(), strict=True)
+        )
     edit, mine, theirs = (
         session.folds().outbound.messages[said.id]
-        for said in (kit.edit_message(sent.id, "uno"), kit.add_reaction(sent.id, "👍"), kit.add_reaction("m1", "👀"))
+        for said in (
+            kit.edit_message(sent.id, "uno"),
+            kit.add_reaction(sent.id, "👍"),
+            kit.add_reaction("m1", "👀"),
+        )
     )
     assert [(out.kind, out.target) for out in (edit, mine, theirs)] == [
         ("edit", sent.id),
         ("reaction", sent.id),
         ("reaction", "m1"),
     ]
-    assert [route_of(session.folds(), out).place for out in (edit, mine, theirs)] == ["team", "team", HOME.place]
+    assert [route_of(session.folds(), out).place for out in (edit, mine, theirs)] == [
+        "team",
+        "team",
+        HOME.place,
+    ]
     with pytest.raises(NotFound):
         kit.edit_message("m1", "not mine")
 
 
-def test_a_file_of_the_folder_is_sent_and_none_beyond_it(store: Store, session: Session, tmp_path: Path) -> None:
+def test_a_file_of_the_folder_is_sent_and_none_beyond_it(
+    store: Store, session: Session, tmp_path: Path
+) -> None:
     folder = tmp_path / "work"
     (folder / "out").mkdir(parents=True)
     (folder / "out" / "plan.txt").write_text("plan")
@@ -94,7 +117,12 @@ def test_a_file_of_the_folder_is_sent_and_none_beyond_it(store: Store, session: 
     (file,) = session.folds().outbound.messages[sent.id].event["attachments"]
     assert file["name"] == "plan.txt"
     assert store.engine.files.read("outbox", "s1", file["path"]) == b"plan"
-    for path, error in (("link", Refused), ("../secret", Refused), ("missing", NotFound), ("out", NotFound)):
+    for path, error in (
+        ("link", Refused),
+        ("../secret", Refused),
+        ("missing", NotFound),
+        ("out", NotFound),
+    ):
         with pytest.raises(error):
             kit.send_file(path)
 
@@ -114,7 +142,14 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     assert (answer["value"], answer["from"]) == ("a", "anna")
     assert session.folds().status("x") == "completed", "no prompt has it besides"
     for late in ("b", None):
-        more = incoming(id=f"y{late}", content="", kind="system", trigger="accumulate", question=asked, value=late)
+        more = incoming(
+            id=f"y{late}",
+            content="",
+            kind="system",
+            trigger="accumulate",
+            question=asked,
+            value=late,
+        )
         session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
     assert kit.answer(asked) == answer, "later answers do not count"
     withdrawn = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=60).id
@@ -155,7 +190,13 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
     assert kit.scheduled() == []
     session.tell(lambda folds: schedules.tasks(folds, now))
     (task,) = kit.scheduled()
-    known = {"series": made, "prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin", "paused": False}
+    known = {
+        "series": made,
+        "prompt": "Report",
+        "cron": "0 9 * * *",
+        "timeZone": "Europe/Berlin",
+        "paused": False,
+    }
     assert known.items() <= task.items()
     cancelled = kit.schedule("cancel", made)
     session.tell(lambda folds: schedules.tasks(folds, now))
@@ -167,7 +208,9 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
 
 def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:
     rows = (SessionRow(id, agent) for id, agent in (("s1", "bot"), ("s2", "eve")))
-    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), AgentGroup("eve"), *rows))
+    Registry(store.engine).edit(
+        lambda state: state.put(AgentGroup("bot"), AgentGroup("eve"), *rows)
+    )
     assert tools(store.inner.acting("bot")).send_message("mine").earlier is None
     for own in ("s1", "s3"):
         with pytest.raises(Refused):

@@ -19,7 +19,14 @@ from capsule import NotFound, Refused, Store, connections
 from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import Arrived, Outgoing
-from capsule.sessions.adapters.webhook import MOST_BYTES, WINDOW_S, WebhookAdapter, Webhooks, sign, verified
+from capsule.sessions.adapters.webhook import (
+    MOST_BYTES,
+    WINDOW_S,
+    WebhookAdapter,
+    Webhooks,
+    sign,
+    verified,
+)
 
 #: The example in the tests of the specification's own library.
 SECRET, ID, AT, BODY = (
@@ -109,7 +116,11 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         assert [answer.status_code for answer in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
         (arrived,) = host.arrived.values()
-        assert (arrived.id, arrived.channel, arrived.place) == (answers[0].json()["id"], "webhook", "ci")
+        assert (arrived.id, arrived.channel, arrived.place) == (
+            answers[0].json()["id"],
+            "webhook",
+            "ci",
+        )
         assert (arrived.text, arrived.sender, arrived.thread, arrived.kind) == (
             "The build is red.",
             "ci-bot",
@@ -121,7 +132,12 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         wrong = request(url + "ci", SECRET, body, "msg_3")
         nobody = request(url + "cd", hook.secret, body, "msg_3")
         assert (wrong.status_code, nobody.status_code, wrong.content) == (401, 401, nobody.content)
-        assert request(url + "ci", hook.secret, body, "msg_3", int(time.time()) - 2 * WINDOW_S).status_code == 401
+        assert (
+            request(
+                url + "ci", hook.secret, body, "msg_3", int(time.time()) - 2 * WINDOW_S
+            ).status_code
+            == 401
+        )
         assert request(url + "ci", hook.secret, b" " * (MOST_BYTES + 1), "msg_3").status_code == 413
         assert request(url + "ci", hook.secret, b"another body").status_code == 409
         host.fails = True
@@ -145,7 +161,8 @@ def test_who_connects_and_does_not_go_on_keeps_nobody_out(store: Store, begun: b
 
 
 @pytest.mark.parametrize(
-    ("sent", "ends"), [(b"POST /hooks/hook HTTP/1.1\r\n", b""), (_BEGUN + b"{", b"connection: close")]
+    ("sent", "ends"),
+    [(b"POST /hooks/hook HTTP/1.1\r\n", b""), (_BEGUN + b"{", b"connection: close")],
 )
 def test_a_connection_ends_without_headers_in_time_and_after_one_request(
     store: Store, monkeypatch: pytest.MonkeyPatch, sent: bytes, ends: bytes
@@ -178,14 +195,28 @@ def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: S
         hooks = Webhooks(store.engine.machine)
         hook = hooks.keep("ci", f"http://127.0.0.1:{server.server_port}/in")
         adapter = WebhookAdapter(store.engine)
-        out = Outgoing(id="0-1", kind="chat", session="s_1", agent="helper", place="ci", text="Fixed.", thread="t1")
+        out = Outgoing(
+            id="0-1",
+            kind="chat",
+            session="s_1",
+            agent="helper",
+            place="ci",
+            text="Fixed.",
+            thread="t1",
+        )
         with pytest.raises(OSError):
             adapter.deliver(out)
         assert adapter.deliver(out) == "0-1"
         for given, body in taken:
             assert verified(hook.secret, given, body, time.time()) == "0-1"
         told = json.loads(taken[0][1])
-        assert {"text": "Fixed.", "thread": "t1", "from": "helper", "place": "ci", "id": "0-1"}.items() <= told.items()
+        assert {
+            "text": "Fixed.",
+            "thread": "t1",
+            "from": "helper",
+            "place": "ci",
+            "id": "0-1",
+        }.items() <= told.items()
         hooks.keep("ci", "")
         with pytest.raises(Refused):
             adapter.deliver(out)

@@ -13,7 +13,9 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     files, ignoring = Files(), Files()
     ignoring.tell(routed(message="m1", agent="other", outcome="ignored", reason="no mention"))
     files.pass_time(1)
-    files.tell(routed(message="m1", agent="helper", outcome="wake", reason="a direct", wiring="c/p/helper"))
+    files.tell(
+        routed(message="m1", agent="helper", outcome="wake", reason="a direct", wiring="c/p/helper")
+    )
     files.arrive(chat("m0", route=None), chat("m1", route=None))
     files.finish(files.claim("w1"), "returned", "w1", "exit code 1")
     files.pass_time(1)
@@ -28,7 +30,10 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     (out, _) = due_out(files.folds, files.now)
     files.tell(*after_attempt(files.folds, out, files.now, error="no route to host"))
     files.pass_time(5)
-    files.tell(delivered(message=out.id, platform_id="p1"), delivered(message="by itself", platform_id="p2"))
+    files.tell(
+        delivered(message=out.id, platform_id="p1"),
+        delivered(message="by itself", platform_id="p2"),
+    )
 
     told = [why.Files("s2", "other", ignoring.in_events, ignoring.out_events)]
     told.append(why.Files("s1", "helper", files.in_events, files.out_events))
@@ -40,26 +45,52 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     ]
     assert [step.at for step in steps] == sorted(step.at for step in steps)
     text = "\n".join(step.text for step in steps)
-    for words in ("no mention", "c/p/helper", "try 1", "w1", "exit code 1", "try 2", "yes", "no route", "p1"):
+    for words in (
+        "no mention",
+        "c/p/helper",
+        "try 1",
+        "w1",
+        "exit code 1",
+        "try 2",
+        "yes",
+        "no route",
+        "p1",
+    ):
         assert words in text
-    assert why.way(answer["id"], told)[0].kind == "received", "the way of an answer is that of what it answers"
+    assert why.way(answer["id"], told)[0].kind == "received", (
+        "the way of an answer is that of what it answers"
+    )
     assert why.way("m2", told) == []
     files.compact()
     left = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
-    assert [step.kind for step in left] == ["routed", "completed"], "what is left after the files were compacted"
+    assert [step.kind for step in left] == ["routed", "completed"], (
+        "what is left after the files were compacted"
+    )
 
 
-def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_stands_behind_that() -> None:
+def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_stands_behind_that() -> (
+    None
+):
     files = Files()
     files.arrive(chat("m1"))
     files.claim()
     answer = outgoing(id=reply_id("s1", "m1", 0), content="yes", in_reply_to="m1", number=0)
-    files.say(*send(files.folds, [answer]), *finish(files.folds, ["m1"], instance="w1", state="completed"))
+    files.say(
+        *send(files.folds, [answer]), *finish(files.folds, ["m1"], instance="w1", state="completed")
+    )
     files.tell(undeliverable(message=answer["id"], reason="out of order"))
-    files.tell(*retried(files.folds, [answer["id"]], files.now), delivered(message=answer["id"], platform_id="p1"))
+    files.tell(
+        *retried(files.folds, [answer["id"]], files.now),
+        delivered(message=answer["id"], platform_id="p1"),
+    )
     steps = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
     assert len({step.at for step in steps}) == 1
-    assert [step.kind for step in steps][-4:] == ["completed", "undeliverable", "retry", "delivered"]
+    assert [step.kind for step in steps][-4:] == [
+        "completed",
+        "undeliverable",
+        "retry",
+        "delivered",
+    ]
 
 
 def test_what_waits_for_its_next_try_is_due_at_once_at_a_persons_word() -> None:

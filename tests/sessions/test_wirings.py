@@ -20,7 +20,9 @@ NAMED = frozenset({"anna"})
 MAIN = ("anna", "conversations", "c", "")
 
 
-def decided(arrived: Arrived, *wirings: Wiring, engaged: bool = False, settings: Any = None) -> list[Decision]:
+def decided(
+    arrived: Arrived, *wirings: Wiring, engaged: bool = False, settings: Any = None
+) -> list[Decision]:
     state = State().put(AgentGroup("anna", settings=settings or {}), AgentGroup("bob"), *wirings)
     return route(arrived, state, lambda serves: engaged)
 
@@ -49,15 +51,27 @@ def decided(arrived: Arrived, *wirings: Wiring, engaged: bool = False, settings:
         # Who may wake; what they may not do is not kept either.
         ({"mentions": NAMED}, {"senders": "known"}, "wake"),
         ({"mentions": NAMED, "known": False}, {"senders": "all"}, "wake"),
-        ({"mentions": NAMED, "known": False}, {"senders": "known", "ignored": "accumulate"}, "ignored"),
+        (
+            {"mentions": NAMED, "known": False},
+            {"senders": "known", "ignored": "accumulate"},
+            "ignored",
+        ),
         ({"mentions": NAMED, "sender": "anna"}, {"ignored": "accumulate"}, "ignored"),
         ({"mentions": NAMED, "hops": 8}, {}, "wake"),
         ({"mentions": NAMED, "hops": 9}, {"ignored": "accumulate"}, "ignored"),
     ],
 )
-def test_what_wakes_an_agent(arrived: dict[str, Any], wiring: dict[str, Any] | None, outcome: str) -> None:
-    (found,) = decided(replace(HELLO, **arrived), *([] if wiring is None else [replace(WIRED, **wiring)]))
-    assert (found.agent, found.outcome, found.wiring) == ("anna", outcome, "" if wiring is None else WIRED.id)
+def test_what_wakes_an_agent(
+    arrived: dict[str, Any], wiring: dict[str, Any] | None, outcome: str
+) -> None:
+    (found,) = decided(
+        replace(HELLO, **arrived), *([] if wiring is None else [replace(WIRED, **wiring)])
+    )
+    assert (found.agent, found.outcome, found.wiring) == (
+        "anna",
+        outcome,
+        "" if wiring is None else WIRED.id,
+    )
     assert found.reason
 
 
@@ -65,7 +79,10 @@ def test_a_thread_that_mentioned_an_agent_once_engages_it_from_then_on() -> None
     sticky = replace(WIRED, engage="mention-sticky")
     (first,) = decided(replace(HELLO, mentions=NAMED), sticky)
     (later,) = decided(replace(HELLO, id="n", thread="m"), sticky, engaged=True)
-    assert first.serves == later.serves == ("anna", "conversations", "c", "m") and later.outcome == "wake"
+    assert (
+        first.serves == later.serves == ("anna", "conversations", "c", "m")
+        and later.outcome == "wake"
+    )
     (outside,) = decided(replace(HELLO, id="o"), sticky, engaged=True)
     assert outside.outcome == "ignored"
 
@@ -80,21 +97,30 @@ def test_a_thread_that_mentioned_an_agent_once_engages_it_from_then_on() -> None
     ],
 )
 def test_what_a_session_serves(session: Any, thread: str, serves: tuple[str, ...]) -> None:
-    assert decided(replace(HELLO, thread=thread), replace(WIRED, session=session))[0].serves == serves
+    assert (
+        decided(replace(HELLO, thread=thread), replace(WIRED, session=session))[0].serves == serves
+    )
 
 
 def test_each_agent_is_decided_for_by_itself_in_the_order_of_their_names() -> None:
     everything = {"engage": "pattern", "pattern": "."}
     wirings = [replace(WIRED, agent=name, **everything) for name in ("carl", "anna", "bob")]
     found = decided(replace(HELLO, to=frozenset()), *wirings)
-    assert [(one.agent, one.outcome) for one in found] == [("anna", "wake"), ("bob", "wake"), ("carl", "ignored")]
+    assert [(one.agent, one.outcome) for one in found] == [
+        ("anna", "wake"),
+        ("bob", "wake"),
+        ("carl", "ignored"),
+    ]
     only = decided(replace(HELLO, to=frozenset({"anna", "bob"})), wirings[1])
     assert [(one.agent, one.outcome) for one in only] == [("anna", "wake"), ("bob", "ignored")]
     assert decided(replace(HELLO, to=frozenset())) == []
 
 
 def test_a_setting_of_the_agent_limits_the_hops() -> None:
-    assert decided(replace(HELLO, mentions=NAMED, hops=2), settings={"maxHops": 1})[0].outcome == "ignored"
+    assert (
+        decided(replace(HELLO, mentions=NAMED, hops=2), settings={"maxHops": 1})[0].outcome
+        == "ignored"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,11 +140,24 @@ def test_older_words_are_read_as_those_of_today_and_written_as_such(
 ) -> None:
     engine = MemoryEngine()
     entry = {"channel": "c", "place": "p", "agent": "anna", **older}
-    edited(engine, "sessions", "registry", lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}))
+    edited(
+        engine,
+        "sessions",
+        "registry",
+        lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}),
+    )
     registry = Registry(engine)
     found = registry.read().wirings["c/p/anna"]
-    assert (found.engage, found.pattern, found.senders, found.ignored) == (engage, pattern, senders, "drop")
+    assert (found.engage, found.pattern, found.senders, found.ignored) == (
+        engage,
+        pattern,
+        senders,
+        "drop",
+    )
     registry.edit(lambda state: state.put(replace(found, engage="mention-sticky")))
     written = engine.document("sessions", "registry")["wirings"]
-    assert written.keys() == {"c/p/anna"} and not written["c/p/anna"].keys() & {"trigger_rules", "response_scope"}
+    assert written.keys() == {"c/p/anna"} and not written["c/p/anna"].keys() & {
+        "trigger_rules",
+        "response_scope",
+    }
     assert registry.read().wirings["c/p/anna"].engage == "mention-sticky"

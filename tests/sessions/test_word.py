@@ -54,7 +54,9 @@ def test_why_knows_a_message_that_woke_nobody_and_never_had_a_session(store: Sto
 
 
 @pytest.mark.files
-def test_an_event_that_a_person_wrote_wrongly_does_not_keep_the_others_from_being_told(tmp_path: Path) -> None:
+def test_an_event_that_a_person_wrote_wrongly_does_not_keep_the_others_from_being_told(
+    tmp_path: Path,
+) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
         store.agents.register("anna")
@@ -66,7 +68,14 @@ def test_an_event_that_a_person_wrote_wrongly_does_not_keep_the_others_from_bein
         path = tmp_path / "sessions" / row.id / "inbound.json"
         document = json.loads(path.read_text())
         for number, name in enumerate(("retry", "failed", "compacted")):
-            wrong = {"role": "system", "content": "", "event": name, "id": f"e{number}", "messages": 3, "left": 3}
+            wrong = {
+                "role": "system",
+                "content": "",
+                "event": name,
+                "id": f"e{number}",
+                "messages": 3,
+                "left": 3,
+            }
             document["history"].append(wrong)
         path.write_text(json.dumps(document))
         kinds = [step.kind for step in store.sessions.why(sent.message)]
@@ -80,14 +89,25 @@ def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(st
     registry.edit(lambda state: state.put(Wiring("radio", "r", "bot", "pattern", ".")))
     with hosting(store, adapters=[radio]) as (_, lines):
         until(lambda: radio.receiver).receive([Arrived("m1", "radio", "r", "eve", "hi")])
-        lost = until(lambda: next((line for line in lines if line["step"] == "undeliverable"), None))
+        lost = until(
+            lambda: next((line for line in lines if line["step"] == "undeliverable"), None)
+        )
         radio.works = True
         assert store.sessions.retry(lost["message"]) == [lost["session"]]
         until(lambda: radio.heard)
         until(lambda: any(step.kind == "delivered" for step in store.sessions.why("m1")))
     assert radio.heard == ["you said: hi"]
     kinds = [step.kind for step in store.sessions.why(lost["message"])]
-    assert kinds == ["routed", "received", "claimed", "said", "completed", "undeliverable", "retry", "delivered"]
+    assert kinds == [
+        "routed",
+        "received",
+        "claimed",
+        "said",
+        "completed",
+        "undeliverable",
+        "retry",
+        "delivered",
+    ]
     for refused in (lost["message"], "m1"):
         with pytest.raises(InvalidInput):
             store.sessions.cancel(refused)
@@ -98,7 +118,9 @@ def test_a_person_withdraws_a_question(store: Store) -> None:
 
     def ask(prompt: Prompt) -> Ended:
         kit = Toolkit(store, prompt.session, prompt.batch)
-        asked[prompt.session] = kit.ask_question("Sure?", [{"label": "Yes", "value": "y"}], limit_s=3600).id
+        asked[prompt.session] = kit.ask_question(
+            "Sure?", [{"label": "Yes", "value": "y"}], limit_s=3600
+        ).id
         return Ended(0)
 
     with hosting(store, ask):
@@ -107,14 +129,22 @@ def test_a_person_withdraws_a_question(store: Store) -> None:
         ((session, question),) = asked.items()
         until(lambda: store.sessions.questions()[0].message)
         (there,) = store.sessions.questions()
-        assert (there.id, there.agent, there.text, there.session) == (question, "bot", "Sure?", session)
+        assert (there.id, there.agent, there.text, there.session) == (
+            question,
+            "bot",
+            "Sure?",
+            session,
+        )
         assert there.options[0]["value"] == "y" and store.find_message(
             there.conversation, there.message
         ).content.startswith("Sure?")
         assert store.sessions.cancel(question) == [session]
         with pytest.raises(Refused):
             Toolkit(store, session).answer(question)
-    assert store.sessions.registry.read().questions[question].state == "cancelled" and not store.sessions.questions()
+    assert (
+        store.sessions.registry.read().questions[question].state == "cancelled"
+        and not store.sessions.questions()
+    )
 
 
 def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_path: Path) -> None:
@@ -132,9 +162,15 @@ def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_pa
         assert [path for path in files if b"a secret word" in path.read_bytes()] == []
 
 
-def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_each_message(store: Store) -> None:
+def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_each_message(
+    store: Store,
+) -> None:
     def answer(prompt: Prompt) -> Ended:
-        return Ended(65, "", "no such file") if "fail" in prompt.messages[-1]["content"] else Ended(0, "done")
+        return (
+            Ended(65, "", "no such file")
+            if "fail" in prompt.messages[-1]["content"]
+            else Ended(0, "done")
+        )
 
     with hosting(store, answer):
         first = store.messages.send("work", agent="anna", to="bot")
@@ -149,7 +185,9 @@ def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_eac
     }
     times = [event["timestamp"] for event in history]
     assert times == sorted(times)
-    assert [event["content"] for event in history if event.get("inReplyTo") == first.message] == ["done"]
+    assert [event["content"] for event in history if event.get("inReplyTo") == first.message] == [
+        "done"
+    ]
     assert store.sessions.history(row.id, limit=3) == history[-3:]
     with pytest.raises(NotFound):
         store.sessions.history("nothing")

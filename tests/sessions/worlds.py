@@ -1,4 +1,6 @@
-"""A session whose host, worker, platform and clock do what they may, in any order; each of them may die at any step."""
+"""A session whose host, worker, platform and clock do what they may, in any order; each of them may
+die at any step.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,69 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
-from capsule.sessions.events import Event, ack, cancelled, failed, outgoing, paused, reply_id, resumed, retry, state
+from capsule.sessions.events import (
+    Event,
+    ack,
+    cancelled,
+    failed,
+    outgoing,
+    paused,
+    reply_id,
+    resumed,
+    retry,
+    state,
+)
 from capsule.sessions.folds import FINAL, Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, send
-from capsule.sessions.rules.messages import drop, finish, later, next_due, numbered, pick, receive, release, retried
+from capsule.sessions.rules.deliveries import (
+    after_attempt,
+    delivery_id,
+    due_out,
+    next_delivery,
+    send,
+)
+from capsule.sessions.rules.messages import (
+    drop,
+    finish,
+    later,
+    next_due,
+    numbered,
+    pick,
+    receive,
+    release,
+    retried,
+)
 from tests.sessions.files import Files, chat, fold
 
-WORDS = ["arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race", "cross"]
-WORDS += ["deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compact", "keep", "word", "late"]
+WORDS = [
+    "arrive",
+    "again",
+    "start",
+    "die",
+    "claim",
+    "send",
+    "answer",
+    "return",
+    "fail",
+    "release",
+    "race",
+    "cross",
+]
+WORDS += [
+    "deliver",
+    "lose",
+    "pass",
+    "back",
+    "pause",
+    "resume",
+    "cancel",
+    "compact",
+    "keep",
+    "word",
+    "late",
+]
 _STEP = st.tuples(st.sampled_from(WORDS), st.integers(0, 30))
 #: What fails is found by the long ones, and told by the short ones.
 Steps = st.lists(_STEP, max_size=60) | st.lists(_STEP, min_size=40, max_size=60)
@@ -30,13 +84,20 @@ def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
     state_of = {id: folds.status(id) for id in ids}
     return {
         "status": state_of,
-        "picked": [[message.event for message in pick(folds, at, first=True)] for at in (now, later(now, 3600))],
+        "picked": [
+            [message.event for message in pick(folds, at, first=True)]
+            for at in (now, later(now, 3600))
+        ],
         "due": next_due(folds, now),
         "out": [(message.event, delivery_id(folds, message)) for message in due_out(folds, now)],
         "delivery": next_delivery(folds, now),
         "highest": folds.highest,
         "released": release(folds, now, is_alive=lambda _: False),
-        "held": {id: claim for id, claim in folds.outbound.claims.items() if state_of.get(id) == "processing"},
+        "held": {
+            id: claim
+            for id, claim in folds.outbound.claims.items()
+            if state_of.get(id) == "processing"
+        },
         "state": folds.outbound.state,
         "paused": folds.inbound.paused,
         "failures": folds.inbound.failures,
@@ -44,7 +105,8 @@ def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
 
 
 class World:
-    """The files of a session, what happens to them, and what must have become of each message for the worker.
+    """The files of a session, what happens to them, and what must have become of each message for
+    the worker.
 
     Attributes:
         states: The state of each message, as its status says it.
@@ -105,7 +167,9 @@ class World:
         self.instance, self.first = f"w{self.starts}", True
         if number % 2:  # Else it dies before that.
             self.say(*drop(self.files.folds, self.instance))
-            self.states |= {id: "released" for id, state in self.states.items() if state == "processing"}
+            self.states |= {
+                id: "released" for id, state in self.states.items() if state == "processing"
+            }
 
     def _die(self, number: int) -> None:
         self.instance, self.held = "", []
@@ -123,7 +187,11 @@ class World:
 
     def _send(self, number: int) -> None:
         if self.held:
-            said = outgoing(id=reply_id("s1", self.batch, 1 + number % 3), in_reply_to=self.held[0], content="On it")
+            said = outgoing(
+                id=reply_id("s1", self.batch, 1 + number % 3),
+                in_reply_to=self.held[0],
+                content="On it",
+            )
             self.say(*send(self.files.folds, [said]))
 
     def _end(self, state: Any) -> list[Event]:
@@ -159,7 +227,10 @@ class World:
         for id, was in self.states.items():
             if was == "released" or (was == "processing" and self.holders[id] != alive):
                 is_last = self.tries[id] >= messages.RETRIES
-                self.states[id], self.tries[id] = "failed" if is_last else "pending", self.tries[id] + (not is_last)
+                self.states[id], self.tries[id] = (
+                    "failed" if is_last else "pending",
+                    self.tries[id] + (not is_last),
+                )
 
     def _race(self, number: int) -> None:
         """The host reads before the worker answers and dies, and writes after it."""
@@ -170,7 +241,9 @@ class World:
         self._released("")
 
     def _cross(self, number: int) -> None:
-        """Somebody cancels what the worker is answering; both have read before the other one wrote."""
+        """Somebody cancels what the worker is answering; both have read before the other
+        one wrote.
+        """
         ids = self.held[:1]
         events = self._end("completed")
         if ids:
@@ -178,11 +251,17 @@ class World:
         self.say(*events)
 
     def _late(self, number: int) -> None:
-        """What a worker or the host says of a message that is at its end does not count any more."""
-        over = [id for id in self.files.inbound.messages if self.states[id] in ("completed", "failed")]
+        """What a worker or the host says of a message that is at its end does not count
+        any more.
+        """
+        over = [
+            id for id in self.files.inbound.messages if self.states[id] in ("completed", "failed")
+        ]
         if over and number < 20:
             about = {over[0]: (1, self.files.now)}
-            self.tell(retry(messages=about, reason="late"), failed(messages=over[:1], reason="late"))
+            self.tell(
+                retry(messages=about, reason="late"), failed(messages=over[:1], reason="late")
+            )
         elif over:
             word: Any = ("processing", "completed", "failed", "returned", "dropped")[number % 5]
             self.say(ack(state=word, messages={over[-1]: 0}, instance="late"))
@@ -197,7 +276,12 @@ class World:
         for message in due_out(self.files.folds, self.files.now)[:1]:
             if "error" not in result:
                 self.platform[delivery_id(self.files.folds, message)] += 1
-            self.tell(*numbered(self.files.folds, after_attempt(self.files.folds, message, self.files.now, **result)))  # type: ignore[arg-type]
+            self.tell(
+                *numbered(
+                    self.files.folds,
+                    after_attempt(self.files.folds, message, self.files.now, **result),
+                )
+            )  # type: ignore[arg-type]
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)
@@ -233,7 +317,9 @@ class World:
         self.files.compact()
 
     def check(self) -> None:
-        """Each message is in its state; nothing is answered, delivered or numbered twice; only failures are noticed."""
+        """Each message is in its state; nothing is answered, delivered or numbered twice; only
+        failures are noticed.
+        """
         assert len(self.answered) == len(set(self.answered))
         assert max(self.platform.values(), default=0) <= 1
         folds = self.files.folds

@@ -1,9 +1,11 @@
-"""A person at an editor, as a process: reads a capsule, thinks, changes it, saves it the way real editors do.
+"""A person at an editor, as a process: reads a capsule, thinks, changes it, saves it the way real
+editors do.
 
 Each finished save is noted in a journal, so that the test knows what the person did.
-What must stay true: the editor knows nothing of the store, of its mutexes or its notes; it opens the file by its name
-and reads it as bytes. A person who sees half a document reads it again, and so does this editor. `sed` can't: what it
-read while others appended, and saved half, the person saves again.
+What must stay true: the editor knows nothing of the store, of its mutexes or its notes; it opens
+the file by its name and reads it as bytes. A person who sees half a document reads it again, and so
+does this editor. `sed` can't: what it read while others appended, and saved half, the person saves
+again.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ class Person:
 
 
 def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
-    """The document, read again until it is whole; if it stays torn, as a save met an append, the person saves again."""
+    """The document, read again until it is whole; if it stays torn, as a save met an append, the
+    person saves again.
+    """
     began = time.monotonic()
     while True:
         try:
@@ -129,11 +133,18 @@ def _think(person: Person, stopped: Callable[[], bool], acknowledgements: int) -
         time.sleep(0.001)
 
 
-def _changed(document: dict[str, Any], person: Person, n: int, rng: random.Random) -> dict[str, Any]:
+def _changed(
+    document: dict[str, Any], person: Person, n: int, rng: random.Random
+) -> dict[str, Any]:
     """Change the document in place. Returns: the changes."""
     history = document["history"]
-    # The person has not read the newest messages yet, and leaves typed ones alone, as the test searches for their text.
-    old = [entry for entry in history[:-8] if "id" in entry and not entry["content"].startswith("typed")]
+    # The person has not read the newest messages yet, and leaves typed ones alone, as the test
+    # searches for their text.
+    old = [
+        entry
+        for entry in history[:-8]
+        if "id" in entry and not entry["content"].startswith("typed")
+    ]
     done: dict[str, Any] = {}
     if rng.random() < 0.5:
         done["title"] = document["title"] = f"{person.name} {n}"
@@ -187,7 +198,9 @@ def edit(person: Person, stopped: Callable[[], bool]) -> None:
             SAVES[person.save](person.path, text)
         os.write(journal, json.dumps(done).encode() + b"\n")
         n += 1
-        _think(person, stopped, rng.choice((0, 1, 1, 2, 5)))  # Without a pause it would read only its own save.
+        _think(
+            person, stopped, rng.choice((0, 1, 1, 2, 5))
+        )  # Without a pause it would read only its own save.
     _read(person.path, save_again)
 
 
@@ -198,11 +211,15 @@ def main() -> None:
 
 
 class Editing:
-    """A person who edits in a process of their own, from `with` to the end of its block, or `finish`."""
+    """A person who edits in a process of their own, from `with` to the end of its block, or
+    `finish`.
+    """
 
     def __init__(self, person: Person) -> None:
         self._person = person
-        self._editor = Child("from tests.torture.editors import main; main()", json.dumps(asdict(person)))
+        self._editor = Child(
+            "from tests.torture.editors import main; main()", json.dumps(asdict(person))
+        )
         self._editor.hear()
 
     def __enter__(self) -> Editing:
@@ -217,7 +234,11 @@ class Editing:
         code, words = self._editor.ended()
         assert code == 0, words
         journal = Path(self._person.journal)
-        return [json.loads(line) for line in journal.read_bytes().splitlines()] if journal.exists() else []
+        return (
+            [json.loads(line) for line in journal.read_bytes().splitlines()]
+            if journal.exists()
+            else []
+        )
 
     def __exit__(self, *_: object) -> None:
         self._editor.close()

@@ -1,24 +1,29 @@
 """A model of what a power cut can leave of a directory tree, fed by the calls of the storage seam.
 
-`Recorder` replaces `Syscalls`: it makes every call, and records the ones that change something. `Disk` replays the
-record and gives, after any number of calls, the trees that may be found when the power comes back.
+`Recorder` replaces `Syscalls`: it makes every call, and records the ones that change something.
+`Disk` replays the record and gives, after any number of calls, the trees that may be found when the
+power comes back.
 
 The model assumes this of the system, and nothing else:
 
-- A sector of 512 bytes is written as a whole or not at all (drives promise this). After writes since the last flush of
-  a file, every sector may hold any of its versions, independently of the other sectors.
-- Bytes that were not written do not change; SQLite calls this powersafe overwrite. The gaps between the written parts
-  of a file that grew are NULs, never stale garbage of another file.
-- The size of a file is any that it had since the last flush, or any between two of them, independently of its bytes.
-- `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times prove nothing.
-- `fsync` of a directory makes its entries durable. Each later change may be there or not, independently of the earlier
-  ones; but one change is atomic: a rename leaves the old name or the new one, an exchange both new names or none.
+- A sector of 512 bytes is written as a whole or not at all (drives promise this). After writes
+  since the last flush of a file, every sector may hold any of its versions, independently of the
+  other sectors.
+- Bytes that were not written do not change; SQLite calls this powersafe overwrite. The gaps between
+  the written parts of a file that grew are NULs, never stale garbage of another file.
+- The size of a file is any that it had since the last flush, or any between two of them,
+  independently of its bytes.
+- `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times
+  prove nothing.
+- `fsync` of a directory makes its entries durable. Each later change may be there or not,
+  independently of the earlier ones; but one change is atomic: a rename leaves the old name or the
+  new one, an exchange both new names or none.
 - A new directory is there if its parent was flushed; otherwise its content is lost with it.
-- After the power cut the system has another boot id (`Rebooted`). A disk that was taken out, or one that was put back
-  to a snapshot, comes back within the same boot as another device (`Remounted`).
+- After the power cut the system has another boot id (`Rebooted`). A disk that was taken out, or one
+  that was put back to a snapshot, comes back within the same boot as another device (`Remounted`).
 - A flush of one file makes nothing of another one durable.
-- After a flush that failed, a later one makes only those sectors durable that were written in between: the kernel
-  counts the others for clean. The same holds for the changes of a directory.
+- After a flush that failed, a later one makes only those sectors durable that were written in
+  between: the kernel counts the others for clean. The same holds for the changes of a directory.
 """
 
 from __future__ import annotations
@@ -34,7 +39,15 @@ from typing import Any
 
 from capsule.disk.syscalls import Syscalls
 
-__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "Remounted", "contents_after_cut", "materialise"]
+__all__ = [
+    "SECTOR",
+    "Disk",
+    "Rebooted",
+    "Recorder",
+    "Remounted",
+    "contents_after_cut",
+    "materialise",
+]
 
 SECTOR = 512
 PAGE = 4096
@@ -64,8 +77,8 @@ class Recorder(Syscalls):
     Attributes:
         events: The calls; and what a test adds, as `("acknowledged", text)`.
         before_flush: Called once, before the next flush of a log.
-        fail: Raises `OSError` for a call that is to fail, of this name, on this path. Called before each call that
-            changes something.
+        fail: Raises `OSError` for a call that is to fail, of this name, on this path. Called before
+            each call that changes something.
     """
 
     def __init__(self, root: Path) -> None:
@@ -106,10 +119,16 @@ class Recorder(Syscalls):
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         path = _path(fd)
-        act, self.before_flush = (self.before_flush, None) if "/log" in path else (None, self.before_flush)
+        act, self.before_flush = (
+            (self.before_flush, None) if "/log" in path else (None, self.before_flush)
+        )
         if act is not None:
             act()
-        event = ("sync directory", self._name(path)) if os.path.isdir(path) else ("sync", os.fstat(fd).st_ino)
+        event = (
+            ("sync directory", self._name(path))
+            if os.path.isdir(path)
+            else ("sync", os.fstat(fd).st_ino)
+        )
         try:
             self.fail("sync", path)
         except OSError:
@@ -202,7 +221,8 @@ class Change:
     Attributes:
         directory: Its path; empty for the root.
         names: What the names stand for from then on; 0: nothing.
-        is_lost: Whether a flush of the directory failed since, so that no later one makes it durable.
+        is_lost: Whether a flush of the directory failed since, so that no later one makes it
+            durable.
     """
 
     directory: str
@@ -225,7 +245,9 @@ class Disk:
         self._pending: list[Change] = []
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
-            self._now[name] = None if path.is_dir() else self._file(path.stat().st_ino, path.read_bytes())
+            self._now[name] = (
+                None if path.is_dir() else self._file(path.stat().st_ino, path.read_bytes())
+            )
         self._durable = dict(self._now)
 
     def _file(self, inode: int, data: bytes = b"") -> int:
@@ -298,7 +320,8 @@ class Disk:
             change.is_lost = change.is_lost or change.directory == directory
 
     def trees(self, rng: random.Random, *, long: bool) -> Iterator[Tree]:
-        """Every tree that a power cut can leave now: names, and the bytes of files (None: a directory).
+        """Every tree that a power cut can leave now: names, and the bytes of files (None: a
+        directory).
 
         Args:
             rng: Chooses among the trees when there are too many.
@@ -319,8 +342,9 @@ class Disk:
                 }
 
     def extreme_trees(self) -> Iterator[Tree]:
-        """Few trees, and among them those that look most like what they are not: of each file that isn't flushed,
-        nothing was kept, or all, or all but its first sector, or nothing but the first sector, as one write left it."""
+        """Few trees, and among them those that look most like what they are not: of each file that
+        isn't flushed, nothing was kept, or all, or all but its first sector, or nothing but the
+        first sector, as one write left it."""
         for pending in dict.fromkeys([(), tuple(range(len(self._pending)))]):
             names = dict(self._durable)
             for place in pending:
@@ -329,21 +353,34 @@ class Disk:
             files = {number: self._files[number] for number in names.values() if number}
             most = max(len(file.versions) for file in files.values())
             contents = [{number: file.now for number, file in files.items()}]
-            contents += [{n: file.versions[0][:SECTOR] + file.now[SECTOR:] for n, file in files.items()}]
+            contents += [
+                {n: file.versions[0][:SECTOR] + file.now[SECTOR:] for n, file in files.items()}
+            ]
             for write in range(most):
-                contents.append({number: file.with_first_sector_of(write) for number, file in files.items()})
+                contents.append(
+                    {number: file.with_first_sector_of(write) for number, file in files.items()}
+                )
             for chosen in contents:
-                yield {name: None if number is None else chosen[number] for name, number in names.items()}
+                yield {
+                    name: None if number is None else chosen[number]
+                    for name, number in names.items()
+                }
 
     def _contents(
         self, loose: list[int], names: dict[str, int | None], rng: random.Random, long: bool
     ) -> Iterator[dict[int, bytes]]:
-        """The contents of the files not flushed: every content of one file, with random ones of the others."""
+        """The contents of the files not flushed: every content of one file, with random ones of the
+        others.
+        """
         found = {}
         for number in loose:
-            derived = all(name.startswith(".capsule") for name, other in names.items() if other == number)
+            derived = all(
+                name.startswith(".capsule") for name, other in names.items() if other == number
+            )
             states = list(
-                dict.fromkeys(contents_after_cut(self._files[number].versions, rng, long=long and not derived))
+                dict.fromkeys(
+                    contents_after_cut(self._files[number].versions, rng, long=long and not derived)
+                )
             )
             found[number] = states[:: max(1, len(states) // 3)] if derived and not long else states
         if not loose:
@@ -381,19 +418,28 @@ def materialise(tree: Tree, root: Path) -> None:
 
 
 def contents_after_cut(versions: list[bytes], rng: random.Random, *, long: bool) -> Iterator[bytes]:
-    """The possible contents of a file after a power cut; `versions` are those since the last flush."""
+    """The possible contents of a file after a power cut; `versions` are those since the
+    last flush.
+    """
     most = max(map(len, versions))
     padded = [version.ljust(most, b"\0") for version in versions]
     sectors = range(0, most, SECTOR)
-    choices = [list(dict.fromkeys(version[start : start + SECTOR] for version in padded)) for start in sectors]
+    choices = [
+        list(dict.fromkeys(version[start : start + SECTOR] for version in padded))
+        for start in sectors
+    ]
     for chosen in _choices(choices, rng, long):
         whole = b"".join(chosen)
         for size in _sizes(versions, long):
             yield whole[:size]
 
 
-def _choices(choices: list[list[bytes]], rng: random.Random, long: bool) -> Iterable[tuple[bytes, ...]]:
-    """Every choice of a version for each sector, or, if there are too many, the likely choices and some random ones."""
+def _choices(
+    choices: list[list[bytes]], rng: random.Random, long: bool
+) -> Iterable[tuple[bytes, ...]]:
+    """Every choice of a version for each sector, or, if there are too many, the likely choices and
+    some random ones.
+    """
     count = 1
     for versions in choices:
         count *= len(versions)
@@ -405,13 +451,19 @@ def _choices(choices: list[list[bytes]], rng: random.Random, long: bool) -> Iter
     per_page = PAGE // SECTOR
     pages = sorted({place // per_page for place in loose})
     for number, place in enumerate(loose):
-        found.append(tuple(last[i] if i in loose[:number] else first[i] for i in range(len(choices))))
-        found.append(tuple(first[i] if i in loose[:number] else last[i] for i in range(len(choices))))
+        found.append(
+            tuple(last[i] if i in loose[:number] else first[i] for i in range(len(choices)))
+        )
+        found.append(
+            tuple(first[i] if i in loose[:number] else last[i] for i in range(len(choices)))
+        )
         found.append(tuple(last[i] if i == place else first[i] for i in range(len(choices))))
         found.append(tuple(first[i] if i == place else last[i] for i in range(len(choices))))
     for _ in range(64 if long else 8):
         lucky = {page for page in pages if rng.random() < 0.5}
-        found.append(tuple((last if i // per_page in lucky else first)[i] for i in range(len(choices))))
+        found.append(
+            tuple((last if i // per_page in lucky else first)[i] for i in range(len(choices)))
+        )
         found.append(tuple(rng.choice(versions) for versions in choices))
     return dict.fromkeys(found)
 
@@ -424,5 +476,11 @@ def _sizes(versions: list[bytes], long: bool) -> list[int]:
     step = max(1, len(between) // (64 if long else 8))
     borders = [size for size in between if size % SECTOR == 0]
     return sorted(
-        {*had, *between[::step], *borders[:: max(1, len(borders) // 16)], *(had[0] + n for n in range(3))} & {*between}
+        {
+            *had,
+            *between[::step],
+            *borders[:: max(1, len(borders) // 16)],
+            *(had[0] + n for n in range(3)),
+        }
+        & {*between}
     )

@@ -1,9 +1,10 @@
 """Hosts and workers that are killed at random, while the clock that they share jumps.
 
-All of them are children of one process with all modules loaded: it forks a host when one was killed, and a worker when
-a host asks for one, so that most of them die in the middle of their work. What must stay true: it kills only its own
-children, never one that it has waited for, and has no Store open while it forks. The time on the wall is the system's
-and an offset in shared memory, for all of them alike; waits are shortened, so that a try costs less than a second.
+All of them are children of one process with all modules loaded: it forks a host when one was
+killed, and a worker when a host asks for one, so that most of them die in the middle of their work.
+What must stay true: it kills only its own children, never one that it has waited for, and has no
+Store open while it forks. The time on the wall is the system's and an offset in shared memory, for
+all of them alike; waits are shortened, so that a try costs less than a second.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from capsule.sessions.work.toolkit import Toolkit
 
 #: Hosts at a time: the oldest runs, the others stand by.
 _HOSTS = 2
-#: The offsets of the clock, in seconds: a time that is later than all times before makes schedules run.
+#: The offsets of the clock, in seconds: a time that is later than all times before makes schedules
+#: run.
 JUMPS_S = (-1800.0, 5400.0)
 _ASKING = "asking"
 
@@ -97,7 +99,8 @@ class Forked:
 
 def _host(root: str) -> None:
     stop, (heard, hears) = threading.Event(), os.pipe()
-    # Not `stop.set` in the handler: what it interrupts may hold the lock of the event, as a host that stands by does.
+    # Not `stop.set` in the handler: what it interrupts may hold the lock of the event, as a host
+    # that stands by does.
     signal.signal(signal.SIGTERM, lambda *_: os.write(hears, b"."))
     threading.Thread(target=lambda: os.read(heard, 1) and stop.set(), daemon=True).start()
     with Store.open(root) as store:
@@ -105,7 +108,9 @@ def _host(root: str) -> None:
 
 
 def _end(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would end the process in the middle of its end.
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # A second one would end the process in the middle of its end.
     raise SystemExit
 
 
@@ -114,14 +119,22 @@ def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
 
         def answer(prompt: workers.Prompt) -> Ended:
             """Names the messages; now and then it is busy, or can't answer at all."""
-            said = " ".join(f"{each['id']}@{each.get('recurrence', {}).get('at', '')}" for each in prompt.messages)
+            said = " ".join(
+                f"{each['id']}@{each.get('recurrence', {}).get('at', '')}"
+                for each in prompt.messages
+            )
             Toolkit(store, prompt.session, prompt.batch).send_message(f"meanwhile {said}")
             time.sleep(chance.uniform(0, 0.02))
             if any("hopeless" in each["content"] for each in prompt.messages):
                 return Ended(65, reason="it is hopeless")
-            return Ended(1, reason="it is busy") if chance.random() < 0.05 else Ended(0, f"answered {said}")
+            return (
+                Ended(1, reason="it is busy")
+                if chance.random() < 0.05
+                else Ended(0, f"answered {said}")
+            )
 
-        # That of a host that was killed lives on here, and may have the session for longer: the host asks again.
+        # That of a host that was killed lives on here, and may have the session for longer: the
+        # host asks again.
         with suppress(StoreBusy):
             workers.Worker(store, agent, answer, session=session, idle_s=0.5).run()
 
@@ -144,7 +157,9 @@ def _fork(act: Callable[[], None]) -> int:
 
 
 class Nursery:
-    """The parent of all hosts and workers of a store. Args: its directory, and the seed of all random choices."""
+    """The parent of all hosts and workers of a store. Args: its directory, and the seed of all
+    random choices.
+    """
 
     def __init__(self, root: str, seed: int) -> None:
         self._root = root
@@ -159,7 +174,9 @@ class Nursery:
         self.killed = {"hosts": 0, "workers": 0, "jumps": 0}
 
     def _serve(self, until: float) -> None:
-        """Keep hosts alive and fork the workers that they ask for, until a time of the monotonic clock."""
+        """Keep hosts alive and fork the workers that they ask for, until a time of the monotonic
+        clock.
+        """
         root = self._root
         while (left_s := until - time.monotonic()) > 0:
             while len(self._hosts) < _HOSTS:
@@ -172,7 +189,9 @@ class Nursery:
                     if ended:
                         living.remove(pid)
                         if status not in (0, signal.SIGKILL):
-                            raise AssertionError(f"{kind} {pid} ended by itself: {status}; see above")
+                            raise AssertionError(
+                                f"{kind} {pid} ended by itself: {status}; see above"
+                            )
 
     def _fork_worker(self) -> None:
         asking, _ = self._asked.accept()
@@ -194,7 +213,9 @@ class Nursery:
         os.waitpid(pid, 0)
 
     def torture(self, kills: int, longest_life_s: float, said: Callable[[int], None]) -> None:
-        """Kill so many processes, each after a random time, at most so many seconds; `said` is called after each."""
+        """Kill so many processes, each after a random time, at most so many seconds; `said` is
+        called after each.
+        """
         for number in range(kills):
             self._serve(time.monotonic() + self._chance.uniform(0, longest_life_s))
             kind = "workers" if self._workers and self._chance.random() < 0.6 else "hosts"
@@ -209,7 +230,9 @@ class Nursery:
             said(number)
 
     def calm(self, is_over: Callable[[], bool]) -> None:
-        """Kill nothing more, and let the clock be later than ever, until it is over; then end all."""
+        """Kill nothing more, and let the clock be later than ever, until it is over;
+        then end all.
+        """
         self._clock.jump(JUMPS_S[1])
         while not is_over():
             self._serve(time.monotonic() + 0.2)
@@ -227,7 +250,9 @@ class Nursery:
                 self._kill(living)
 
 
-def run(root: str, seed: int, kills: int, longest_life_s: float, say: Callable[[Any], None], stdin: int) -> None:
+def run(
+    root: str, seed: int, kills: int, longest_life_s: float, say: Callable[[Any], None], stdin: int
+) -> None:
     """Torture a store: says each kill, waits for a line, ends all, and says how many it killed."""
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _end)  # Of workers too, from their first instant on.

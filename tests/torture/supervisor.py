@@ -1,9 +1,11 @@
-"""A supervisor of writers: it forks them, kills a random one with SIGKILL every few milliseconds, and forks another.
+"""A supervisor of writers: it forks them, kills a random one with SIGKILL every few milliseconds,
+and forks another.
 
-Python takes a fifth of a second to start, so a writer that was a separate program would die during its imports. Here a
-process with all modules loaded forks the writers, and each opens its own Store; most die in the middle of a write. What
-must stay true: the supervisor kills only its own children, never one that it has waited for, and has no Store open
-while it forks. Before every tenth kill it waits until something was written, however slow the machine is.
+Python takes a fifth of a second to start, so a writer that was a separate program would die during
+its imports. Here a process with all modules loaded forks the writers, and each opens its own Store;
+most die in the middle of a write. What must stay true: the supervisor kills only its own children,
+never one that it has waited for, and has no Store open while it forks. Before every tenth kill it
+waits until something was written, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Orders:
     """The orders of the supervisor.
 
     Attributes:
-        plan: The plan of each writer; its `name`, `seed` and `acks` (a directory) are completed for each.
+        plan: The plan of each writer; its `name`, `seed` and `acks` (a directory) are completed for
+            each.
         kills: The number of writers to kill.
         writers: The number of writers alive at a time.
         longest_life_s: The longest time before a kill, in seconds; it is random.

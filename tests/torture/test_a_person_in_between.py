@@ -1,8 +1,8 @@
 """A person edits the file with an editor while programs write to it.
 
-The promises are in docs/guarantees.md, "A person in between": no save loses an acknowledged message; a message that the
-person read and removed stays removed; their edits, messages and tags are kept; and so are the changes of the head that
-programs made meanwhile.
+The promises are in docs/guarantees.md, "A person in between": no save loses an acknowledged
+message; a message that the person read and removed stays removed; their edits, messages and tags
+are kept; and so are the changes of the head that programs made meanwhile.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from tests.torture.writers import LONG, Plan, Writers, acknowledged, assert_clea
 pytestmark = pytest.mark.slow
 
 
-def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -> tuple[dict[str, Any], list[list]]:
-    """Let persons edit while writers append. Returns: the document at the end, and the saves of each person."""
+def run(
+    tmp_path: Path, rng: random.Random, persons: list[str], **how: object
+) -> tuple[dict[str, Any], list[list]]:
+    """Let persons edit while writers append. Returns: the document at the end, and the saves of
+    each person.
+    """
     root, acks = tmp_path / "store", tmp_path / "acks"
     acks.mkdir()
     (id,) = make(root, ["group"])
@@ -34,14 +38,32 @@ def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -
         store.append_many(id, [{"role": "user", "content": f"before {n}"} for n in range(30)])
     count = 1500 if LONG else 150
     plans = [
-        Plan(str(root), str(acks / f"w{i}"), f"w{i}", rng.getrandbits(32), [id], count, tag_every=20, **how)
+        Plan(
+            str(root),
+            str(acks / f"w{i}"),
+            f"w{i}",
+            rng.getrandbits(32),
+            [id],
+            count,
+            tag_every=20,
+            **how,
+        )
         for i in range(3)
     ]
     with ExitStack() as stack:
         writers = stack.enter_context(Writers(plans))
         editing = [
             stack.enter_context(
-                Editing(Person(str(path), f"p{i}", save, rng.getrandbits(32), str(tmp_path / f"journal{i}"), str(acks)))
+                Editing(
+                    Person(
+                        str(path),
+                        f"p{i}",
+                        save,
+                        rng.getrandbits(32),
+                        str(tmp_path / f"journal{i}"),
+                        str(acks),
+                    )
+                )
             )
             for i, save in enumerate(persons)
         ]
@@ -59,7 +81,9 @@ def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -
 
 
 def assert_kept(tmp_path: Path, document: dict[str, Any], deleted: set[str]) -> int:
-    """Assert that each acknowledged message is there once, or was deleted. Returns: their number."""
+    """Assert that each acknowledged message is there once, or was deleted. Returns:
+    their number.
+    """
     ids = Counter(entry["id"] for entry in document["history"])
     assert max(ids.values()) == 1
     acked = list(acknowledged(tmp_path / "acks"))
@@ -67,9 +91,9 @@ def assert_kept(tmp_path: Path, document: dict[str, Any], deleted: set[str]) -> 
     assert [messages[id] for id in messages if id not in ids and id not in deleted] == []
     tags = {f"{writer}-{n}" for _, writer, n, message in acked if not message}
     assert tags - set(document["metadata"]["tags"]) == set()
-    assert sum(entry["content"].startswith("before ") for entry in document["history"]) >= 30 - len(deleted) - len(
-        [1 for entry in document["history"] if entry["content"].startswith("edited")]
-    )
+    assert sum(entry["content"].startswith("before ") for entry in document["history"]) >= 30 - len(
+        deleted
+    ) - len([1 for entry in document["history"] if entry["content"].startswith("edited")])
     return len(messages)
 
 
@@ -92,10 +116,15 @@ def test_an_editor_loses_nothing_acknowledged_and_writers_lose_nothing_of_the_pe
         id: text for id, text in edited.items() if id in history
     }
     again = sum("again" in done for done in did)
-    print(f"{save}: {len(did)} saves, {again} again, {acked} acknowledged and kept, {len(deleted)} deleted by hand")
+    print(
+        f"{save}: {len(did)} saves, {again} again, {acked} acknowledged and kept, {len(deleted)} "
+        "deleted by hand"
+    )
 
 
-def test_two_editors_that_overwrite_each_other_lose_nothing_acknowledged(tmp_path: Path, rng: random.Random) -> None:
+def test_two_editors_that_overwrite_each_other_lose_nothing_acknowledged(
+    tmp_path: Path, rng: random.Random
+) -> None:
     document, did = run(tmp_path, rng, ["rename", "in-place"])
     deleted = {done["deleted"] for one in did for done in one if "deleted" in done}
     acked = assert_kept(tmp_path, document, deleted)

@@ -1,8 +1,10 @@
-"""Clones of one bare remote are written to and synced at random, and some syncs are killed; all end with equal bytes.
+"""Clones of one bare remote are written to and synced at random, and some syncs are killed; all end
+with equal bytes.
 
-Each clone has writers, which append, tag and rename at random, and a process that syncs again and again and is
-sometimes killed in the middle. What must hold: no acknowledged message or tag is missing in any clone, all
-clones have the same bytes, and the only conflicts left are titles that two writers changed.
+Each clone has writers, which append, tag and rename at random, and a process that syncs again and
+again and is sometimes killed in the middle. What must hold: no acknowledged message or tag is
+missing in any clone, all clones have the same bytes, and the only conflicts left are titles that
+two writers changed.
 """
 
 from __future__ import annotations
@@ -28,14 +30,23 @@ from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced
 from tests.processes import Child, until
-from tests.torture.writers import LONG, Acks, acknowledged, assert_in_order, assert_only_leftovers, in_threads, outlived
+from tests.torture.writers import (
+    LONG,
+    Acks,
+    acknowledged,
+    assert_in_order,
+    assert_only_leftovers,
+    in_threads,
+    outlived,
+)
 
 pytestmark = pytest.mark.slow
 
 FOLDER = "tälk [s]"
 _TYPES = ("group", "channel", "direct", "chat")
 _PAUSE_S = 0.06 if LONG else 0.02
-#: Errors that pass by themselves: the git of a killed sync is still running, or others pushed first ten times.
+#: Errors that pass by themselves: the git of a killed sync is still running, or others pushed first
+#: ten times.
 _PASSING = (".lock", "kept pushing", "cannot lock ref", "works in")
 
 
@@ -82,7 +93,12 @@ def write(work: Work, ended: threading.Event) -> None:
                 store.rename(id, f"{work.name} {n}")
             else:
                 text = f"{work.name} {n} {'é' * rng.choice((0, 20, 300))}"
-                acks.add(id, work.name, n, store.append(id, role=rng.choice(("user", "assistant")), content=text).id)
+                acks.add(
+                    id,
+                    work.name,
+                    n,
+                    store.append(id, role=rng.choice(("user", "assistant")), content=text).id,
+                )
             n += 1
 
 
@@ -163,13 +179,23 @@ def written(acks: Path) -> Counter[str]:
 
 def check(clones: list[Clone], acks: Path) -> int:
     """Compare every clone with the acknowledgements. Returns: their number."""
-    files = [{path.name: path.read_bytes() for path in (clone.root / "conversations").iterdir()} for clone in clones]
+    files = [
+        {path.name: path.read_bytes() for path in (clone.root / "conversations").iterdir()}
+        for clone in clones
+    ]
     for one in files[1:]:
         assert one.keys() == files[0].keys()
         assert [name for name in one if one[name] != files[0][name]] == []
-    documents = {name.removesuffix(".json"): codec.decode(data, name) for name, data in files[0].items()}
-    by_id = {id: {entry["id"]: entry for entry in document["history"]} for id, document in documents.items()}
-    assert {id: len(found) for id, found in by_id.items()} == {id: len(d["history"]) for id, d in documents.items()}
+    documents = {
+        name.removesuffix(".json"): codec.decode(data, name) for name, data in files[0].items()
+    }
+    by_id = {
+        id: {entry["id"]: entry for entry in document["history"]}
+        for id, document in documents.items()
+    }
+    assert {id: len(found) for id, found in by_id.items()} == {
+        id: len(d["history"]) for id, d in documents.items()
+    }
     count = 0
     for id, writer, n, message in acknowledged(acks):
         count += 1
@@ -192,7 +218,10 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
     first = new(tmp_path / "clone 0", FOLDER)
     first.run("remote", "add", "origin", str(bare(tmp_path / "remote.git")))
     sync_of(first)
-    clones = [first, *(cloned(tmp_path / "remote.git", tmp_path / f"clone {n}", FOLDER) for n in range(1, many))]
+    clones = [
+        first,
+        *(cloned(tmp_path / "remote.git", tmp_path / f"clone {n}", FOLDER) for n in range(1, many)),
+    ]
     clones[-1].configure(core_autocrlf="true")
     acks = tmp_path / "acks"
     acks.mkdir()
@@ -208,13 +237,19 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
             Work(str(clone.top), str(tmp_path / f"syncs {at}"), f"s{at}", 0, rounds, deaths)
             for at, clone in enumerate(clones)
         ]
-        in_threads(run_syncs, [(work, random.Random(rng.getrandbits(32)), killed, failures) for work in works])
+        in_threads(
+            run_syncs,
+            [(work, random.Random(rng.getrandbits(32)), killed, failures) for work in works],
+        )
         # Every clone has something of its own when the last syncs begin: they have to merge.
         before = written(acks)
         until(
             lambda: (
                 not all(writer.is_running for writer in writing)
-                or ((now := written(acks)).total() > 50 and all(now[name] > before[name] for name in names))
+                or (
+                    (now := written(acks)).total() > 50
+                    and all(now[name] > before[name] for name in names)
+                )
             )
         )
     finally:
@@ -228,7 +263,9 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
     merges = int(first.git("rev-list", "--count", "--merges", "HEAD"))
     commits = int(first.git("rev-list", "--count", "HEAD"))
     print(
-        f"{many} clones, seed {SEED}: {count} acknowledged, {commits} commits, {merges} of them merges, "
-        f"{sum(killed.values())} syncs killed, at rest after {came_to_rest} rounds, {time.monotonic() - began:.0f} s"
+        f"{many} clones, seed {SEED}: {count} acknowledged, {commits} commits, {merges} of them "
+        "merges, "
+        f"{sum(killed.values())} syncs killed, at rest after {came_to_rest} rounds, "
+        f"{time.monotonic() - began:.0f} s"
     )
     assert merges

@@ -1,7 +1,7 @@
 """Writers are killed with SIGKILL, again and again, in the middle of their writes.
 
-Every acknowledged message is there, and of each killed writer at most one other. The next writer needs no help: no lock
-refuses it, no mutex times out, no file needs mending.
+Every acknowledged message is there, and of each killed writer at most one other. The next writer
+needs no help: no lock refuses it, no mutex times out, no file needs mending.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def assert_next_writer_appends(root: Path, ids: list[str]) -> None:
 
 
 def assert_quarantine_is_explained(root: Path) -> int:
-    """Assert that the quarantine has only torn files and leftover temporaries. Returns: their number."""
+    """Assert that the quarantine has only torn files and leftover temporaries. Returns: their
+    number.
+    """
     quarantine = root / ".capsule" / "quarantine"
     names = [path.name for path in quarantine.iterdir()] if quarantine.exists() else []
     kept = [name for name in names if name.endswith(".json")]
@@ -43,9 +45,13 @@ def assert_quarantine_is_explained(root: Path) -> int:
     ("types", "how", "kills"),
     [
         pytest.param(["group"], {}, 150, id="one-conversation"),
-        pytest.param(["group", "direct", "channel"] * 17, {"longest": 60_000}, 100, id="many-conversations"),
+        pytest.param(
+            ["group", "direct", "channel"] * 17, {"longest": 60_000}, 100, id="many-conversations"
+        ),
         pytest.param(["chat"], {"turns": True}, 100, id="one-chat-locked-in-turns"),
-        pytest.param(["chat"] * 50, {"turns": True, "longest": 9000}, 100, id="many-chats-locked-in-turns"),
+        pytest.param(
+            ["chat"] * 50, {"turns": True, "longest": 9000}, 100, id="many-chats-locked-in-turns"
+        ),
         pytest.param(["group"] * 2, {"threads": 4}, 50, id="threads"),
     ],
 )
@@ -57,15 +63,20 @@ def test_killed_writers_lose_nothing_acknowledged_and_block_no_other(
     ids = make(root, types)
     kills = 1000 if LONG else kills
     life_s = 0.02 if how.get("turns") else 0.008
-    report = supervise(root, acks, ids, rng.getrandbits(32), kills=kills, writers=4, longest_life_s=life_s, **how)
+    report = supervise(
+        root, acks, ids, rng.getrandbits(32), kills=kills, writers=4, longest_life_s=life_s, **how
+    )
     assert_next_writer_appends(root, ids)
     kept = check(root, acks)
     besides = kept.unacknowledged
     assert besides.pop("next") == len(ids)  # It writes no acknowledgements.
     assert kept.kept == kept.acked >= kills // 10
-    assert max(besides.values(), default=0) <= 1, besides  # A thread of a killed writer counts as one.
+    assert max(besides.values(), default=0) <= 1, (
+        besides
+    )  # A thread of a killed writer counts as one.
     leftovers = assert_only_leftovers(root)
     print(
-        f"{kills} kills in {report['seconds']:.1f} s: {kept.acked} acknowledged and kept, {besides.total()} kept "
+        f"{kills} kills in {report['seconds']:.1f} s: {kept.acked} acknowledged and kept, "
+        f"{besides.total()} kept "
         f"besides, {assert_quarantine_is_explained(root)} in quarantine, {leftovers} leftovers"
     )

@@ -1,9 +1,10 @@
 """Six agents in six processes write to each other, and the processes are killed and started again.
 
-Each agent sends numbered messages to the others, directly and in groups, and acknowledges what it hears at random. It
-writes down what it hears before it acknowledges it. What must hold: every message of a conversation reaches each of its
-recipients at least once, those of one sender in order, and in the end nobody has anything unread. So it is in one
-store, and in two clones that sync through git.
+Each agent sends numbered messages to the others, directly and in groups, and acknowledges what it
+hears at random. It writes down what it hears before it acknowledges it. What must hold: every
+message of a conversation reaches each of its recipients at least once, those of one sender in
+order, and in the end nobody has anything unread. So it is in one store, and in two clones that sync
+through git.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def talk(work: Talk) -> None:
 
     with Store.open(work.root, keep_locks=False) as store:
         while (n := os.fstat(sent).st_size) < work.messages:
-            # The same recipient for the same number: a message that was sent and not acknowledged is sent again.
+            # The same recipient for the same number: a message that was sent and not acknowledged
+            # is sent again.
             whom = random.Random(f"{work.agent} {n}").choice(
                 [*(other for other in AGENTS if other != work.agent), *work.groups]
             )
@@ -113,12 +115,15 @@ def main(work: str) -> None:
 
 
 def run_talk(work: Talk, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
-    """Run the processes of an agent, one after another when they are killed, until it has sent everything."""
+    """Run the processes of an agent, one after another when they are killed, until it has sent
+    everything.
+    """
 
     def start() -> tuple[Child, float | None]:
         work.seed = rng.getrandbits(32)
         is_killed = deaths[work.agent] <= work.messages // 200
-        # A message takes a step at least, so that each agent dies once at least; or before, in the middle of a write.
+        # A message takes a step at least, so that each agent dies once at least; or before, in the
+        # middle of a write.
         work.dies_at = rng.randint(1, work.messages) if is_killed else 0
         body = "from tests.torture.test_messaging import main; main(*sys.argv[1:])"
         process = Child(body, json.dumps(asdict(work)), env=environment())
@@ -151,9 +156,14 @@ def drain(work: Talk) -> None:
 
 
 def check(root: Path, works: Sequence[Talk]) -> tuple[int, int]:
-    """Compare what was heard with the files. Returns: the numbers of messages sent, and of those heard again."""
+    """Compare what was heard with the files. Returns: the numbers of messages sent, and of those
+    heard again.
+    """
     count = again = 0
-    heard = {work.agent: [tuple(line.split()) for line in work.heard.read_text().splitlines()] for work in works}
+    heard = {
+        work.agent: [tuple(line.split()) for line in work.heard.read_text().splitlines()]
+        for work in works
+    }
     for path in sorted((root / "conversations").glob("*.json")):
         document = codec.decode(path.read_bytes(), str(path))
         entries = {entry["id"]: entry for entry in document["history"]}
@@ -162,29 +172,42 @@ def check(root: Path, works: Sequence[Talk]) -> tuple[int, int]:
             mine = [message for conversation, message in heard[agent] if conversation == path.stem]
             first = list(dict.fromkeys(mine))
             again += len(mine) - len(first)
-            assert set(first) == {id for id, entry in entries.items() if entry["from"] != agent}, (path.stem, agent)
+            assert set(first) == {id for id, entry in entries.items() if entry["from"] != agent}, (
+                path.stem,
+                agent,
+            )
             assert_in_order((entries[id] for id in first), f"{path.stem}, as {agent} heard it")
     assert count == sum(work.messages for work in works)
     return count, again
 
 
 @pytest.mark.parametrize("count", [20, COUNT])
-def test_every_message_reaches_every_recipient_though_processes_are_killed(tmp_path: Path, count: int) -> None:
+def test_every_message_reaches_every_recipient_though_processes_are_killed(
+    tmp_path: Path, count: int
+) -> None:
     root, logs, rng = tmp_path / "store", tmp_path / "logs", random.Random(SEED + count)
     Store.init(root)
     logs.mkdir()
     groups = meet(root, AGENTS)
-    works = [Talk(str(root), str(logs), agent, groups_of(root, agent, groups), 0, count) for agent in AGENTS]
+    works = [
+        Talk(str(root), str(logs), agent, groups_of(root, agent, groups), 0, count)
+        for agent in AGENTS
+    ]
     deaths: Counter[str] = Counter()
     failures: list[str] = []
     began = time.monotonic()
-    in_threads(run_talk, [(work, random.Random(rng.getrandbits(32)), deaths, failures) for work in works])
+    in_threads(
+        run_talk, [(work, random.Random(rng.getrandbits(32)), deaths, failures) for work in works]
+    )
     assert failures == []
     for work in works:
         drain(work)
     sent, again = check(root, works)
     killed = sum(deaths.values())
-    print(f"seed {SEED}: {sent} messages, {again} heard again, {killed} kills, {time.monotonic() - began:.1f} s")
+    print(
+        f"seed {SEED}: {sent} messages, {again} heard again, {killed} kills, "
+        f"{time.monotonic() - began:.1f} s"
+    )
     assert killed
 
 
@@ -197,7 +220,14 @@ def test_every_message_reaches_every_recipient_in_two_clones(tmp_path: Path) -> 
     sync_until_stable([first])
     clones = [first, cloned(tmp_path / "remote.git", tmp_path / "clone 1", FOLDER)]
     works = [
-        Talk(str(clones[at % 2].root), str(logs), agent, groups_of(first.root, agent, groups), 0, COUNT)
+        Talk(
+            str(clones[at % 2].root),
+            str(logs),
+            agent,
+            groups_of(first.root, agent, groups),
+            0,
+            COUNT,
+        )
         for at, agent in enumerate(AGENTS)
     ]
     deaths: Counter[str] = Counter()
@@ -221,7 +251,12 @@ def test_every_message_reaches_every_recipient_in_two_clones(tmp_path: Path) -> 
     sent, again = check(first.root, works)
     for clone in clones:
         with clone.store() as store:
-            assert {agent: store.messages.inbox(agent=agent).unread for agent in AGENTS} == dict.fromkeys(AGENTS, 0)
+            assert {
+                agent: store.messages.inbox(agent=agent).unread for agent in AGENTS
+            } == dict.fromkeys(AGENTS, 0)
         assert_only_leftovers(clone.root)
     killed = sum(deaths.values())
-    print(f"seed {SEED}: {sent} messages, {again} heard again, {killed} kills, {time.monotonic() - began:.1f} s")
+    print(
+        f"seed {SEED}: {sent} messages, {again} heard again, {killed} kills, "
+        f"{time.monotonic() - began:.1f} s"
+    )

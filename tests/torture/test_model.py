@@ -1,8 +1,9 @@
 """Two stores, on files also a person at an editor, compared with a plain dictionary.
 
-Hypothesis drives them through creating, appending, editing, naming, tagging, locking, stealing, deleting, restoring,
-crashing, reopening and hand edits, and after each step both stores must equal the dictionary. What must stay true of
-the model: it has the rules of docs/guarantees.md, and knows nothing of their implementation.
+Hypothesis drives them through creating, appending, editing, naming, tagging, locking, stealing,
+deleting, restoring, crashing, reopening and hand edits, and after each step both stores must equal
+the dictionary. What must stay true of the model: it has the rules of docs/guarantees.md, and knows
+nothing of their implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ import orjson
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from capsule import Store
 from capsule.errors import Locked, LockLost, NotFound
@@ -37,7 +46,8 @@ class Modelled:
 
     Attributes:
         history: Ids and texts.
-        holder: The instance that holds the lock, as a number that each opening increases; None: no instance.
+        holder: The instance that holds the lock, as a number that each opening increases; None: no
+            instance.
     """
 
     type: str
@@ -48,14 +58,18 @@ class Modelled:
 
 
 def _tick() -> None:
-    """Wait until the next millisecond: the times of the writes decide which of them an editor has read."""
+    """Wait until the next millisecond: the times of the writes decide which of them an editor has
+    read.
+    """
     start = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 <= start:
         pass
 
 
 class Stores(RuleBasedStateMachine):
-    """The machine, on the engine in memory; each rule does one thing to a store and to the model."""
+    """The machine, on the engine in memory; each rule does one thing to a store and to
+    the model.
+    """
 
     ids = Bundle("ids")
     deleted = Bundle("deleted")
@@ -95,7 +109,7 @@ class Stores(RuleBasedStateMachine):
         store.inner.holder._stop.set()
         store.engine.leases.release(store.instance_id)
 
-    # -- The rules of locks -----------------------------------------------------------------------------------------
+    # -- The rules of locks ------------------------------------------------------------------------
 
     def _admitted(self, which: int, id: str) -> type[Exception] | None:
         """The error that a write of this store to this conversation must raise."""
@@ -126,14 +140,20 @@ class Stores(RuleBasedStateMachine):
                 self.thinks[which].add(id)
         return done
 
-    # -- Writing ----------------------------------------------------------------------------------------------------
+    # -- Writing -----------------------------------------------------------------------------------
 
     @rule(
-        target=ids, which=WHICH, type=st.sampled_from(["chat", "group"]), title=WORD, tags=st.lists(WORD, unique=True)
+        target=ids,
+        which=WHICH,
+        type=st.sampled_from(["chat", "group"]),
+        title=WORD,
+        tags=st.lists(WORD, unique=True),
     )
     def create(self, which: int, type: str, title: str, tags: list[str]) -> str:
         id = self.stores[which].create(type=type, title=title, tags=tags).id
-        self.model[id] = Modelled(type, title, tags, holder=self.instances[which] if type == "chat" else None)
+        self.model[id] = Modelled(
+            type, title, tags, holder=self.instances[which] if type == "chat" else None
+        )
         if type == "chat":
             self.thinks[which].add(id)
         return id
@@ -143,8 +163,12 @@ class Stores(RuleBasedStateMachine):
         messages = [{"role": "user", "content": text} for text in texts]
         done = self._writes(which, id, lambda store: store.append_many(id, messages))
         if done:
-            assert [message.at for message in done] == [len(self.model[id].history) + i for i in range(len(done))]
-            self.model[id].history += [(message.id, text) for message, text in zip(done, texts, strict=True)]
+            assert [message.at for message in done] == [
+                len(self.model[id].history) + i for i in range(len(done))
+            ]
+            self.model[id].history += [
+                (message.id, text) for message, text in zip(done, texts, strict=True)
+            ]
 
     @rule(which=WHICH, id=ids, place=st.integers(0, 20), text=TEXT)
     def edit_message(self, which: int, id: str, place: int, text: str) -> None:
@@ -162,7 +186,10 @@ class Stores(RuleBasedStateMachine):
 
     @rule(which=WHICH, id=ids, tag=WORD)
     def tag(self, which: int, id: str, tag: str) -> None:
-        if self._writes(which, id, lambda store: store.tag(id, tag)) and tag not in self.model[id].tags:
+        if (
+            self._writes(which, id, lambda store: store.tag(id, tag))
+            and tag not in self.model[id].tags
+        ):
             self.model[id].tags.append(tag)
 
     @rule(which=WHICH, id=ids, tag=WORD)
@@ -170,7 +197,7 @@ class Stores(RuleBasedStateMachine):
         if self._writes(which, id, lambda store: store.untag(id, tag)):
             self.model[id].tags = [there for there in self.model[id].tags if there != tag]
 
-    # -- Locks ------------------------------------------------------------------------------------------------------
+    # -- Locks -------------------------------------------------------------------------------------
 
     @rule(which=WHICH, id=ids)
     def lock(self, which: int, id: str) -> None:
@@ -183,16 +210,20 @@ class Stores(RuleBasedStateMachine):
         if id not in self.model:
             return
         conversation = self.model[id]
-        other = conversation.holder in self.instances and conversation.holder != self.instances[which]
+        other = (
+            conversation.holder in self.instances and conversation.holder != self.instances[which]
+        )
         if other and not force:
             with pytest.raises(Locked):
                 self.stores[which].locks.release(id)
         else:
-            assert self.stores[which].locks.release(id, force=force) == (conversation.holder is not None)
+            assert self.stores[which].locks.release(id, force=force) == (
+                conversation.holder is not None
+            )
             conversation.holder = None
         self.thinks[which].discard(id)
 
-    # -- The trash --------------------------------------------------------------------------------------------------
+    # -- The trash ---------------------------------------------------------------------------------
 
     @rule(target=deleted, which=WHICH, id=consumes(ids))
     def delete(self, which: int, id: str) -> str:
@@ -215,7 +246,7 @@ class Stores(RuleBasedStateMachine):
         self.stores[which].trash.purge()
         self.trash.clear()
 
-    # -- Opening and crashing ---------------------------------------------------------------------------------------
+    # -- Opening and crashing ----------------------------------------------------------------------
 
     @rule(which=WHICH)
     def reopen(self, which: int) -> None:
@@ -235,7 +266,7 @@ class Stores(RuleBasedStateMachine):
         self.instances[which] = self.opened
         self.thinks[which] = set()
 
-    # -- What must hold ---------------------------------------------------------------------------------------------
+    # -- What must hold ----------------------------------------------------------------------------
 
     @invariant()
     def both_stores_equal_the_model(self) -> None:
@@ -246,7 +277,11 @@ class Stores(RuleBasedStateMachine):
             for head in store.heads():
                 expected = self.model[head.id]
                 assert not head.damaged
-                assert (head.title, head.type, list(head.tags)) == (expected.title, expected.type, expected.tags)
+                assert (head.title, head.type, list(head.tags)) == (
+                    expected.title,
+                    expected.type,
+                    expected.tags,
+                )
                 assert (head.lock is not None) == (expected.holder is not None)
             states = {lock.id: lock.state for lock in store.locks.list()}
             assert states == {
@@ -256,17 +291,25 @@ class Stores(RuleBasedStateMachine):
             }
             for id, expected in self.model.items():
                 history = store.load(id).history
-                assert [message.content for message in history] == [text for _, text in expected.history]
+                assert [message.content for message in history] == [
+                    text for _, text in expected.history
+                ]
                 # A message typed by hand gets its id with the next write.
                 stored = orjson.loads(store.engine.read("conversations", id))["history"]
                 expected.history = [
                     (known or entry.get("id", ""), message.content)
-                    for (known, _), message, entry in zip(expected.history, history, stored, strict=True)
+                    for (known, _), message, entry in zip(
+                        expected.history, history, stored, strict=True
+                    )
                 ]
-                assert [message.id for message, (known, _) in zip(history, expected.history, strict=True) if known] == [
-                    known for known, _ in expected.history if known
-                ]
-                assert [message.content for message in store.tail(id, 2)] == [text for _, text in expected.history][-2:]
+                assert [
+                    message.id
+                    for message, (known, _) in zip(history, expected.history, strict=True)
+                    if known
+                ] == [known for known, _ in expected.history if known]
+                assert [message.content for message in store.tail(id, 2)] == [
+                    text for _, text in expected.history
+                ][-2:]
             assert {trashed.id for trashed in store.trash.list()} == self.trash.keys()
 
 
@@ -317,7 +360,7 @@ class StoresOnFiles(Stores):
         for which in range(2):
             self._renew_instance(which)
 
-    # -- A person ---------------------------------------------------------------------------------------------------
+    # -- A person ----------------------------------------------------------------------------------
 
     @rule(
         id=Stores.ids,
@@ -342,7 +385,9 @@ class StoresOnFiles(Stores):
         meanwhile: list[str],
         which: int,
     ) -> None:
-        """A person opens the file; a store appends, if it may; and the person saves their version."""
+        """A person opens the file; a store appends, if it may; and the person saves
+        their version.
+        """
         if id not in self.model:
             return
         conversation = self.model[id]

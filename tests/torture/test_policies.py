@@ -1,7 +1,7 @@
 """Policies and links change while messages fly, through every way of writing.
 
-What must hold: once a stricter word is acknowledged, no message is accepted that it forbids, and once it is taken back,
-messages are accepted again.
+What must hold: once a stricter word is acknowledged, no message is accepted that it forbids, and
+once it is taken back, messages are accepted again.
 """
 
 from __future__ import annotations
@@ -55,11 +55,23 @@ def test_no_message_is_accepted_after_a_stricter_word_was_acknowledged(
         child(SENDS, store.root, door, log, channel)
     policy, agents, projects = store.agents.policy, store.agents, store.projects
     words: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
-        (DIRECT, lambda: agents.block(agent="bob", other="anna"), lambda: agents.forget(agent="bob", other="anna")),
-        (DIRECT, lambda: agents.block(agent="anna", other="bob"), lambda: agents.allow(agent="anna", other="bob")),
+        (
+            DIRECT,
+            lambda: agents.block(agent="bob", other="anna"),
+            lambda: agents.forget(agent="bob", other="anna"),
+        ),
+        (
+            DIRECT,
+            lambda: agents.block(agent="anna", other="bob"),
+            lambda: agents.allow(agent="anna", other="bob"),
+        ),
         (DIRECT, lambda: policy("bob", dm="closed"), lambda: policy("bob", dm="open")),
         (DIRECT, lambda: policy("bob", dm="restricted"), lambda: policy("bob", dm="open")),
-        (channel, lambda: projects.unlink("api", "web"), lambda: projects.link("api", "web", direction="out")),
+        (
+            channel,
+            lambda: projects.unlink("api", "web"),
+            lambda: projects.link("api", "web", direction="out"),
+        ),
     ]
     rng = random.Random(SEED)
 
@@ -68,9 +80,15 @@ def test_no_message_is_accepted_after_a_stricter_word_was_acknowledged(
 
     def tried(conversation: str) -> None:
         """Wait until every sender has begun and ended a try."""
-        doors = [log for door, log in logs.items() if (door == "channel") == (conversation == channel)]
+        doors = [
+            log for door, log in logs.items() if (door == "channel") == (conversation == channel)
+        ]
         before = [os.path.getsize(log) for log in doors]
-        until(lambda: all(os.path.getsize(log) >= was + 2 for log, was in zip(doors, before, strict=True)))
+        until(
+            lambda: all(
+                os.path.getsize(log) >= was + 2 for log, was in zip(doors, before, strict=True)
+            )
+        )
 
     for number in range(rounds):
         conversation, forbid, permit = words[number] if number < len(words) else rng.choice(words)

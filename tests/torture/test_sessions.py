@@ -1,7 +1,8 @@
-"""Hosts and workers are killed again and again, and the clock jumps, while messages come and schedules run.
+"""Hosts and workers are killed again and again, and the clock jumps, while messages come and
+schedules run.
 
-Every message is answered once, or failed and its sender was told; each occurrence of a schedule comes once, and none is
-left out.
+Every message is answered once, or failed and its sender was told; each occurrence of a schedule
+comes once, and none is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from tests.torture.writers import LONG, assert_only_leftovers
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes are known by their numbers alone here"),
+    pytest.mark.skipif(
+        not hasattr(os, "pidfd_open"), reason="processes are known by their numbers alone here"
+    ),
 ]
 
 KILLS, MESSAGES, PEOPLE, LIFE_S = (1000, 10_000, 10, 0.5) if LONG else (40, 600, 4, 0.25)
@@ -44,12 +47,25 @@ def schedule(store: Store, agent: str) -> dict[str, Session]:
     """A session for each way to catch up, with a series of a task a minute; by these ways."""
     registry, made = Registry(store.engine), {}
     for catch_up in SERIES:
-        place, now = store.messages.send("Hello", agent=f"{catch_up}-{agent}", to=agent).conversation, timestamps.now()
+        place, now = (
+            store.messages.send("Hello", agent=f"{catch_up}-{agent}", to=agent).conversation,
+            timestamps.now(),
+        )
         row = registry.ensure_session((agent, "conversations", place, ""), now)
         session = made[catch_up] = Session.create(store.engine, row.id, row.id)
-        task = {"action": "make", "series": "s", "prompt": "Look", "cron": "* * * * *", "catchUp": catch_up}
+        task = {
+            "action": "make",
+            "series": "s",
+            "prompt": "Look",
+            "cron": "* * * * *",
+            "catchUp": catch_up,
+        }
         to = Route("conversations", place)
-        session.tell(lambda folds, task=task, now=now, to=to: schedules.act(folds, task, "first", now, route=to))
+        session.tell(
+            lambda folds, task=task, now=now, to=to: schedules.act(
+                folds, task, "first", now, route=to
+            )
+        )
     return made
 
 
@@ -61,17 +77,25 @@ def state_of(session: Session, id: str) -> str:
 
 
 def is_settled(session: Session, ids: list[str]) -> bool:
-    """Whether all these messages are at their end, what was said is delivered, and no task comes in ten seconds."""
+    """Whether all these messages are at their end, what was said is delivered, and no task comes in
+    ten seconds.
+    """
     if any(state_of(session, id) not in FINAL for id in ids):
         return False
     folds = session.folds()
     soon = messages.later(timestamps.now(), JUMPS_S[1] + 10)
     tasks = schedules.live(folds).values()
-    return not (any(folds.undelivered()) or folds.inbound.notices or any(task.due < soon for task in tasks))
+    return not (
+        any(folds.undelivered()) or folds.inbound.notices or any(task.due < soon for task in tasks)
+    )
 
 
-def said(store: Store, conversation: str, agent: str) -> tuple[dict[str, Counter[str]], dict[str, str]]:
-    """By the first word of what an agent said, how often each message is named in it; and the times named with them."""
+def said(
+    store: Store, conversation: str, agent: str
+) -> tuple[dict[str, Counter[str]], dict[str, str]]:
+    """By the first word of what an agent said, how often each message is named in it; and the times
+    named with them.
+    """
     counts, times = defaultdict[str, Counter[str]](Counter), dict[str, str]()
     for entry in store.engine.document("conversations", conversation)["history"]:
         if entry["from"] == agent:
@@ -98,7 +122,9 @@ def notices(store: Store, conversation: str, agent: str) -> Counter[tuple[str, s
 def assert_answered(
     store: Store, session: Session, conversation: str, agent: str, senders: dict[str, str]
 ) -> Counter[str]:
-    """Assert that each message was answered once, or failed and its sender was told once; how many became what."""
+    """Assert that each message was answered once, or failed and its sender was told once; how many
+    became what.
+    """
     counts, _ = said(store, conversation, agent)
     states = {id: state_of(session, id) for id in senders}
     assert set(states.values()) <= {"completed", "failed"}
@@ -108,7 +134,9 @@ def assert_answered(
     failed = Counter((senders[id], id) for id, state in states.items() if state == "failed")
     assert notices(store, conversation, agent) == failed
     by_sender = Counter(sender for sender, _ in failed)
-    assert session.folds().inbound.failures == {sender: (count, count) for sender, count in by_sender.items()}
+    assert session.folds().inbound.failures == {
+        sender: (count, count) for sender, count in by_sender.items()
+    }
     return Counter(states.values()) + Counter(told=len(by_sender))
 
 
@@ -124,12 +152,22 @@ def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int
         id = reply_id(session.id, id, "next")
     *over, (head, _) = chain
     assert session.folds().inbound.series["s"] == head
-    assert {state for _, state in over} <= ({"completed", "failed"} if catch_up == "all" else FINAL), over
-    ran = [(place, timestamps.ms_of(times[id])) for place, (id, _) in enumerate(chain) if id in times]
+    assert {state for _, state in over} <= (
+        {"completed", "failed"} if catch_up == "all" else FINAL
+    ), over
+    ran = [
+        (place, timestamps.ms_of(times[id])) for place, (id, _) in enumerate(chain) if id in times
+    ]
     for (place, at), (next_place, next_at) in pairwise(ran):
         minutes = (next_at - at) / 60_000
-        assert minutes == next_place - place if catch_up == "all" else minutes >= 1, (catch_up, at, next_at)
-    assert len(counts["answered"].keys() - {"", *(id for id, _ in chain)}) == 1, "besides them, only what woke it"
+        assert minutes == next_place - place if catch_up == "all" else minutes >= 1, (
+            catch_up,
+            at,
+            next_at,
+        )
+    assert len(counts["answered"].keys() - {"", *(id for id, _ in chain)}) == 1, (
+        "besides them, only what woke it"
+    )
     return len(ran)
 
 
@@ -145,8 +183,13 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         for agent in AGENTS:
             group(store, agent)
         series = {agent: schedule(store, agent) for agent in AGENTS}
-        body = "import tests.torture.nursery as n; os.chdir(sys.argv[1]); n.run(*json.loads(sys.argv[2]), say, 0)"
-        nursery = child(body, str(tmp_path), json.dumps([str(root), rng.getrandbits(32), KILLS, LIFE_S]))
+        body = (
+            "import tests.torture.nursery as n; os.chdir(sys.argv[1]); "
+            "n.run(*json.loads(sys.argv[2]), say, 0)"
+        )
+        nursery = child(
+            body, str(tmp_path), json.dumps([str(root), rng.getrandbits(32), KILLS, LIFE_S])
+        )
         team = store.groups.create("team", with_=[*people[1:], *AGENTS], agent=people[0]).id
         sent = defaultdict[tuple[str, str], dict[str, str]](dict)
         for number in range(MESSAGES):
@@ -162,7 +205,11 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         deadline, serving = time.monotonic() + PATIENCE_S, {}
         while len(serving) < len(sent):
             rows = Registry(store.engine).read().serving
-            serving = {key: row.id for key in sent if (row := rows.get((key[1], "conversations", key[0], "")))}
+            serving = {
+                key: row.id
+                for key in sent
+                if (row := rows.get((key[1], "conversations", key[0], "")))
+            }
             assert nursery.is_running, nursery.hear()
             assert time.monotonic() < deadline
         sessions = {key: Session(store.engine, id) for key, id in serving.items()}
@@ -178,7 +225,9 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         report = nursery.hear()
         total = Counter[str]()
         for (conversation, agent), senders in sent.items():
-            total += assert_answered(store, sessions[conversation, agent], conversation, agent, senders)
+            total += assert_answered(
+                store, sessions[conversation, agent], conversation, agent, senders
+            )
         ran = {
             f"{way} {agent}": assert_ran(store, session, way, agent)
             for agent, made in series.items()
@@ -187,4 +236,7 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         files = [path.stat().st_size for path in (root / "sessions").glob("*/*.json")]
     assert total["completed"] + total["failed"] == MESSAGES
     leftovers = assert_only_leftovers(root)
-    print(f"{report}, {dict(total)}, occurrences {ran}, largest file {max(files)} bytes, {leftovers} leftovers")
+    print(
+        f"{report}, {dict(total)}, occurrences {ran}, largest file {max(files)} bytes, "
+        f"{leftovers} leftovers"
+    )

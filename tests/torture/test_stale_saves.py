@@ -1,11 +1,13 @@
-"""Saves of any earlier version, compared with a model: nothing that was acknowledged disappears in silence.
+"""Saves of any earlier version, compared with a model: nothing that was acknowledged disappears in
+silence.
 
-Two writers append, edit, remove, restore, fork, name and tag. In between, a person or a program saves a version that
-it read at any time before, with one change, in an editor that leaves `updatedAt` alone or a program that sets its own.
+Two writers append, edit, remove, restore, fork, name and tag. In between, a person or a program
+saves a version that it read at any time before, with one change, in an editor that leaves
+`updatedAt` alone or a program that sets its own.
 
-What must stay true of the model: it knows which version was read, and nothing of the log. A message, a text or a title
-of a writer is there after a save, or the version that was read had it and the save dropped it. What a save takes away
-is in the quarantine.
+What must stay true of the model: it knows which version was read, and nothing of the log. A
+message, a text or a title of a writer is there after a save, or the version that was read had it
+and the save dropped it. What a save takes away is in the quarantine.
 """
 
 from __future__ import annotations
@@ -37,7 +39,19 @@ TIMES = ("as read", "as read", "later", "earlier")
 APPENDS = st.tuples(st.just("append"), WRITER, st.integers(1, 3))
 WRITES = st.tuples(
     st.sampled_from(
-        ("edit", "remove", "remove branch", "restore", "revise", "fork", "title", "tag", "untag", "rewrite", "reopen")
+        (
+            "edit",
+            "remove",
+            "remove branch",
+            "restore",
+            "revise",
+            "fork",
+            "title",
+            "tag",
+            "untag",
+            "rewrite",
+            "reopen",
+        )
     ),
     WRITER,
     PLACE,
@@ -76,7 +90,8 @@ class Played:
     Attributes:
         typed: Texts, titles and tags that a person typed: two persons may overwrite each other.
         moved: Ids of messages that a person took out or put back.
-        chosen: Texts, by the ids, and the title (""), that a save put in the place of others: they are a person's, too.
+        chosen: Texts, by the ids, and the title (""), that a save put in the place of others: they
+            are a person's, too.
         is_logged: Whether the log has the first messages.
     """
 
@@ -142,7 +157,9 @@ class Played:
         elif what == "rewrite":
             read = store.read(ID)
             document = orjson.loads(read) | {"title": self.word()}
-            document["history"].insert(place % (len(history) + 1), {"role": "user", "content": self.word()})
+            document["history"].insert(
+                place % (len(history) + 1), {"role": "user", "content": self.word()}
+            )
             store.edits.rewrite(ID, text_of(document), read)
         elif which and what == "edit":
             store.edits.message(ID, which, self.word())
@@ -162,7 +179,9 @@ class Played:
             later = f"2990-01-01T{self.count // 60:02}:{self.count % 60:02}:00.000Z"
             document["updatedAt"] = later if time == "later" else EARLIER
         put_over(self.path, text_of(document))
-        os.utime(self.path, ns=(1, self.path.stat().st_mtime_ns - 1_000_000_000))  # Nobody is still saving it.
+        os.utime(
+            self.path, ns=(1, self.path.stat().st_mtime_ns - 1_000_000_000)
+        )  # Nobody is still saving it.
         after = self.read()
         self._check(before, base, Version(document), after, time)
         put_over(self.path, self.path.read_bytes())
@@ -190,7 +209,9 @@ class Played:
         elif change == "place" and history:
             history.append(history.pop(at))
 
-    def _check(self, before: Version, base: Version, saved: Version, after: Version, time: str) -> None:
+    def _check(
+        self, before: Version, base: Version, saved: Version, after: Version, time: str
+    ) -> None:
         ids = [entry["id"] for entry in after.document["history"] if "id" in entry]
         assert len(ids) == len(set(ids)), "no message is there twice"
         texts = [entry["content"] for entry in after.document["history"]]
@@ -202,25 +223,37 @@ class Played:
                 continue
             if id not in after.texts:
                 is_dropped = id in base.texts and id not in saved.texts
-                assert is_dropped or id in self.moved, f"{text} was never read by who saved, and is gone"
-                assert not self.is_in_log(text) or self.has_kept(text), f"{text} is gone, and kept nowhere"
+                assert is_dropped or id in self.moved, (
+                    f"{text} was never read by who saved, and is gone"
+                )
+                assert not self.is_in_log(text) or self.has_kept(text), (
+                    f"{text} is gone, and kept nowhere"
+                )
             elif after.texts[id] != text and id not in self.moved:
                 self._check_text(id, before, base, saved, after, time)
         for id, text in saved.texts.items():
             is_removed_since = id in base.texts and id not in before.texts and id not in self.moved
-            is_left_alone = text == base.texts.get(id) and text not in self.typed and self.is_in_log(text)
+            is_left_alone = (
+                text == base.texts.get(id) and text not in self.typed and self.is_in_log(text)
+            )
             if is_removed_since and is_left_alone and time != "later":
                 assert id not in after.texts, f"{text} was removed, and came back"
         self._check_head(before, base, saved, after, time)
-        self.chosen |= {id: text for id, text in after.texts.items() if before.texts.get(id, text) != text}
+        self.chosen |= {
+            id: text for id, text in after.texts.items() if before.texts.get(id, text) != text
+        }
         if after.title != before.title:
             self.chosen[""] = after.title
         self.typed |= set(after.tags) - set(before.tags)
         self.moved |= before.texts.keys() - after.texts.keys()
         self.moved |= (saved.texts.keys() & after.texts.keys()) - before.texts.keys()
 
-    def _check_text(self, id: str, before: Version, base: Version, saved: Version, after: Version, time: str) -> None:
-        """A text of a writer was replaced by the person, or by a program that had not read it, and then is kept."""
+    def _check_text(
+        self, id: str, before: Version, base: Version, saved: Version, after: Version, time: str
+    ) -> None:
+        """A text of a writer was replaced by the person, or by a program that had not read it, and
+        then is kept.
+        """
         text = before.texts[id]
         is_changed = saved.texts.get(id) != base.texts.get(id)
         assert after.texts[id] == saved.texts.get(id, after.texts[id])
@@ -229,12 +262,16 @@ class Played:
             assert is_changed or time == "later", f"{text} was edited since, and nobody changed it"
             assert self.has_kept(text), f"{text} is overruled, and kept nowhere"
 
-    def _check_head(self, before: Version, base: Version, saved: Version, after: Version, time: str) -> None:
+    def _check_head(
+        self, before: Version, base: Version, saved: Version, after: Version, time: str
+    ) -> None:
         if after.title != before.title and before.title not in {*self.typed, self.chosen.get("")}:
             assert after.title == saved.title
             if base.title not in {before.title, *self.typed}:
                 is_a_persons = any(version.title in self.typed for version in self.versions)
-                assert time != "as read" or saved.title != base.title or is_a_persons, "a new title was taken back"
+                assert time != "as read" or saved.title != base.title or is_a_persons, (
+                    "a new title was taken back"
+                )
                 assert self.has_kept(before.title)
         if saved.title != base.title:
             assert after.title == saved.title, "the person's title stands"
@@ -245,7 +282,9 @@ class Played:
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in memory, where the machine has one."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as directory:
         yield Path(directory)
 
 
@@ -255,7 +294,9 @@ def play(root: Path, is_created_with: bool, steps: list[tuple[Any, ...]]) -> Non
     stores = [Store.open(root, keep_locks=False), Store.open(root, keep_locks=False)]
     messages = [{"role": "user", "content": text} for text in ("first", "second")]
     try:
-        stores[0].create(id=ID, title="Plan", type="group", messages=messages if is_created_with else [])
+        stores[0].create(
+            id=ID, title="Plan", type="group", messages=messages if is_created_with else []
+        )
         if not is_created_with:
             stores[0].append_many(ID, messages)
         played = Played(root, stores, is_logged=not is_created_with)

@@ -1,8 +1,9 @@
 """Writers as separate processes, and the check that every acknowledged message is there.
 
-A writer records each acknowledgement with one `write(2)` of one line before its next append. The line survives a
-SIGKILL of the writer, so that the file never has more than was acknowledged, and lacks at most the last one. What must
-stay true: the check reads the files as JSON, without the store; besides it, only the doctor is run.
+A writer records each acknowledgement with one `write(2)` of one line before its next append. The
+line survives a SIGKILL of the writer, so that the file never has more than was acknowledged, and
+lacks at most the last one. What must stay true: the check reads the files as JSON, without the
+store; besides it, only the doctor is run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Plan:
         turns: Whether it takes the lock before, and releases it after, one to three appends.
         threads: The number of threads, which share one Store.
         longest: The characters of padding in the longest messages.
-        tag_every: After this many appends it adds a tag, and records it with an empty message id; 0: never.
+        tag_every: After this many appends it adds a tag, and records it with an empty message id;
+            0: never.
     """
 
     root: str
@@ -129,7 +131,9 @@ def _turn(store: Store, id: str) -> AbstractContextManager[object]:
 
 
 def _retried_until_whole(act: Callable[[], T]) -> T:
-    """The result of `act`, which is repeated until the file is whole: a person who saved half of it saves it again."""
+    """The result of `act`, which is repeated until the file is whole: a person who saved half of it
+    saves it again.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -140,10 +144,14 @@ def _retried_until_whole(act: Callable[[], T]) -> T:
             time.sleep(0.005)
 
 
-def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rng: random.Random) -> int:
+def _append(
+    plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rng: random.Random
+) -> int:
     padding = "é" * rng.choice((0, 10, 80, plan.longest // 2, plan.longest))
     role = rng.choice(_ROLES)
-    message = _retried_until_whole(lambda: store.append(id, role=role, content=f"{name} {n} {padding}"))
+    message = _retried_until_whole(
+        lambda: store.append(id, role=role, content=f"{name} {n} {padding}")
+    )
     acks.add(id, name, n, str(message.id))
     return n + 1
 
@@ -187,13 +195,17 @@ class Writers:
 
 
 def outlived(
-    name: str, start: Callable[[], tuple[Child, float | None]], deaths: Counter[str], failures: list[str]
+    name: str,
+    start: Callable[[], tuple[Child, float | None]],
+    deaths: Counter[str],
+    failures: list[str],
 ) -> None:
     """Start a process again and again, until it was not killed.
 
     Args:
         name: Under which it counts in `deaths`.
-        start: Starts it; and gives the seconds after which it is to be killed from outside, None: not at all.
+        start: Starts it; and gives the seconds after which it is to be killed from outside, None:
+            not at all.
         deaths: The number of killed processes, by their names.
         failures: Gets what a process said that ended otherwise than with 0.
     """
@@ -243,8 +255,8 @@ def acknowledged(directory: Path) -> Iterator[tuple[str, str, int, str]]:
 def check(root: Path, acks: Path) -> Kept:
     """Compare the files with the acknowledgements.
 
-    Asserts that every acknowledged message is there once and unchanged, those of each writer in its order, that ids
-    are unique in a conversation, and that every file is canonical.
+    Asserts that every acknowledged message is there once and unchanged, those of each writer in its
+    order, that ids are unique in a conversation, and that every file is canonical.
     """
     promised: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
     for conversation, writer, n, message in acknowledged(acks):
@@ -260,12 +272,16 @@ def check(root: Path, acks: Path) -> Kept:
         mine = promised.pop(path.stem, {})
         result.missing += [f"{path.stem}: {mine[id]}" for id in mine if id not in set(ids)]
         result.unacknowledged.update(
-            entry["content"].split(" ", 1)[0] for entry in document["history"] if entry["id"] not in mine
+            entry["content"].split(" ", 1)[0]
+            for entry in document["history"]
+            if entry["id"] not in mine
         )
         result.kept += len(mine.keys() & set(ids))
         for entry in document["history"]:
             writer, n, _ = entry["content"].split(" ", 2)
-            assert mine.get(entry["id"], (writer, int(n))) == (writer, int(n)), f"{path}: {entry['id']} was changed"
+            assert mine.get(entry["id"], (writer, int(n))) == (writer, int(n)), (
+                f"{path}: {entry['id']} was changed"
+            )
         assert_in_order(document["history"], str(path))
         times = [entry["timestamp"] for entry in document["history"]]
         assert times == sorted(times), f"{path}: times go back"
@@ -275,10 +291,14 @@ def check(root: Path, acks: Path) -> Kept:
 
 
 def assert_in_order(entries: Iterable[dict[str, Any]], place: str) -> None:
-    """Assert that the messages of each writer, which begin with its name and a number, are in their order."""
+    """Assert that the messages of each writer, which begin with its name and a number, are in their
+    order.
+    """
     latest: dict[str, int] = {}
     for writer, n in (entry["content"].split(" ")[:2] for entry in entries):
-        assert latest.get(writer, -1) < int(n), f"{place}: {writer}'s messages are out of order at {n}"
+        assert latest.get(writer, -1) < int(n), (
+            f"{place}: {writer}'s messages are out of order at {n}"
+        )
         latest[writer] = int(n)
 
 
@@ -289,10 +309,11 @@ def assert_clean(root: Path) -> None:
 
 
 def assert_only_leftovers(root: Path) -> int:
-    """Assert that the doctor finds only what dead processes leave by design, and repair removes it; return its number.
+    """Assert that the doctor finds only what dead processes leave by design, and repair removes it;
+    return its number.
 
-    These are instance files, which the next process to take a lock also sweeps, and temporaries of writers that were
-    killed while they replaced a file, which the next replacement also sweeps.
+    These are instance files, which the next process to take a lock also sweeps, and temporaries of
+    writers that were killed while they replaced a file, which the next replacement also sweeps.
     """
     with Store.open(root) as store:
         found = list(doctor.examine(store))
@@ -310,6 +331,8 @@ def assert_only_leftovers(root: Path) -> int:
 def make(root: Path, types: Iterable[str]) -> list[str]:
     """A store with an empty conversation of each type; their ids."""
     Store.init(root)
-    (root / "capsule.toml").write_text(f'[storage]\nmutex_timeout = "{PATIENCE_S:.0f}s"\n', encoding="utf-8")
+    (root / "capsule.toml").write_text(
+        f'[storage]\nmutex_timeout = "{PATIENCE_S:.0f}s"\n', encoding="utf-8"
+    )
     with Store.open(root, keep_locks=False) as store:
         return [store.create(title=f"{type} {i}", type=type).id for i, type in enumerate(types)]

@@ -35,7 +35,9 @@ EXAMPLES = [
 
 
 def said(*texts: str, id: str = "c1", **more: Any) -> bytes:
-    """A conversation with an id, as ShareGPT has it: whose messages are told apart by their places."""
+    """A conversation with an id, as ShareGPT has it: whose messages are told apart by
+    their places.
+    """
     people = ("human", "gpt")
     lines = [{"from": people[place % 2], "value": text} for place, text in enumerate(texts)]
     return json.dumps({"id": id, "conversations": lines, **more}).encode() + b"\n"
@@ -59,7 +61,9 @@ class Shelf:
         return digest, len(content)
 
 
-def documents(files: list[File], shelf: Shelf | None = None, only: Format | None = None) -> list[dict[str, Any]]:
+def documents(
+    files: list[File], shelf: Shelf | None = None, only: Format | None = None
+) -> list[dict[str, Any]]:
     """The capsules in files, in their order."""
     shelf = shelf or Shelf()
     made: list[dict[str, Any]] = []
@@ -72,9 +76,15 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
             nth = seen.count(source_id(draft)) if not draft.id else 0
             suffix = f"#{nth}" if nth else ""
             seen.append(source_id(draft))
-            tell = lambda what, id, draft=draft, file=file: file.tell(what, draft.lines.get(id, draft.line))  # noqa: E731
+            tell = lambda what, id, draft=draft, file=file: file.tell(  # noqa: E731
+                what, draft.lines.get(id, draft.line)
+            )
             with suppress(InvalidInput):  # It says nothing.
-                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, suffix, is_trusted=True))
+                made.append(
+                    document_of(
+                        draft, format.name, STAMP, tell, shelf.keep, suffix, is_trusted=True
+                    )
+                )
     return made
 
 
@@ -111,7 +121,9 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return data.getvalue()
 
 
-def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None) -> list[bytes]:
+def written(
+    documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None
+) -> list[bytes]:
     """Each capsule as a file of a format."""
     assert format.write is not None
     load = (shelf or Shelf()).files.get if format.embeds_files else None
@@ -119,6 +131,8 @@ def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None
 
 
 def run_twice(script: str, root: Path) -> None:
-    """Run a script twice at once, each time with the store and with a name, `a` or `b`, as its arguments."""
+    """Run a script twice at once, each time with the store and with a name, `a` or `b`, as its
+    arguments.
+    """
     running = [Popen([sys.executable, "-c", f"if True:\n{script}", str(root), who]) for who in "ab"]
     assert [process.wait() for process in running] == [0, 0]

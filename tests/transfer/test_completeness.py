@@ -26,7 +26,9 @@ def deepseek() -> bytes:
         node("1", "root", "REQUEST", "How do I cook rice?"),
         node("2", "1", "RESPONSE", "Wash it first."),
     ]
-    return orjson.dumps([{"id": "d", "title": "Rice", "mapping": {one["id"]: one for one in nodes}}])
+    return orjson.dumps(
+        [{"id": "d", "title": "Rice", "mapping": {one["id"]: one for one in nodes}}]
+    )
 
 
 def qwen() -> bytes:
@@ -48,7 +50,9 @@ def qwen() -> bytes:
 
 def like_grok() -> bytes:
     responses = [{"sender": "human", "text": "How do I cook rice?"}]
-    return orjson.dumps({"conversations": [{"conversation": {"id": "g", "title": "Rice"}, "responses": responses}]})
+    return orjson.dumps(
+        {"conversations": [{"conversation": {"id": "g", "title": "Rice"}, "responses": responses}]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,11 @@ def test_a_file_that_only_looks_known_is_told_and_makes_no_empty_conversation(
     report = take(store, data)
 
     assert store.ids() == report.conversations == []
-    assert [reason for reason in reasons(report.problems.first) if reason.startswith(f"looks like {title}, not und")]
+    assert [
+        reason
+        for reason in reasons(report.problems.first)
+        if reason.startswith(f"looks like {title}, not und")
+    ]
 
 
 def test_an_export_of_grok_with_other_responses_is_told(store: Store) -> None:
@@ -87,33 +95,81 @@ def claude(text: str) -> dict[str, Any]:
 
 
 def codex(text: str) -> dict[str, Any]:
-    return CODEX | {"payload": {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}}
+    return CODEX | {
+        "payload": {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": text}],
+        }
+    }
 
 
 def chatgpt(id: str, message: dict[str, Any], key: str = "message") -> dict[str, Any]:
-    return {"id": id, "parent": None, "children": [], key: {"id": id, "author": {"role": "user"}, **message}}
+    return {
+        "id": id,
+        "parent": None,
+        "children": [],
+        key: {"id": id, "author": {"role": "user"}, **message},
+    }
 
 
 SOUND = {"create_time": 1760000000, "content": {"content_type": "text", "parts": ["a"]}}
 #: Each with a key in which one bit is another one.
 FLIPPED: dict[str, list[dict[str, Any]]] = {
-    "claude-code content": [claude("a"), claude("c"), CLAUDE | {"message": {"role": "user", "conuent": "b"}}],
-    "claude-code type": [claude("a"), {("typd" if k == "type" else k): v for k, v in claude("b").items()}],
-    "claude-code block": [claude("a"), CLAUDE | {"message": {"role": "user", "content": [{"tyqe": "text"}]}}],
-    "codex payload": [META, codex("a"), CODEX | {"qayload": {"type": "message", "role": "user", "content": TEXT}}],
-    "codex type": [META, codex("a"), CODEX | {"payload": {"typd": "message", "role": "user", "content": TEXT}}],
+    "claude-code content": [
+        claude("a"),
+        claude("c"),
+        CLAUDE | {"message": {"role": "user", "conuent": "b"}},
+    ],
+    "claude-code type": [
+        claude("a"),
+        {("typd" if k == "type" else k): v for k, v in claude("b").items()},
+    ],
+    "claude-code block": [
+        claude("a"),
+        CLAUDE | {"message": {"role": "user", "content": [{"tyqe": "text"}]}},
+    ],
+    "codex payload": [
+        META,
+        codex("a"),
+        CODEX | {"qayload": {"type": "message", "role": "user", "content": TEXT}},
+    ],
+    "codex type": [
+        META,
+        codex("a"),
+        CODEX | {"payload": {"typd": "message", "role": "user", "content": TEXT}},
+    ],
     "claude-code text": [
         claude("a"),
         CLAUDE | {"message": {"role": "user", "content": [{"type": "text", "texu": "b"}]}},
     ],
-    "claude-code call": [claude("a"), CLAUDE | {"message": {"role": "user", "content": [{"type": "tool_use"}]}}],
-    "codex content": [META, codex("a"), CODEX | {"payload": {"type": "message", "role": "user", "conuent": TEXT}}],
-    "codex output": [META, codex("a"), CODEX | {"payload": {"type": "function_call_output", "call_id": "c"}}],
+    "claude-code call": [
+        claude("a"),
+        CLAUDE | {"message": {"role": "user", "content": [{"type": "tool_use"}]}},
+    ],
+    "codex content": [
+        META,
+        codex("a"),
+        CODEX | {"payload": {"type": "message", "role": "user", "conuent": TEXT}},
+    ],
+    "codex output": [
+        META,
+        codex("a"),
+        CODEX | {"payload": {"type": "function_call_output", "call_id": "c"}},
+    ],
     "gemini content": [{"sessionId": SESSION, "projectHash": "x"}, GEMINI | {"conuent": "b"}],
-    "jsonl content": [{"messages": [{"role": "user", "content": "a"}, {"role": "user", "conuent": "b"}]}],
-    "sharegpt value": [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "valud": "b"}]}],
-    "chatgpt message": [{"mapping": {"1": chatgpt("1", SOUND), "2": chatgpt("2", SOUND, key="messagd")}}],
-    "chatgpt content": [{"mapping": {"1": chatgpt("1", SOUND), "2": chatgpt("2", {"conuent": SOUND["content"]})}}],
+    "jsonl content": [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "user", "conuent": "b"}]}
+    ],
+    "sharegpt value": [
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "valud": "b"}]}
+    ],
+    "chatgpt message": [
+        {"mapping": {"1": chatgpt("1", SOUND), "2": chatgpt("2", SOUND, key="messagd")}}
+    ],
+    "chatgpt content": [
+        {"mapping": {"1": chatgpt("1", SOUND), "2": chatgpt("2", {"conuent": SOUND["content"]})}}
+    ],
 }
 
 
@@ -125,7 +181,11 @@ def test_a_flipped_bit_in_a_key_that_loses_a_message_is_told(records: list[dict[
 
 
 def test_a_sound_message_without_a_text_is_no_damage() -> None:
-    context = {"content_type": "model_editable_context", "model_set_context": "", "repository": None}
+    context = {
+        "content_type": "model_editable_context",
+        "model_set_context": "",
+        "repository": None,
+    }
     silent = {"author": {"role": "assistant"}, "create_time": 1760000001, "content": context}
     silent["metadata"] = {"finished_text": "Thought for a while"}
     nodes = {"1": chatgpt("1", SOUND), "2": chatgpt("2", silent) | {"parent": "1"}}
@@ -139,7 +199,9 @@ def test_a_capsule_with_empty_messages_comes_back_whole() -> None:
     kept = {"source": {"note": "some words", "$absent": ["content"], "conuent": "b"}}
     entry = {"id": "m", "role": "user", "content": "", "timestamp": STAMP, "metadata": kept}
     head = {"id": "x", "title": "T", "version": "2.1", "createdAt": STAMP, "updatedAt": STAMP}
-    documents, problems = read_data(orjson.dumps(head | {"metadata": {}, "context": {}, "history": [entry]}))
+    documents, problems = read_data(
+        orjson.dumps(head | {"metadata": {}, "context": {}, "history": [entry]})
+    )
 
     assert len(documents) == 1
     assert problems.first == []

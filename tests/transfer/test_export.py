@@ -16,7 +16,9 @@ from capsule.errors import InvalidInput
 from tests.transfer.exchange import DATA, said, take
 
 
-def exported(store: Store, format: str = "capsule", *, is_archive: bool = True, **options: object) -> bytes:
+def exported(
+    store: Store, format: str = "capsule", *, is_archive: bool = True, **options: object
+) -> bytes:
     file = io.BytesIO()
     store.export(store.ids(), file, format=format, is_archive=is_archive, **options)  # type: ignore[arg-type]
     return file.getvalue()
@@ -57,9 +59,13 @@ def test_a_plain_export_has_nothing_but_what_is_read_and_a_redacted_one_no_home_
     store: Store, format: str
 ) -> None:
     secret = "ghp_" + "a1B2" * 9
-    data = said("Look into /root/a, C:\\Users\\Jo Roe\\b and /home/jo.", cwd="/home/jo/shop", key=secret)
+    data = said(
+        "Look into /root/a, C:\\Users\\Jo Roe\\b and /home/jo.", cwd="/home/jo/shop", key=secret
+    )
     (taken,) = take(store, data).conversations
-    whole, plain = (exported(store, format, is_archive=False, is_plain=is_plain) for is_plain in (False, True))
+    whole, plain = (
+        exported(store, format, is_archive=False, is_plain=is_plain) for is_plain in (False, True)
+    )
     redacted = exported(store, format, is_archive=False, is_plain=False, is_redacted=True)
 
     assert b"/home/jo/shop" in whole and secret.encode() in whole
@@ -87,18 +93,36 @@ def test_conversations_with_the_same_id_in_their_source_are_files_of_their_own_i
     session = "7cd9438e-7426-52e1-b47f-74b51b169e31"
     for text in ("one", "two", "three"):
         message: dict[str, object] = {"role": "user", "content": text}
-        about: dict[str, object] = {"type": "user", "uuid": session, "parentUuid": None, "sessionId": session}
+        about: dict[str, object] = {
+            "type": "user",
+            "uuid": session,
+            "parentUuid": None,
+            "sessionId": session,
+        }
         if format == "codex":
-            message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+            message = {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": text}],
+            }
             about = {"type": "response_item", "payload": message}
         record = {**about, "message": message, "timestamp": "2026-01-02T10:00:00.000Z"}
-        meta = {"type": "session_meta", "timestamp": record["timestamp"], "payload": {"id": session}}
+        meta = {
+            "type": "session_meta",
+            "timestamp": record["timestamp"],
+            "payload": {"id": session},
+        }
         records = [meta, record] if format == "codex" else [record]
         (tmp_path / f"{text}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
     store.import_(tmp_path)
 
     with zipfile.ZipFile(io.BytesIO(exported(store, format))) as archive:
         names = archive.namelist()
-        texts = {text for name in names for text in ("one", "two", "three") if text.encode() in archive.read(name)}
+        texts = {
+            text
+            for name in names
+            for text in ("one", "two", "three")
+            if text.encode() in archive.read(name)
+        }
     assert len({*names}) == 3
     assert texts == {"one", "two", "three"}

@@ -27,7 +27,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(directory_tracker, "must_poll", lambda directory: True)
 
 
-def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, tmp_path: Path, way: None) -> None:
+def test_what_is_written_is_imported_and_half_a_line_is_no_damage(
+    store: Store, tmp_path: Path, way: None
+) -> None:
     told: list[Taken] = []
     chat, folder = tmp_path / "a.jsonl", tmp_path / ".specstory" / "history"
     chat.write_bytes(said("a", id="c1"))
@@ -58,7 +60,11 @@ def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, 
 def test_only_what_was_appended_is_read_and_a_file_that_was_replaced_is_read_whole(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: None
 ) -> None:
-    chat, other, large = tmp_path / "a.jsonl", tmp_path.parent / "other", said("x" * (1 << 20), id="c1")
+    chat, other, large = (
+        tmp_path / "a.jsonl",
+        tmp_path.parent / "other",
+        said("x" * (1 << 20), id="c1"),
+    )
     sizes: list[int] = []
     read: list[int] = []
 
@@ -84,7 +90,12 @@ def test_only_what_was_appended_is_read_and_a_file_that_was_replaced_is_read_who
             other.write_bytes(large + said("B", id="c2") + said("c", id="c3"))
             other.replace(chat)
         elif len(read) == 3:
-            chat.write_bytes(large.replace(b"xx", b"yy") + said("B", id="c2") + said("c", id="c3") + said("d", id="c4"))
+            chat.write_bytes(
+                large.replace(b"xx", b"yy")
+                + said("B", id="c2")
+                + said("c", id="c3")
+                + said("d", id="c4")
+            )
         elif len(read) == 6:
             raise Enough
 
@@ -101,7 +112,11 @@ def test_a_part_of_a_conversation_in_a_folder_that_is_named_from_here_is_followe
 ) -> None:
     shutil.copytree(DATA / "opencode" / "files" / "storage", tmp_path / "storage")
     monkeypatch.chdir(tmp_path)
-    part = next(path for path in sorted(Path("storage/part").rglob("*.json")) if '"text"' in path.read_text())
+    part = next(
+        path
+        for path in sorted(Path("storage/part").rglob("*.json"))
+        if '"text"' in path.read_text()
+    )
 
     def tell(found: Taken | Damage) -> None:
         assert isinstance(found, Taken)

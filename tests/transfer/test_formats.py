@@ -1,7 +1,7 @@
 """Every format keeps the promises of the interface, on its examples in data/{format}/.
 
-A new format needs a module and examples, and no test here. An example whose name begins with `damaged` is read, and
-must report something.
+A new format needs a module and examples, and no test here. An example whose name begins with
+`damaged` is read, and must report something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ BOTH = [(format, path) for format, path in EXAMPLES if formats()[format].write i
 
 
 def named(cases: list[tuple[str, Path]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("format", "path"), cases, ids=[f"{name}-{path.name}" for name, path in cases])
+    return pytest.mark.parametrize(
+        ("format", "path"), cases, ids=[f"{name}-{path.name}" for name, path in cases]
+    )
 
 
 @named(EXAMPLES)
@@ -67,7 +69,9 @@ def test_what_was_read_is_written_and_read_as_the_same(format: str, path: Path) 
         seen.add(origin)
 
 
-@pytest.mark.parametrize("name", [name for name, format in formats().items() if format.write and format.is_portable])
+@pytest.mark.parametrize(
+    "name", [name for name, format in formats().items() if format.write and format.is_portable]
+)
 @named(EXAMPLES)
 def test_a_capsule_from_elsewhere_comes_back_whole(format: str, path: Path, name: str) -> None:
     if format == name or formats()[name].read is None:
@@ -81,7 +85,9 @@ def test_a_capsule_from_elsewhere_comes_back_whole(format: str, path: Path, name
         assert again == [document]
 
 
-@pytest.mark.parametrize("name", [name for name, format in formats().items() if format.write and format.is_portable])
+@pytest.mark.parametrize(
+    "name", [name for name, format in formats().items() if format.write and format.is_portable]
+)
 def test_an_image_comes_back_whoever_sent_it(name: str) -> None:
     shelf = Shelf()
     call = {"id": "call_1", "name": "look", "arguments": {}}
@@ -132,7 +138,13 @@ ODD: list[Any] = [None, ["x"], {"a": [1]}, 3, "x", True, "", [{}]]
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every list and object in a value, with each key of it."""
-    items = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    items = (
+        enumerate(value)
+        if isinstance(value, list)
+        else value.items()
+        if isinstance(value, dict)
+        else ()
+    )
     for key, inner in list(items):
         yield value, key
         yield from places(inner)
@@ -140,7 +152,11 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @named([(format, path) for format, path in FILES if path.suffix in (".json", ".jsonl")])
 def test_a_value_of_another_type_takes_no_other_conversation_away(format: str, path: Path) -> None:
-    records = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.suffix == ".jsonl" else []
+    records = (
+        [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        if path.suffix == ".jsonl"
+        else []
+    )
     records = records or [orjson.loads(path.read_bytes())]
     shelf, made = Shelf(), formats()[format]
     for nth, (home, key) in enumerate(list(places(records))):
@@ -155,7 +171,9 @@ def test_a_value_of_another_type_takes_no_other_conversation_away(format: str, p
 DAMAGED = [path for path in sorted(DATA.glob("*/damaged*")) if path.parent.name in formats()]
 
 
-@pytest.mark.parametrize("path", DAMAGED, ids=[f"{path.parent.name}-{path.name}" for path in DAMAGED])
+@pytest.mark.parametrize(
+    "path", DAMAGED, ids=[f"{path.parent.name}-{path.name}" for path in DAMAGED]
+)
 def test_damage_is_reported(path: Path) -> None:
     _, problems = read(path)
 

@@ -42,7 +42,9 @@ def test_a_conversation_is_imported_with_a_title_and_found_again(store: Store) -
 def test_conversations_whose_messages_have_the_same_ids_share_none_of_them(store: Store) -> None:
     report = take(store, said("a", "b", id="one") + said("a", "b", id="two"))
 
-    one, two = ({message.id for message in store.load(taken.id).history} for taken in report.conversations)
+    one, two = (
+        {message.id for message in store.load(taken.id).history} for taken in report.conversations
+    )
     assert not one & two
 
 
@@ -83,7 +85,12 @@ def nothing(store: Store, id: str) -> object:
     ],
 )
 def test_a_later_import_takes_what_is_new_and_leaves_what_was_changed_here(
-    store: Store, here: Change, there: tuple[str, ...], on_conflict: str, state: str, after: list[str]
+    store: Store,
+    here: Change,
+    there: tuple[str, ...],
+    on_conflict: str,
+    state: str,
+    after: list[str],
 ) -> None:
     id = take(store, said("a", "b")).conversations[0].id
     here(store, id)
@@ -127,7 +134,9 @@ def test_what_an_import_replaces_is_in_the_trash(store: Store) -> None:
     edit_first(store, id)
     take(store, said("A", "b"), on_conflict="update")
 
-    assert "mine" in [entry["content"] for removed in store.trash.removed(id) for entry in removed.messages]
+    assert "mine" in [
+        entry["content"] for removed in store.trash.removed(id) for entry in removed.messages
+    ]
 
 
 @pytest.mark.parametrize(("changes", "title"), [({}, "theirs, newer"), ({"title": "mine"}, "mine")])
@@ -153,8 +162,12 @@ def test_an_older_export_adds_what_is_missing_and_takes_nothing_back(store: Stor
     assert store.head(id).title == "newer"
 
 
-@pytest.mark.parametrize(("choice", "title", "count"), [("update", "theirs", 1), ("copy", "ours", 2)])
-def test_a_conflict_that_was_skipped_can_be_decided_later(store: Store, choice: Any, title: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("choice", "title", "count"), [("update", "theirs", 1), ("copy", "ours", 2)]
+)
+def test_a_conflict_that_was_skipped_can_be_decided_later(
+    store: Store, choice: Any, title: str, count: int
+) -> None:
     id = take(store, said("a", title="first")).conversations[0].id
     store.rename(id, "ours")
     assert states(take(store, said("a", "b", title="theirs"))) == ["updated"]
@@ -181,7 +194,9 @@ def test_a_dry_run_writes_nothing_and_says_the_same(store: Store) -> None:
     assert states(take(store, said("a", "b"))) == ["updated"]
 
 
-@pytest.mark.parametrize("error", [StorageFailed("the disk is full", path="x"), StoreBusy("held", id="x", holder="x")])
+@pytest.mark.parametrize(
+    "error", [StorageFailed("the disk is full", path="x"), StoreBusy("held", id="x", holder="x")]
+)
 def test_a_file_of_which_a_conversation_could_not_be_written_is_read_again(
     store: Store, error: CapsuleError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +222,9 @@ RUNS = [said("Do it", "first", id="s"), said("Do it", "second", "and more", id="
 HEAD = {"schema_version": "ATIF-v1.7", "session_id": "s", "agent": {"name": "x", "version": "1"}}
 ASKED = {"step_id": 1, "source": "user", "message": "Do it"}
 STEPS = [
-    json.dumps(HEAD | {"steps": [ASKED, {"step_id": 2, "source": "agent", "message": text}]}).encode()
+    json.dumps(
+        HEAD | {"steps": [ASKED, {"step_id": 2, "source": "agent", "message": text}]}
+    ).encode()
     for text in ("first", "second")
 ]
 
@@ -223,8 +240,13 @@ def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
     reports = [store.import_(tmp_path)] if is_at_once else [store.import_(file) for file in files]
 
     first, second = [taken.id for report in reports for taken in report.conversations]
-    assert [texts(store, id)[:2] for id in (first, second)] == [["Do it", "first"], ["Do it", "second"]]
-    assert [first in note.reason and second in note.reason for note in reports[-1].notes.first] == [True]
+    assert [texts(store, id)[:2] for id in (first, second)] == [
+        ["Do it", "first"],
+        ["Do it", "second"],
+    ]
+    assert [first in note.reason and second in note.reason for note in reports[-1].notes.first] == [
+        True
+    ]
     for again in ([tmp_path], [files[1]], [files[0]]):
         store.engine.machine.delete("imports", "digests")
         assert set(states(store.import_(*again))) == {"unchanged"}
@@ -233,7 +255,9 @@ def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
     assert (texts(store, first)[1], texts(store, second)[1]) == ("first", "changed")
 
 
-def test_of_two_sources_with_another_title_the_first_one_stands(store: Store, tmp_path: Path) -> None:
+def test_of_two_sources_with_another_title_the_first_one_stands(
+    store: Store, tmp_path: Path
+) -> None:
     for name in ("1", "2"):
         (tmp_path / name).write_bytes(said("a", *name[1:], title=f"title {name}"))
     report = store.import_(tmp_path)
@@ -264,7 +288,9 @@ def test_an_import_goes_on_when_another_process_makes_the_same_conversation_firs
     report = take(store, said("a", "b") + said("a", id="two"))
 
     assert states(report) == (["imported"] if is_locked else ["imported", "updated"])
-    assert [id in problem.reason for problem in report.problems.first] == ([True] if is_locked else [])
+    assert [id in problem.reason for problem in report.problems.first] == (
+        [True] if is_locked else []
+    )
     assert len(store.ids()) == 2
 
 
@@ -319,7 +345,8 @@ def test_a_file_of_no_format_is_a_problem_if_it_was_named_or_looks_like_a_damage
 
 @pytest.mark.parametrize("format", [None, "markdown"])
 @pytest.mark.parametrize(
-    ("data", "reason"), [(zipped({"a.txt": b"Dear"}), "no conversation"), (b"SQLite format 3\0", "not a database")]
+    ("data", "reason"),
+    [(zipped({"a.txt": b"Dear"}), "no conversation"), (b"SQLite format 3\0", "not a database")],
 )
 def test_a_file_in_which_nothing_is_found_is_reported_once(
     store: Store, data: bytes, reason: str, format: str | None
@@ -339,7 +366,10 @@ def test_an_odd_conversation_takes_no_other_away(store: Store, name: str, value:
     about = {"id": "x", "metadata": value if name == "metadata" else {name: value}}
     lines = [{"messages": [{"role": "user", "content": text}], "id": text} for text in "ab"]
     lines[0] |= {"capsule": own}
-    for data in ("\n".join(map(json.dumps, lines)), f"<!-- capsule:head {json.dumps(about)} -->\n\n# x\n"):
+    for data in (
+        "\n".join(map(json.dumps, lines)),
+        f"<!-- capsule:head {json.dumps(about)} -->\n\n# x\n",
+    ):
         report = take(store, data.encode())
         assert report.conversations or report.problems.first
     assert ["b"] in [texts(store, id) for id in store.ids()]
@@ -352,12 +382,16 @@ def test_a_path_that_is_not_utf_8_is_read(store: Store, tmp_path: Path) -> None:
         assert json.dumps(report.as_json()).encode().count(b"caf") == 1
 
 
-def test_what_a_source_adds_to_a_conversation_from_here_is_on_the_active_branch(store: Store) -> None:
+def test_what_a_source_adds_to_a_conversation_from_here_is_on_the_active_branch(
+    store: Store,
+) -> None:
     id = store.create(title="T", messages=[{"role": "user", "content": text} for text in "ab"]).id
     out = BytesIO()
     store.export([id], out, format="capsule")
     document = json.loads(out.getvalue())
-    document["history"].append({"role": "user", "content": "c", "timestamp": "2026-01-02T10:00:00.000Z", "id": "c"})
+    document["history"].append(
+        {"role": "user", "content": "c", "timestamp": "2026-01-02T10:00:00.000Z", "id": "c"}
+    )
 
     assert states(take(store, json.dumps(document).encode())) == ["updated"]
     assert [message.content for message in store.load(id).history] == ["a", "b", "c"]
@@ -374,7 +408,11 @@ def test_what_a_source_adds_to_a_conversation_from_here_is_on_the_active_branch(
 def test_all_examples_are_imported_once(store: Store) -> None:
     first = store.import_(DATA)
     # Some are there in several shapes.
-    assert {taken.state for taken in first.conversations if taken.id} <= {"imported", "updated", "unchanged"}
+    assert {taken.state for taken in first.conversations if taken.id} <= {
+        "imported",
+        "updated",
+        "unchanged",
+    }
     assert len(store.ids()) == sum(taken.state == "imported" for taken in first.conversations)
     assert {taken.format for taken in first.conversations} <= set(formats())
     again = store.import_(DATA)
@@ -410,9 +448,13 @@ DEEP = b"[" * 3000 + b"]" * 3000
     ],
 )
 @pytest.mark.parametrize("indent", [b"", b"[\n"])
-def test_what_json_can_not_hold_is_told_or_read_around(store: Store, extra: bytes, indent: bytes) -> None:
+def test_what_json_can_not_hold_is_told_or_read_around(
+    store: Store, extra: bytes, indent: bytes
+) -> None:
     odd = said("a", id="1")[:-2] + b", " + extra + b"}"
-    data = indent + odd + (b",\n" if indent else b"\n") + said("b", id="2") + (b"]" if indent else b"")
+    data = (
+        indent + odd + (b",\n" if indent else b"\n") + said("b", id="2") + (b"]" if indent else b"")
+    )
     report = take(store, data)
 
     assert "2" in [taken.source for taken in report.conversations]
@@ -423,7 +465,9 @@ def test_what_json_can_not_hold_is_told_or_read_around(store: Store, extra: byte
     ("extra", "damaged"),
     [(b"1" + b"0" * 400, 0), (b"12345678901234567890123", 0), (b"-1e999", 0), (DEEP[2500:3500], 1)],
 )
-def test_a_message_is_kept_without_what_no_file_can_hold(store: Store, extra: bytes, damaged: int) -> None:
+def test_a_message_is_kept_without_what_no_file_can_hold(
+    store: Store, extra: bytes, damaged: int
+) -> None:
     data = said("a", id="1").replace(b'"value"', b'"x": ' + extra + b', "value"')
     report = take(store, b"[" + data + b"]")
 
@@ -435,6 +479,8 @@ def test_a_conversation_without_a_message_is_skipped_each_time(store: Store) -> 
     for _ in range(2):
         report = store.import_(DATA / "chatgpt" / "conversations.json")
 
-        assert [(taken.id == "", taken.state) for taken in report.conversations][1:] == [(True, "skipped")]
+        assert [(taken.id == "", taken.state) for taken in report.conversations][1:] == [
+            (True, "skipped")
+        ]
         assert not report.problems.first
     assert len(store.ids()) == 1

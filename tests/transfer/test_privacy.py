@@ -30,7 +30,9 @@ def forged(store: Store, id: str, format: str) -> bytes:
     with Store.in_memory(keep_locks=False) as other:
         take(other, exported(store, id, "capsule"), is_trusted=True)
         mentions: dict[str, Any] = {"valid": ["bob"], "invalid": []}
-        other.append(id, content="@bob, run it", **{"from": "anna", "mentions": mentions, "topic": "x"})
+        other.append(
+            id, content="@bob, run it", **{"from": "anna", "mentions": mentions, "topic": "x"}
+        )
         return exported(other, id, format)
 
 
@@ -41,33 +43,61 @@ def agents(store: Store) -> Store:
     return store
 
 
-@pytest.mark.parametrize("format", ["capsule", "capsule-2.0", "markdown", "jsonl", "chatgpt", "codex"])
+@pytest.mark.parametrize(
+    "format", ["capsule", "capsule-2.0", "markdown", "jsonl", "chatgpt", "codex"]
+)
 @pytest.mark.parametrize("kind", ROOMS)
-def test_what_agents_say_is_imported_as_a_copy_that_reaches_none_of_them(agents: Store, kind: str, format: str) -> None:
+def test_what_agents_say_is_imported_as_a_copy_that_reaches_none_of_them(
+    agents: Store, kind: str, format: str
+) -> None:
     room = ROOMS[kind](agents)
-    data, before, inbox = forged(agents, room, format), agents.document(room), agents.messages.inbox(agent="bob")
+    data, before, inbox = (
+        forged(agents, room, format),
+        agents.document(room),
+        agents.messages.inbox(agent="bob"),
+    )
     report = take(agents, data)
 
     (taken,) = report.conversations
     copy = agents.document(taken.id)
     assert (agents.document(room), agents.messages.inbox(agent="bob")) == (before, inbox)
     assert agents.messages.mentions(agent="bob") == []
-    assert (taken.state, taken.source, copy["metadata"].get("type", "chat")) == ("imported", room, "chat")
+    assert (taken.state, taken.source, copy["metadata"].get("type", "chat")) == (
+        "imported",
+        room,
+        "chat",
+    )
     assert copy["metadata"]["imported"]["id"] == room and not agents.head(taken.id).participants
-    assert {entry.get("from") for entry in copy["history"]} <= {None, "anna.imported", "bob.imported"}
-    assert copy["history"][-1]["content"] == "@bob, run it" and "mentions" not in copy["history"][-1]
-    assert [room in note.reason and taken.id in note.reason for note in report.notes.first] == [True]
+    assert {entry.get("from") for entry in copy["history"]} <= {
+        None,
+        "anna.imported",
+        "bob.imported",
+    }
+    assert (
+        copy["history"][-1]["content"] == "@bob, run it" and "mentions" not in copy["history"][-1]
+    )
+    assert [room in note.reason and taken.id in note.reason for note in report.notes.first] == [
+        True
+    ]
     agents.import_.forget()
     assert [again.state for again in take(agents, data).conversations] == ["unchanged"]
-    agents.import_(stream=BytesIO(exported(agents, taken.id, format)))  # A copy is a chat like any other.
+    agents.import_(
+        stream=BytesIO(exported(agents, taken.id, format))
+    )  # A copy is a chat like any other.
     assert agents.ids() == sorted([room, taken.id])
 
-    assert [trusted.state for trusted in take(agents, data, is_trusted=True).conversations] == ["updated"]
+    assert [trusted.state for trusted in take(agents, data, is_trusted=True).conversations] == [
+        "updated"
+    ]
     assert agents.document(room)["history"][-1]["content"] == "@bob, run it"
 
 
-@pytest.mark.parametrize("id", ["Direct_anna_bob", "group_1_x", "CHANNEL_global_plans", "notes_bob", "here"])
-def test_a_chat_keeps_no_id_that_is_reserved_or_of_another_conversation(agents: Store, id: str) -> None:
+@pytest.mark.parametrize(
+    "id", ["Direct_anna_bob", "group_1_x", "CHANNEL_global_plans", "notes_bob", "here"]
+)
+def test_a_chat_keeps_no_id_that_is_reserved_or_of_another_conversation(
+    agents: Store, id: str
+) -> None:
     agents.create(id="here", type="group")
     with Store.in_memory(keep_locks=False) as other:
         made = other.create(messages=[{"role": "user", "content": "Hi"}]).id
@@ -101,7 +131,9 @@ def changed(data: bytes, **more: Any) -> bytes:
     return json.dumps({**document, "updatedAt": "2099-01-01T00:00:00.000Z", **more}).encode()
 
 
-def test_a_file_puts_no_words_into_the_mouth_of_an_agent_in_a_chat_that_it_uses(agents: Store) -> None:
+def test_a_file_puts_no_words_into_the_mouth_of_an_agent_in_a_chat_that_it_uses(
+    agents: Store,
+) -> None:
     chat = agents.create(title="Plan", messages=[{"role": "user", "content": "Hi"}]).id
     with agents.beside(keep_locks=False, agent="anna") as anna:
         mine = str(anna.append(chat, content="mine").id)
@@ -113,7 +145,11 @@ def test_a_file_puts_no_words_into_the_mouth_of_an_agent_in_a_chat_that_it_uses(
 
     report = take(agents, data)
     said = [(entry.content, entry.from_, entry.edited_by) for entry in agents.load(chat).history]
-    assert said == [("Hi", None, None), ("forged", "anna.imported", None), ("run it", "anna.imported", "bob.imported")]
+    assert said == [
+        ("Hi", None, None),
+        ("forged", "anna.imported", None),
+        ("run it", "anna.imported", "bob.imported"),
+    ]
     assert agents.trash.removed(chat)[0].messages[0]["id"] == mine
     assert agents.head(chat).title == "Plan"
     reasons = " ".join(note.reason for note in report.notes.first)
@@ -130,7 +166,9 @@ def test_a_file_puts_no_words_into_the_mouth_of_an_agent_in_a_chat_that_it_uses(
 
 
 def test_a_chat_of_agents_that_comes_back_unchanged_is_unchanged(agents: Store) -> None:
-    chat = agents.create(title="Plan", messages=[{"role": "user", "content": "Hi", "from": "anna"}]).id
+    chat = agents.create(
+        title="Plan", messages=[{"role": "user", "content": "Hi", "from": "anna"}]
+    ).id
     data, before = exported(agents, chat, "capsule"), agents.read(chat)
     (taken,) = take(agents, data).conversations
     assert (taken.state, agents.read(chat)) == ("unchanged", before)

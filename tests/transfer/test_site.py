@@ -30,10 +30,14 @@ def index_of(folder: Path) -> dict[str, Any]:
 
 
 def chat(store: Store, title: str, *texts: str, **more: Any) -> str:
-    return store.create(title=title, messages=[{"role": "user", "content": text} for text in texts], **more).id
+    return store.create(
+        title=title, messages=[{"role": "user", "content": text} for text in texts], **more
+    ).id
 
 
-def test_a_site_written_again_changes_only_what_changed_and_removes_only_its_own(store: Store, tmp_path: Path) -> None:
+def test_a_site_written_again_changes_only_what_changed_and_removes_only_its_own(
+    store: Store, tmp_path: Path
+) -> None:
     one, two = (chat(store, title, "Hello") for title in ("One", "Two"))
     folder, other = tmp_path / "site", tmp_path / "other"
     first = store.export.site([one, two], str(folder))
@@ -41,7 +45,12 @@ def test_a_site_written_again_changes_only_what_changed_and_removes_only_its_own
     before = files(folder)
     assert before == files(other)
     assert {"index.html", "style.css", "script.js", "search.js", f"c/{one}.html"} < {*before}
-    assert (first.conversations, first.messages, first.written, first.removed) == (2, 2, len(before) - 1, 0)
+    assert (first.conversations, first.messages, first.written, first.removed) == (
+        2,
+        2,
+        len(before) - 1,
+        0,
+    )
 
     stamps = {name: (folder / name).stat().st_mtime_ns for name in before}
     assert store.export.site([one, two], str(folder)).written == 0
@@ -52,7 +61,9 @@ def test_a_site_written_again_changes_only_what_changed_and_removes_only_its_own
     assert {*files(folder)} == {*before, "c/mine.html"} - {f"c/{one}.html"}
 
 
-def test_a_folder_with_files_of_others_is_refused_and_nothing_of_it_is_touched(store: Store, tmp_path: Path) -> None:
+def test_a_folder_with_files_of_others_is_refused_and_nothing_of_it_is_touched(
+    store: Store, tmp_path: Path
+) -> None:
     id = chat(store, "One", "Hello")
     folder, outside = tmp_path / "site", tmp_path / "outside"
     outside.mkdir()
@@ -76,7 +87,9 @@ def test_a_folder_with_files_of_others_is_refused_and_nothing_of_it_is_touched(s
     assert not files(outside) and (folder / "index.html").read_text() == "mine"
 
 
-def test_a_list_that_names_files_outside_of_the_site_removes_none(store: Store, tmp_path: Path) -> None:
+def test_a_list_that_names_files_outside_of_the_site_removes_none(
+    store: Store, tmp_path: Path
+) -> None:
     folder, victim = tmp_path / "site", tmp_path / "victim"
     victim.write_text("mine")
     (folder / ".git").mkdir(parents=True)
@@ -104,7 +117,11 @@ def test_what_an_agent_may_not_read_is_in_no_site_of_its(tmp_path: Path, store: 
     with pytest.raises(NotFound):
         eve.export.site([direct], str(tmp_path / "site"))
     eve.export.site([head.id for head in eve.list().heads], str(tmp_path / "site"))
-    assert not [name for name, data in files(tmp_path / "site").items() if b"Only for bob" in data or direct in name]
+    assert not [
+        name
+        for name, data in files(tmp_path / "site").items()
+        if b"Only for bob" in data or direct in name
+    ]
     assert "bob" not in index_of(tmp_path / "site")["words"].split()
 
 
@@ -114,7 +131,14 @@ def test_a_redacted_site_has_no_secret_in_any_file(store: Store, tmp_path: Path)
     for content in (data, b"<script>1</script>"):
         digest = sha256(content).hexdigest()
         store.inner.whole.files.keep("attachments", digest, digest, content)
-        kept.append({"name": "x.html", "type": "text/html", "sha256": digest, "path": f"attachments/{digest}"})
+        kept.append(
+            {
+                "name": "x.html",
+                "type": "text/html",
+                "sha256": digest,
+                "path": f"attachments/{digest}",
+            }
+        )
     message = {"role": "user", "content": f"In /home/jo is {SECRET}", "attachments": kept}
     id = store.create(title=f"About {SECRET}", messages=[message]).id
 
@@ -123,7 +147,9 @@ def test_a_redacted_site_has_no_secret_in_any_file(store: Store, tmp_path: Path)
     whole, redacted = files(tmp_path / "whole"), files(tmp_path / "redacted")
     assert any(SECRET.encode() in data for data in whole.values())
     assert not [
-        name for name, data in redacted.items() if SECRET.lower().encode() in data.lower() or b"/home/jo" in data
+        name
+        for name, data in redacted.items()
+        if SECRET.lower().encode() in data.lower() or b"/home/jo" in data
     ]
     assert {f"attachments/{each['sha256']}.bin" for each in kept} < {*whole}
     assert {*whole} - {*redacted} == {f"attachments/{kept[0]['sha256']}.bin"}
@@ -139,11 +165,24 @@ def test_the_search_has_the_words_of_all_messages_and_says_what_it_leaves_out(
         "reasoning": "pears",
         "toolCalls": [call],
     }
-    id = store.create(title="Fruit", tags=["garden"], messages=[{"role": "user", "content": "plums"}, said]).id
+    id = store.create(
+        title="Fruit", tags=["garden"], messages=[{"role": "user", "content": "plums"}, said]
+    ).id
     made = store.export.site([id], str(tmp_path / "site"))
     words = index_of(tmp_path / "site")["words"].split(" ")
 
-    assert {"apfel", "script", "snake", "case", "pears", "bash", "kiwi", "plums", "fruit", "garden"} < {*words}
+    assert {
+        "apfel",
+        "script",
+        "snake",
+        "case",
+        "pears",
+        "bash",
+        "kiwi",
+        "plums",
+        "fruit",
+        "garden",
+    } < {*words}
     assert words == sorted(words) and made.left == 0
     script = (tmp_path / "site" / "search.js").read_text("ascii")
     assert "<" not in script and index_of(tmp_path / "site")["starts"] == [0, 3]

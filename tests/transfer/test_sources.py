@@ -1,4 +1,6 @@
-"""Where an import reads from: folders, zips, streams. What is dangerous is refused, and damage is read around."""
+"""Where an import reads from: folders, zips, streams. What is dangerous is refused, and damage is
+read around.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from capsule.transfer.reading.values import MOST
 from tests.transfer.exchange import DATA, said, take, zipped
 
 
-def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_has_no_files_beside_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = DATA / "chatgpt" / "modern"
     (tmp_path / "file-00bb-notes.txt").write_text("of somebody else")
@@ -28,7 +32,9 @@ def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypat
     id = take(store, (folder / "conversations.json").read_bytes()).conversations[0].id
 
     history = store.document(id)["history"]
-    assert not [file for entry in history for file in entry.get("attachments", ()) if "sha256" in file]
+    assert not [
+        file for entry in history for file in entry.get("attachments", ()) if "sha256" in file
+    ]
 
 
 class Endless(io.RawIOBase):
@@ -58,10 +64,14 @@ def test_a_stream_in_which_no_conversation_begins_is_refused(store: Store, then:
     assert stream.read_bytes <= MOST + CHUNK and not report.conversations
 
 
-def test_a_device_without_an_end_is_refused_and_the_other_files_are_imported(store: Store, tmp_path: Path) -> None:
+def test_a_device_without_an_end_is_refused_and_the_other_files_are_imported(
+    store: Store, tmp_path: Path
+) -> None:
     (tmp_path / "a.jsonl").write_bytes(said("a"))
     report = store.import_("/dev/zero", tmp_path / "a.jsonl")
-    assert [(one.path, "refused" in one.reason) for one in report.problems.first] == [("/dev/zero", True)]
+    assert [(one.path, "refused" in one.reason) for one in report.problems.first] == [
+        ("/dev/zero", True)
+    ]
     assert len(report.conversations) == 1
 
 
@@ -97,7 +107,9 @@ class Pipe(io.RawIOBase):
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(("cut", "read", "damaged"), [(10, ["1", "2", "3"], 1), (20_000, ["1", "2"], 2)])
+@pytest.mark.parametrize(
+    ("cut", "read", "damaged"), [(10, ["1", "2", "3"], 1), (20_000, ["1", "2"], 2)]
+)
 def test_the_files_of_a_zip_that_was_cut_are_read_as_far_as_they_go(
     store: Store, rng: random.Random, packing: int, cut: int, read: list[str], damaged: int
 ) -> None:
@@ -140,15 +152,25 @@ def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
     report = take(store, zipped(files))
 
     assert len(report.conversations) == taken
-    assert [refused in problem.reason for problem in report.problems.first] == ([True] if refused else [])
+    assert [refused in problem.reason for problem in report.problems.first] == (
+        [True] if refused else []
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "taken", "problem"),
     [
-        (zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2")), ["1", "2"], ""),
+        (
+            zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2")),
+            ["1", "2"],
+            "",
+        ),
         (zipped({"inner.jsonl.zst": zstandard.compress(said("a", id="1"))}), ["1"], ""),
-        (zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2"))[:-8], ["1"], "end is missing"),
+        (
+            zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2"))[:-8],
+            ["1"],
+            "end is missing",
+        ),
         (zstandard.compress(said("a", id="1")) + b"no frame", ["1"], "to its end"),
         (zstandard.compress(said("a") + b" " * (1 << 25)), [], "far more than its size"),
     ],
@@ -160,7 +182,9 @@ def test_a_file_in_zstandard_is_unpacked_as_far_as_it_goes(
     report = take(store, data)
 
     assert [one.source for one in report.conversations] == taken
-    assert {problem in one.reason for one in report.problems.first} == ({True} if problem else set())
+    assert {problem in one.reason for one in report.problems.first} == (
+        {True} if problem else set()
+    )
 
 
 def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Path) -> None:

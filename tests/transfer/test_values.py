@@ -57,7 +57,10 @@ def test_one_object_is_one_record() -> None:
     assert shape_of(b'{\n "a": 1') == "object"
 
 
-ARRAY = b'[\n{"id": 1, "name": "a", "of": [{"id": 7, "x": 0}]},\n%s,\n{"id": 3, "name": "c", "of": []}\n]'
+ARRAY = (
+    b'[\n{"id": 1, "name": "a", "of": [{"id": 7, "x": 0}]},\n%s,\n{"id": 3, "name": "c", '
+    b'"of": []}\n]'
+)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,9 @@ ARRAY = b'[\n{"id": 1, "name": "a", "of": [{"id": 7, "x": 0}]},\n%s,\n{"id": 3, 
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 50, 10_000])
-def test_a_damaged_element_is_told_by_its_line_and_the_others_are_read(damage: bytes, chunk: int) -> None:
+def test_a_damaged_element_is_told_by_its_line_and_the_others_are_read(
+    damage: bytes, chunk: int
+) -> None:
     found, told = read(ARRAY % damage, chunk)
 
     ids = [value.get("id") for _, value in found]
@@ -82,13 +87,21 @@ def test_a_damaged_element_is_told_by_its_line_and_the_others_are_read(damage: b
 @pytest.mark.parametrize(
     ("data", "values"),
     [
-        (b'[{"id": 1}, {"id": 2, "x": 0 "y": 0}, {"id": 3}, {"id', [{"id": 1}, {"id": 2}, {"id": 3}]),
+        (
+            b'[{"id": 1}, {"id": 2, "x": 0 "y": 0}, {"id": 3}, {"id',
+            [{"id": 1}, {"id": 2}, {"id": 3}],
+        ),
         (b'{\n"id": 1, "x": [] "y": 0}', [{"id": 1, "x": []}]),
         (b'{"id": 1, "x": [] "y": 0}', [{"id": 1, "x": []}]),
-        (b'{"id": 1, "x" []}\n{"id": 2}\n{"id": 3, "x": [4,', [{"id": 1}, {"id": 2}, {"id": 3, "x": [4]}]),
+        (
+            b'{"id": 1, "x" []}\n{"id": 2}\n{"id": 3, "x": [4,',
+            [{"id": 1}, {"id": 2}, {"id": 3, "x": [4]}],
+        ),
     ],
 )
-def test_the_first_values_are_what_is_sound_around_the_damage(data: bytes, values: list[Any]) -> None:
+def test_the_first_values_are_what_is_sound_around_the_damage(
+    data: bytes, values: list[Any]
+) -> None:
     assert [value for value in first_values(data) if value] == values
 
 
@@ -121,7 +134,9 @@ def test_what_is_nested_without_an_end_is_tried_at_few_places(
         (b"[1]", [1, 3], "object"),
     ],
 )
-def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, ids: list[int], what: str) -> None:
+def test_a_damaged_line_is_told_and_the_others_are_read(
+    line: bytes, ids: list[int], what: str
+) -> None:
     found, told = read(b'{"id": 1, "at": 0}\n' + line + b'\n{"id": 3, "at": 2}\n')
 
     assert [value["id"] for _, value in found] == ids
@@ -129,9 +144,13 @@ def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, ids: list[i
     assert what in told[0][0]
 
 
-def test_a_value_that_is_too_large_is_refused_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_too_large_is_refused_and_the_next_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(values, "MOST", 5_000)
-    data = json.dumps([{"id": 1, "t": ""}, {"id": 2, "t": "x" * 50_000}, {"id": 3, "t": ""}]).encode()
+    data = json.dumps(
+        [{"id": 1, "t": ""}, {"id": 2, "t": "x" * 50_000}, {"id": 3, "t": ""}]
+    ).encode()
     found, told = read(data, 1_000)
     assert ([value["id"] for _, value in found], len(told)) == ([1, 3], 1)
     found, told = read(b'{"id": 1}\n{"id": "' + b"x" * 50_000 + b'"}\n{"id": 3}\n', 1_000)
@@ -162,7 +181,9 @@ JSON = st.recursive(
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 OBJECT = st.dictionaries(st.sampled_from(["a", "b", "role", "content", "x"]), JSON, max_size=5)
@@ -177,7 +198,9 @@ def test_the_beginning_of_a_value_is_completed(value: dict[str, Any], cut: int) 
 
 
 @given(OBJECT, OBJECT)
-def test_a_difference_makes_one_object_of_the_other(wanted: dict[str, Any], built: dict[str, Any]) -> None:
+def test_a_difference_makes_one_object_of_the_other(
+    wanted: dict[str, Any], built: dict[str, Any]
+) -> None:
     made = applied(built, difference(wanted, built))
     assert json.dumps(made, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 

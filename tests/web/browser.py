@@ -1,10 +1,11 @@
 """A browser that is watched, as the tests of the page have it.
 
-What must stay true: a browser reaches nothing but what the test serves; whatever a page asks for elsewhere, throws or
-says on its console as an error is a problem of the test, and so is a script in a stored text that gets to run.
+What must stay true: a browser reaches nothing but what the test serves; whatever a page asks for
+elsewhere, throws or says on its console as an error is a problem of the test, and so is a script in
+a stored text that gets to run.
 
-The policy of the page holds for playwright too, which refuses `page.wait_for_function`: wait with `expect(locator)`, or
-with `until(lambda: page.evaluate(...))` of tests/processes.py.
+The policy of the page holds for playwright too, which refuses `page.wait_for_function`: wait with
+`expect(locator)`, or with `until(lambda: page.evaluate(...))` of tests/processes.py.
 """
 
 from __future__ import annotations
@@ -23,21 +24,32 @@ import pytest
 from tests.web.serving import PATIENCE_S
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, WebError
+    from playwright.sync_api import (
+        Browser,
+        BrowserContext,
+        ConsoleMessage,
+        Page,
+        Playwright,
+        Request,
+        WebError,
+    )
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where screenshots go, below the repository; empty: none are made. Read before the environment of a test is made.
+#: Where screenshots go, below the repository; empty: none are made. Read before the environment of
+#: a test is made.
 PICTURES = os.environ.get("CAPSULE_PICTURES", "")
 #: By these names systems have a browser that playwright can drive.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-#: Where playwright keeps those that it installs, and their programs. Read before the environment of a test is made.
+#: Where playwright keeps those that it installs, and their programs. Read before the environment of
+#: a test is made.
 _KEPT = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
 _KEPT_PROGRAMS = ("chrome-headless-shell", "headless_shell", "chrome")
 #: The last one keeps whatever a page tries to load from elsewhere on this machine.
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost, EXCLUDE [::1]",
+    ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE "
+    "*.localhost, EXCLUDE [::1]"),
 )  # fmt: skip
 _WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 #: Whoever reads or sets `canary` in a page was let run.
@@ -50,7 +62,9 @@ Object.defineProperty(window, "canary", {
 
 
 def program() -> str | None:
-    """The path of a browser: of the system, else the newest one that playwright installed. None: there is none."""
+    """The path of a browser: of the system, else the newest one that playwright installed. None:
+    there is none.
+    """
     kept = [path for path in _KEPT.glob("chromium*-*/chrome*/*") if path.name in _KEPT_PROGRAMS]
     kept.sort(key=lambda path: int(path.parts[-3].rpartition("-")[2]), reverse=True)
     return next(filter(None, map(shutil.which, (*PROGRAMS, *map(str, kept)))), None)
@@ -61,7 +75,12 @@ def launch(playwright: Playwright, home: Path, *more: str) -> Browser:
     path = program()
     if path is None:
         pytest.skip("no browser: apt install chromium-headless-shell")
-    env: dict[str, str | float | bool] = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "TZ": "UTC"}
+    env: dict[str, str | float | bool] = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+    }
     return playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, *more], env=env)
 
 
@@ -80,7 +99,9 @@ class Guard:
         self._expected: list[re.Pattern[str]] = []
 
     def expect(self, pattern: str) -> None:
-        """Let errors pass that fit a pattern: `ERR_CONNECTION_REFUSED`, for example, when the server is killed."""
+        """Let errors pass that fit a pattern: `ERR_CONNECTION_REFUSED`, for example, when the
+        server is killed.
+        """
         self._expected.append(re.compile(pattern))
 
     def watch(self, context: BrowserContext) -> BrowserContext:
@@ -95,13 +116,17 @@ class Guard:
         return context
 
     def check(self) -> None:
-        """Fail if a page did what it may not do. It waits until the pages have said what they have to say."""
+        """Fail if a page did what it may not do. It waits until the pages have said what they have
+        to say.
+        """
         from playwright.sync_api import Error
 
         for page in (page for context in self._contexts for page in context.pages):
             with suppress(Error):  # It is closed.
                 page.evaluate("() => 0")
-        problems = [text for text in self.problems if not any(each.search(text) for each in self._expected)]
+        problems = [
+            text for text in self.problems if not any(each.search(text) for each in self._expected)
+        ]
         assert not problems, "\n".join(problems)
 
     def _sang(self, source: Any) -> None:
@@ -142,7 +167,8 @@ class Elsewhere:
 
 
 def check_axe(page: Page, *, without: Sequence[str] = ()) -> None:
-    """Fail if a page breaks WCAG 2.2 AA, as far as axe can tell: by rule, with the elements and the remedy.
+    """Fail if a page breaks WCAG 2.2 AA, as far as axe can tell: by rule, with the elements and the
+    remedy.
 
     Args:
         page: The page, as it stands.
@@ -157,7 +183,10 @@ def check_axe(page: Page, *, without: Sequence[str] = ()) -> None:
     }
     found: list[str] = []
     for violation in Axe().run(page, options=options).response["violations"]:
-        found.append(f"{violation['id']} ({violation['impact']}): {violation['help']}; {violation['helpUrl']}")
+        found.append(
+            f"{violation['id']} ({violation['impact']}): {violation['help']}; "
+            f"{violation['helpUrl']}"
+        )
         for node in violation["nodes"]:
             found.append(f"    {' '.join(map(str, node['target']))}: {node['html'][:200]}")
             found += [f"        {line}" for line in node.get("failureSummary", "").splitlines()]
@@ -165,7 +194,9 @@ def check_axe(page: Page, *, without: Sequence[str] = ()) -> None:
 
 
 def screenshot(page: Page, name: str, **options: Any) -> None:
-    """Keep a picture of a page as `NAME.png` in the folder that CAPSULE_PICTURES names; without it nothing happens."""
+    """Keep a picture of a page as `NAME.png` in the folder that CAPSULE_PICTURES names; without it
+    nothing happens.
+    """
     if PICTURES:
         path = ROOT / PICTURES / f"{name}.png"
         page.screenshot(path=path, animations="disabled", caret="hide", scale="css", **options)

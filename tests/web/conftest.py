@@ -66,7 +66,8 @@ def serve(tmp_path: Path, guard: Guard) -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture
 def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
-    """The pages of `store` in this process, without a browser, asked as its owner; redirects are not followed.
+    """The pages of `store` in this process, without a browser, asked as its owner; redirects are
+    not followed.
 
     `/events` ends there only if it is asked with `wait=0`.
     """
@@ -78,12 +79,15 @@ def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
 
     site = Site(store, Tokens(tmp_path / "config", store.root))
     headers = {"origin": "http://testserver"}
-    with TestClient(application(site, ("testserver",)), headers=headers, follow_redirects=False) as client:
+    with TestClient(
+        application(site, ("testserver",)), headers=headers, follow_redirects=False
+    ) as client:
         assert client.get(site.opening("http://testserver")).status_code == 303
         yield client
 
 
-# Not for the session: where playwright runs, `asyncio.run` of other tests in this process is refused.
+# Not for the session: where playwright runs, `asyncio.run` of other tests in this process is
+# refused.
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser. Without one, the test is skipped."""
@@ -98,14 +102,24 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def contexts(browser: Browser, guard: Guard, serve: object) -> Iterator[Callable[..., BrowserContext]]:
-    """Makes contexts, each with cookies of its own, with options as `browser.new_context` takes them."""
+def contexts(
+    browser: Browser, guard: Guard, serve: object
+) -> Iterator[Callable[..., BrowserContext]]:
+    """Makes contexts, each with cookies of its own, with options as `browser.new_context` takes
+    them.
+    """
     # It needs `serve`, so that pages are closed before the server ends.
-    usual = {"locale": "en-GB", "timezone_id": "Europe/Berlin", "viewport": {"width": 1280, "height": 800}}
+    usual = {
+        "locale": "en-GB",
+        "timezone_id": "Europe/Berlin",
+        "viewport": {"width": 1280, "height": 800},
+    }
     made: list[BrowserContext] = []
 
     def new(**options: Any) -> BrowserContext:
-        made.append(guard.watch(browser.new_context(**usual | {"reduced_motion": "reduce"} | options)))
+        made.append(
+            guard.watch(browser.new_context(**usual | {"reduced_motion": "reduce"} | options))
+        )
         return made[-1]
 
     yield new

@@ -1,4 +1,6 @@
-"""What a page draws, without a browser: its text, and its forms, which can be sent as a browser would send them."""
+"""What a page draws, without a browser: its text, and its forms, which can be sent as a browser
+would send them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _NO_TEXT = ("script", "style", "title")
 
 @dataclass
 class Form:
-    """A form: where it goes, how, the values of its fields, and its buttons with their name and value."""
+    """A form: where it goes, how, the values of its fields, and its buttons with their name and
+    value.
+    """
 
     action: str
     method: str
@@ -66,18 +70,28 @@ def _parsed(answer: Answer) -> _Parser:
 
 
 def text(answer: Answer) -> str:
-    """The text of a page, as `textContent` has it, with one space between words and before each element."""
+    """The text of a page, as `textContent` has it, with one space between words and before each
+    element.
+    """
     return " ".join("".join(_parsed(answer).texts).split())
 
 
 def buttons(answer: Answer) -> list[str]:
     """The words of all buttons of a page that change something."""
-    return [label for form in _parsed(answer).forms if form.method == "post" for label in form.buttons]
+    return [
+        label for form in _parsed(answer).forms if form.method == "post" for label in form.buttons
+    ]
 
 
 def press(door: Door, path: str, button: str, **fields: str) -> Answer:
-    """Press a button of a page, with some fields of its form filled in. Fails if there is no such button."""
-    forms = [form for form in _parsed(door.ask(path)).forms if button in form.buttons and {*fields} <= {*form.fields}]
+    """Press a button of a page, with some fields of its form filled in. Fails if there is no such
+    button.
+    """
+    forms = [
+        form
+        for form in _parsed(door.ask(path)).forms
+        if button in form.buttons and {*fields} <= {*form.fields}
+    ]
     assert forms, f"{path} has no button {button!r} with {[*fields]}: {buttons(door.ask(path))}"
     (name, value), form = forms[0].buttons[button], forms[0]
     sent = form.fields | fields | ({name: value} if name else {})

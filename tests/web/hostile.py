@@ -1,4 +1,5 @@
-"""A hundred texts that try to become more than text: as titles, names, ids, Markdown, arguments and file names.
+"""A hundred texts that try to become more than text: as titles, names, ids, Markdown, arguments and
+file names.
 
 A script of theirs would set `window.canary`, and what they would load is at `elsewhere.example`.
 """

@@ -1,6 +1,7 @@
 """`capsule web` as people start it: a process of its own.
 
-What must stay true: what is served is what the program prints; a process that a test starts has ended with the test.
+What must stay true: what is served is what the program prints; a process that a test starts has
+ended with the test.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ class Served:
     program: Sequence[str] = ("-m", "capsule_cli")
 
     def __init__(
-        self, root: Path, words: Sequence[str], said: Path, bases: list[str], env: dict[str, str] | None = None
+        self,
+        root: Path,
+        words: Sequence[str],
+        said: Path,
+        bases: list[str],
+        env: dict[str, str] | None = None,
     ) -> None:
         self.root, self._words, self._said, self._bases = root, words, said, bases
         self._env = environment(**env or {})
@@ -79,7 +85,9 @@ class Served:
 
     @property
     def client(self) -> httpx2.Client:
-        """A client without a browser, with the cookie that the address gives; redirects are not followed."""
+        """A client without a browser, with the cookie that the address gives; redirects are not
+        followed.
+        """
         if self._client is None:
             self._client = httpx2.Client(base_url=self.local, timeout=PATIENCE_S)
             answer = self._client.get(self.address.replace(self.base, self.local))
@@ -88,7 +96,10 @@ class Served:
 
     def cookies(self) -> list[dict[str, Any]]:
         """The cookies that open the page, as a browser's context takes them."""
-        return [{"name": each.name, "value": each.value, "url": self.base} for each in self.client.cookies.jar]
+        return [
+            {"name": each.name, "value": each.value, "url": self.base}
+            for each in self.client.cookies.jar
+        ]
 
     def open(self, target: Page | BrowserContext, path: str = "/") -> Page:
         """Open a page of the store: in a page, or in a new one of a context."""
@@ -112,7 +123,9 @@ class Served:
         return self._ended()
 
     def restart(self) -> None:
-        """Start it again, at the same port. What is open in browsers stays open, with its cookies."""
+        """Start it again, at the same port. What is open in browsers stays open,
+        with its cookies.
+        """
         assert self.process.poll() is not None, "it has not ended"
         self._start(self.port or 0)
 

@@ -1,7 +1,8 @@
-"""Stores for the tests of the page: small ones in which there is something of everything, and large ones.
+"""Stores for the tests of the page: small ones in which there is something of everything, and large
+ones.
 
-What must stay true: what the Store offers was made through it, as people, agents and workers make it; only large files
-and conflicts are written as files, as a program beside it and git would.
+What must stay true: what the Store offers was made through it, as people, agents and workers make
+it; only large files and conflicts are written as files, as a program beside it and git would.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from tests.sessions.hosting import group, hosting, said
 SAMPLES = Path(__file__).resolve().parents[1] / "transfer" / "data"
 LARGE = "10000000-0000-4000-8000-000000000000"
 TAGS = ("work", "home", "ideas", "release")
-PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==")
+PNG = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
 DRAFT = """\
 # A plan for the meadow
 
@@ -74,7 +77,8 @@ class Talk:
     """The ids of what is in a store that `talk` made.
 
     Attributes:
-        plan: A pinned chat with all that a message can be: Markdown, code, reasoning, tools, an edit, an image.
+        plan: A pinned chat with all that a message can be: Markdown, code, reasoning, tools, an
+            edit, an image.
         branched: A chat with three answers to its first question, and two versions of that.
         answers: These answers; the last one is active.
         long: A chat of 450 messages, more than a window.
@@ -120,17 +124,23 @@ class Talk:
 
 
 def talk(root: Path) -> Talk:
-    """Fill a fresh store with something of everything. Returns: the ids. The fixture `talk` copies one."""
+    """Fill a fresh store with something of everything. Returns: the ids. The fixture `talk` copies
+    one.
+    """
     with Store.open(root, keep_locks=False) as store:
         made = _chats(store, root) | _agents(store, root) | _worker(store)
-        report = store.import_(str(SAMPLES / "claude-code" / "site"), str(SAMPLES / "codex" / "shell"))
+        report = store.import_(
+            str(SAMPLES / "claude-code" / "site"), str(SAMPLES / "codex" / "shell")
+        )
     dispute(root, made["disputed"])
     return Talk(**made, imported=[taken.id for taken in report.conversations])
 
 
 def _chats(store: Store, root: Path) -> dict[str, Any]:
     plan = store.create(title="A plan for the meadow", tags=["work", "meadow"]).id
-    store.append(plan, content="Can we mow on Friday?\n\nPlease look at the map.", attachments=[_kept(store)])
+    store.append(
+        plan, content="Can we mow on Friday?\n\nPlease look at the map.", attachments=[_kept(store)]
+    )
     store.append(
         plan,
         role="assistant",
@@ -147,12 +157,16 @@ def _chats(store: Store, root: Path) -> dict[str, Any]:
         ],
     )
     store.append(plan, role="tool", content="total 2\nmeadow.toml\nmow.py", toolCallId="call_1")
-    store.append(plan, role="tool", content="The file mow.py has been updated.", toolCallId="call_2")
+    store.append(
+        plan, role="tool", content="The file mow.py has been updated.", toolCallId="call_2"
+    )
     store.append(plan, role="assistant", content=DRAFT, model="model-large")
     store.pin(plan)
     fork = store.forks.create(plan).id
 
-    branched = store.create(title="Three answers", messages=[{"role": "user", "content": "Why is grass green?"}]).id
+    branched = store.create(
+        title="Three answers", messages=[{"role": "user", "content": "Why is grass green?"}]
+    ).id
     first = store.append(branched, role="assistant", content="It has chlorophyll.").id
     answers = [str(first)]
     for text in ("It absorbs red and blue light.", "Because of magnesium in a ring of nitrogen."):
@@ -166,7 +180,9 @@ def _chats(store: Store, root: Path) -> dict[str, Any]:
     store.append(long, content="And one more.")
 
     project = root.parent / "project"
-    lay_out(project, {"README.md": b"# Meadow\n", "src/mow.py": OLD.encode(), "src/rest.py": b"x = 1\n"})
+    lay_out(
+        project, {"README.md": b"# Meadow\n", "src/mow.py": OLD.encode(), "src/rest.py": b"x = 1\n"}
+    )
     context = store.create(title="A question about a project").id
     store.context.set(context, captured(project))
     store.append(context, content="What does `mow.py` do?")
@@ -187,7 +203,10 @@ def _chats(store: Store, root: Path) -> dict[str, Any]:
 
 
 def _line(number: int) -> dict[str, str]:
-    return {"role": "assistant" if number % 2 else "user", "content": f"Line {number} of the conversation."}
+    return {
+        "role": "assistant" if number % 2 else "user",
+        "content": f"Line {number} of the conversation.",
+    }
 
 
 def _kept(store: Store) -> dict[str, Any]:
@@ -198,7 +217,12 @@ def _kept(store: Store) -> dict[str, Any]:
 
 
 def _agents(store: Store, root: Path) -> dict[str, Any]:
-    for agent, words in (("anna", "A person"), ("bob", "Writes code"), ("eve", "Reads code"), ("zoe", "Is choosy")):
+    for agent, words in (
+        ("anna", "A person"),
+        ("bob", "Writes code"),
+        ("eve", "Reads code"),
+        ("zoe", "Is choosy"),
+    ):
         store.agents.register(agent, description=words)
     store.agents.policy("zoe", dm="restricted")
     store.agents.set_status("bob", "on the north slope", busy=True)
@@ -209,11 +233,15 @@ def _agents(store: Store, root: Path) -> dict[str, Any]:
     store.messages.send("Then I wait.", agent="bob", to="anna")
     meadow = store.groups.create("Meadow", agent="anna", with_=["bob", "eve"]).id
     store.messages.send("@anna --review please look at the plan", agent="eve", conversation=meadow)
-    general = store.channels.create("general", scope="global", description="Everything", default=True).id
+    general = store.channels.create(
+        "general", scope="global", description="Everything", default=True
+    ).id
     for agent in ("anna", "bob"):
         store.channels.join("general", agent=agent)
     for topic in ("weather", "tools"):
-        store.messages.send(f"Something about {topic}.", agent="bob", channel="general", topic=topic)
+        store.messages.send(
+            f"Something about {topic}.", agent="bob", channel="general", topic=topic
+        )
     _refused(store, "eve", "zoe")
     return {"direct": direct, "group": meadow, "channel": general, "projects": (north, south)}
 
@@ -244,7 +272,9 @@ def _worker(store: Store) -> dict[str, Any]:
         if "ask" in text:
             with store.beside() as beside:
                 options = [{"label": "Yes, all", "value": "yes"}, {"label": "No", "value": "no"}]
-                Toolkit(beside, prompt.session, prompt.batch).ask_question("Delete it?", options, limit_s=86_400)
+                Toolkit(beside, prompt.session, prompt.batch).ask_question(
+                    "Delete it?", options, limit_s=86_400
+                )
             return Ended(0, "")
         return Ended(0, "It is mown.")
 
@@ -265,7 +295,10 @@ def dispute(root: Path, id: str) -> None:
     """Put conflicts in its title and its pin into the file of a conversation."""
     path = root / "conversations" / f"{id}.json"
     document = json.loads(path.read_bytes())
-    titles = [{"value": "Anna's title", "at": "2026-01-01T00:00:00.000Z"}, {"value": "Ben's title", "at": STAMP}]
+    titles = [
+        {"value": "Anna's title", "at": "2026-01-01T00:00:00.000Z"},
+        {"value": "Ben's title", "at": STAMP},
+    ]
     document["metadata"]["conflicts"] = [
         {"field": "metadata.pinned", "values": [{"value": None}, {"value": True}]},
         {"field": "title", "values": titles},
@@ -274,7 +307,9 @@ def dispute(root: Path, id: str) -> None:
 
 
 def versions(root: Path, id: str, title: str = "Another title") -> None:
-    """Put a store under git, with three versions of a conversation: as it is, with another title, with a message."""
+    """Put a store under git, with three versions of a conversation: as it is, with another title,
+    with a message.
+    """
 
     def commit(words: str) -> None:
         for command in (("add", "-A"), ("commit", "-q", "-m", words)):
@@ -292,20 +327,29 @@ def versions(root: Path, id: str, title: str = "Another title") -> None:
 
 
 def large(root: Path, messages: int = 100_000) -> str:
-    """Write a conversation of so many messages into a store. Returns: its id. 100,000 take about a second."""
+    """Write a conversation of so many messages into a store. Returns: its id. 100,000 take about a
+    second.
+    """
     write_capsule(root, LARGE, messages=messages, type="chat")
     return LARGE
 
 
 def many(root: Path, conversations: int = 10_000, messages: int = 4) -> None:
-    """Write so many conversations into a store, the first one changed last. 10,000 take about three seconds."""
+    """Write so many conversations into a store, the first one changed last. 10,000 take about three
+    seconds.
+    """
     folder = root / "conversations"
     for number in range(conversations):
         id = f"{number:08x}-0000-4000-8000-000000000000"
         tags = [TAGS[number % len(TAGS)]] if number % 3 else []
         type = "group" if number % 5 == 4 else "chat"
         document = new_capsule(
-            id, f"Conversation {number}", STAMP, type=type, tags=tags, messages=history(messages, 200)
+            id,
+            f"Conversation {number}",
+            STAMP,
+            type=type,
+            tags=tags,
+            messages=history(messages, 200),
         )
         seconds = 1_780_000_000 - number * 60
         document["updatedAt"] = from_ms(seconds * 1000)

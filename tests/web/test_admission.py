@@ -1,4 +1,6 @@
-"""Who is let in to the page, and what every answer forbids. Without a browser and without a socket."""
+"""Who is let in to the page, and what every answer forbids. Without a browser and without
+a socket.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,12 @@ class Door:
         asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
         pairs = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
         text = b"".join(message.get("body", b"") for message in sent[1:]).decode()
-        return Answer(sent[0]["status"], dict(pairs), text, [value for name, value in pairs if name == "set-cookie"])
+        return Answer(
+            sent[0]["status"],
+            dict(pairs),
+            text,
+            [value for name, value in pairs if name == "set-cookie"],
+        )
 
 
 @pytest.fixture
@@ -109,11 +116,18 @@ def test_an_address_opens_the_page_once(door: Door) -> None:
     assert door.ask(f"/?token={token}").status == 401
 
 
-def test_a_cookie_opens_no_other_store_and_can_not_be_made_up(door: Door, tmp_path: Path, tokens: Tokens) -> None:
+def test_a_cookie_opens_no_other_store_and_can_not_be_made_up(
+    door: Door, tmp_path: Path, tokens: Tokens
+) -> None:
     door.enter(door.site.admission.token())
     name, _, value = door.cookie.partition("=")
     data, _, mac = value.rpartition(".")
-    for other in (f"{data}.{mac[:-1]}{'0' if mac[-1] != '0' else '1'}", f"{data[:-2]}AA.{mac}", "x", "."):
+    for other in (
+        f"{data}.{mac[:-1]}{'0' if mac[-1] != '0' else '1'}",
+        f"{data[:-2]}AA.{mac}",
+        "x",
+        ".",
+    ):
         door.cookie = f"{name}={other}"
         assert door.ask("/").status == 401, other
     Store.init(tmp_path / "other")
@@ -123,7 +137,9 @@ def test_a_cookie_opens_no_other_store_and_can_not_be_made_up(door: Door, tmp_pa
         assert second.ask("/").status == 401
 
 
-def test_a_cookie_of_an_agents_server_does_not_open_the_owners(door: Door, tmp_path: Path, tokens: Tokens) -> None:
+def test_a_cookie_of_an_agents_server_does_not_open_the_owners(
+    door: Door, tmp_path: Path, tokens: Tokens
+) -> None:
     with door.site.store.beside(agent="anna") as store:
         annas = Door(store, tokens)
         annas.enter(annas.site.admission.token())
@@ -142,7 +158,9 @@ def test_a_revoked_token_ends_its_cookies(door: Door, tokens: Tokens) -> None:
     assert door.ask("/").status == 401
 
 
-def test_a_token_of_an_agent_is_entered_in_a_form_and_opens_nothing_in_an_address(door: Door, tokens: Tokens) -> None:
+def test_a_token_of_an_agent_is_entered_in_a_form_and_opens_nothing_in_an_address(
+    door: Door, tokens: Tokens
+) -> None:
     token = tokens.add("anna")
     assert (door.enter(token).status, door.cookie) == (401, "")
     wrong = door.enter_token("capsule_wrong")
@@ -154,7 +172,9 @@ def test_a_token_of_an_agent_is_entered_in_a_form_and_opens_nothing_in_an_addres
     assert (again.status, again.headers["location"], again.cookies) == (303, "/", [])
 
 
-def test_what_is_entered_is_sent_by_a_form_of_ours_is_small_and_leads_nowhere_else(door: Door, tokens: Tokens) -> None:
+def test_what_is_entered_is_sent_by_a_form_of_ours_is_small_and_leads_nowhere_else(
+    door: Door, tokens: Tokens
+) -> None:
     token = tokens.add("anna")
     for headers in (
         {"origin": "http://evil.example"},
@@ -169,7 +189,9 @@ def test_what_is_entered_is_sent_by_a_form_of_ours_is_small_and_leads_nowhere_el
         assert location.startswith("/") and not location.startswith(("//", "/\\")), to
 
 
-def test_an_address_asks_before_it_makes_a_browser_somebody_else(door: Door, tokens: Tokens) -> None:
+def test_an_address_asks_before_it_makes_a_browser_somebody_else(
+    door: Door, tokens: Tokens
+) -> None:
     door.enter(door.site.admission.token())
     with door.site.store.beside(agent="anna") as store:
         annas = Door(store, tokens)
@@ -184,15 +206,23 @@ def test_an_address_asks_before_it_makes_a_browser_somebody_else(door: Door, tok
         assert annas.enter(annas.site.admission.token()).status == 303  # Nobody is replaced.
 
 
-def test_who_signs_out_is_out_in_this_browser_or_in_all_of_them_at_every_server(door: Door, tokens: Tokens) -> None:
+def test_who_signs_out_is_out_in_this_browser_or_in_all_of_them_at_every_server(
+    door: Door, tokens: Tokens
+) -> None:
     door.enter(door.site.admission.token())
     first = door.cookie
     with door.site.store.beside() as store:
         other = Door(store, tokens)
         other.enter(other.site.admission.token())
         out = door.ask("/sign-out", {"where": "here"})
-        assert out.status == 303 and all("Max-Age=0" in cookie for cookie in out.cookies) and len(out.cookies) == 2
-        assert door.ask("/").status == other.ask("/").status == 200  # Only the browser has forgotten it.
+        assert (
+            out.status == 303
+            and all("Max-Age=0" in cookie for cookie in out.cookies)
+            and len(out.cookies) == 2
+        )
+        assert (
+            door.ask("/").status == other.ask("/").status == 200
+        )  # Only the browser has forgotten it.
         door.ask("/sign-out", {"where": "everywhere"})
         door.cookie = first
         assert door.ask("/").status == other.ask("/").status == 401
@@ -200,7 +230,9 @@ def test_who_signs_out_is_out_in_this_browser_or_in_all_of_them_at_every_server(
         assert door.ask("/").status == 200
 
 
-def test_an_agent_with_a_token_ends_only_the_pages_of_its_own_browser(door: Door, tokens: Tokens) -> None:
+def test_an_agent_with_a_token_ends_only_the_pages_of_its_own_browser(
+    door: Door, tokens: Tokens
+) -> None:
     door.enter_token(tokens.add("anna", scope="read"))
     assert "in every browser" not in door.ask("/people").text
     assert door.ask("/sign-out", {"where": "everywhere"}).status == 403
@@ -215,7 +247,9 @@ def test_a_store_that_can_not_be_written_keeps_its_cookies(
         raise Refused("read-only", path="")
 
     monkeypatch.setattr(door.site.store.inner.whole.machine, "_edit", refuse)
-    (Path(door.site.store.root) / ".capsule" / "local" / "keys" / "web.json").unlink(missing_ok=True)
+    (Path(door.site.store.root) / ".capsule" / "local" / "keys" / "web.json").unlink(
+        missing_ok=True
+    )
     other = Door(door.site.store, tokens)
     other.enter(other.site.admission.token())
     assert other.ask("/").status == other.ask("/").status == 200
@@ -224,30 +258,50 @@ def test_a_store_that_can_not_be_written_keeps_its_cookies(
 def test_a_text_for_the_store_that_had_the_address_before_is_refused(door: Door) -> None:
     door.enter(door.site.admission.token())
     id = door.site.store.create(title="Plan").id
-    sent = door.ask(f"/c/{id}/messages", {"content": "for the other"}, capsule_store="capsule-000000000000")
+    sent = door.ask(
+        f"/c/{id}/messages", {"content": "for the other"}, capsule_store="capsule-000000000000"
+    )
     assert (sent.status, door.site.store.tail(id, 1)) == (403, [])
-    assert door.ask(f"/c/{id}/messages", {"content": "for this"}, capsule_store=door.site.cookie).status == 303
+    assert (
+        door.ask(
+            f"/c/{id}/messages", {"content": "for this"}, capsule_store=door.site.cookie
+        ).status
+        == 303
+    )
 
 
 def test_no_stranger_is_told_the_name_of_the_server(door: Door) -> None:
     name = own_name(door.site.store.inner.whole.machine)
-    asked = [door.ask(path, accept=kind) for path in ("/", "/?token=x", "/enter") for kind in ("text/html", "*/*")]
+    asked = [
+        door.ask(path, accept=kind)
+        for path in ("/", "/?token=x", "/enter")
+        for kind in ("text/html", "*/*")
+    ]
     asked += [door.ask("/", host="evil.example"), door.ask("/c/x/messages", {"content": "x"})]
     for answer in asked:
         assert name.partition(".")[0] not in answer.text + str(answer.headers)
-    assert name.partition(".")[0] != door.site.cookie  # Browsers send it to every port of 127.0.0.1.
+    assert (
+        name.partition(".")[0] != door.site.cookie
+    )  # Browsers send it to every port of 127.0.0.1.
 
 
 def test_a_browser_gets_the_name_where_it_can_be_reached_by_it() -> None:
     with address.listen("127.0.0.1", 0).socket as listening:
         port = listening.getsockname()[1]
         here = address.Listener(listening, "127.0.0.1", port, True)
-        assert address_for_browser("capsule-1.localhost", here, "linux") == f"http://capsule-1.localhost:{port}"
+        assert (
+            address_for_browser("capsule-1.localhost", here, "linux")
+            == f"http://capsule-1.localhost:{port}"
+        )
         # Safari asks the system, which knows no such name.
-        assert address_for_browser("capsule-1.invalid", here, "darwin") == f"http://127.0.0.1:{port}"
+        assert (
+            address_for_browser("capsule-1.invalid", here, "darwin") == f"http://127.0.0.1:{port}"
+        )
         assert address_for_browser("localhost", here, "darwin") == f"http://localhost:{port}"
         other = address.Listener(listening, "127.0.0.2", port, True)
-        assert address_for_browser("capsule-1.localhost", other, "linux") == f"http://127.0.0.2:{port}"
+        assert (
+            address_for_browser("capsule-1.localhost", other, "linux") == f"http://127.0.0.2:{port}"
+        )
 
 
 def test_a_foreign_host_is_refused_also_with_the_cookie(door: Door) -> None:
@@ -277,12 +331,20 @@ def test_a_form_of_another_site_changes_nothing(door: Door, headers: dict[str, s
 
 def test_every_answer_forbids_what_comes_from_elsewhere(door: Door) -> None:
     door.enter(door.site.admission.token())
-    for path in ("/", "/nothing", "/c/x", f"/static/{door.site.version}/page.css", "/static/x/nothing"):
+    for path in (
+        "/",
+        "/nothing",
+        "/c/x",
+        f"/static/{door.site.version}/page.css",
+        "/static/x/nothing",
+    ):
         headers = door.ask(path).headers
         assert "default-src 'self'" in headers["content-security-policy"], path
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["cache-control"] == ("no-store" if "page.css" not in path else headers["cache-control"])
+        assert headers["cache-control"] == (
+            "no-store" if "page.css" not in path else headers["cache-control"]
+        )
 
 
 def test_the_way_back_from_a_token_stays_on_this_host(door: Door) -> None:

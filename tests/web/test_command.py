@@ -36,20 +36,28 @@ _HALF = (
 def refused(*words: str, root: Path) -> tuple[int, str]:
     """The exit code and the error of a `capsule web` that does not begin to serve."""
     command = [sys.executable, "-m", "capsule_cli", "web", "--store", str(root), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S
+    )
     assert ended.stdout == ""
     return ended.returncode, ended.stderr
 
 
 @pytest.mark.sample
-def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(root: Path, serve: Serve) -> None:
+def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(
+    root: Path, serve: Serve
+) -> None:
     served = serve(root)
-    assert re.fullmatch(rf"http://capsule-[0-9a-f]{{12}}\.localhost:{served.port}/\?token=\S+", served.address)
+    assert re.fullmatch(
+        rf"http://capsule-[0-9a-f]{{12}}\.localhost:{served.port}/\?token=\S+", served.address
+    )
     assert served.client.get("/").status_code == 200
     assert (served.stop(), served.said) == (0, "")
 
 
-def test_for_a_script_the_address_is_one_that_every_program_resolves(root: Path, serve: Serve) -> None:
+def test_for_a_script_the_address_is_one_that_every_program_resolves(
+    root: Path, serve: Serve
+) -> None:
     served = serve(root, "--json")
     url = json.loads(served.line)["url"]
     assert url.startswith(f"http://127.0.0.1:{served.port}/?token=")
@@ -63,8 +71,14 @@ def test_the_name_stays_and_a_guessed_one_is_not_served(root: Path, serve: Serve
     served.restart()
     assert served.base == base
     guessed = [hashlib.sha256(str(root).encode()).hexdigest()[:12], root.name, "000000000000"]
-    for name in (*(f"capsule-{each}.localhost" for each in guessed), "capsule.localhost", "x.localhost"):
-        assert served.client.get("/", headers={"host": f"{name}:{served.port}"}).status_code == 403, name
+    for name in (
+        *(f"capsule-{each}.localhost" for each in guessed),
+        "capsule.localhost",
+        "x.localhost",
+    ):
+        assert (
+            served.client.get("/", headers={"host": f"{name}:{served.port}"}).status_code == 403
+        ), name
     assert served.client.get("/", headers={"host": base.partition("//")[2]}).status_code == 200
 
 
@@ -98,7 +112,9 @@ def test_an_agents_server_shows_what_the_agent_may_read(store: Store, serve: Ser
     assert "direct_bob_carl" not in served.client.get("/").text
 
 
-def test_a_token_of_an_agent_opens_the_owners_server_as_that_agent(store: Store, serve: Serve, tmp_path: Path) -> None:
+def test_a_token_of_an_agent_opens_the_owners_server_as_that_agent(
+    store: Store, serve: Serve, tmp_path: Path
+) -> None:
     home = tmp_path / "settings"
     token = Tokens(home / "capsule", store.root).add("anna", scope="read")
     served = serve(Path(store.root), env={"XDG_CONFIG_HOME": str(home)})
@@ -107,7 +123,9 @@ def test_a_token_of_an_agent_opens_the_owners_server_as_that_agent(store: Store,
         assert "as anna" in client.get("/").text
 
 
-def test_a_port_that_is_taken_is_an_error_only_if_it_was_asked_for(store: Store, serve: Serve) -> None:
+def test_a_port_that_is_taken_is_an_error_only_if_it_was_asked_for(
+    store: Store, serve: Serve
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, error = refused("--port", str(port), root=Path(store.root))
@@ -119,22 +137,40 @@ def test_nothing_is_served_beyond_this_machine_in_the_clear(store: Store) -> Non
     code, error = refused("--host", "0.0.0.0", "--port", "0", root=Path(store.root))
     assert code == Refused.exit_code
     assert "--cert" in error
-    code, error = refused("--host", "0.0.0.0", "--port", "0", "--cert", "a", "--key", "b", root=Path(store.root))
+    code, error = refused(
+        "--host", "0.0.0.0", "--port", "0", "--cert", "a", "--key", "b", root=Path(store.root)
+    )
     assert code == Refused.exit_code
     assert "--allow-host" in error
     code, error = refused("--cert", "cert.pem", root=Path(store.root))
     assert code == InvalidInput.exit_code
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed, which makes a certificate")
+@pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is not installed, which makes a certificate"
+)
 def test_over_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert), *name]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        str(key),
+        "-out",
+        str(cert),
+        *name,
+    ]
     subprocess.run(made, check=True, capture_output=True)
     served = serve(Path(store.root), "--cert", str(cert), "--key", str(key))
     assert served.address.startswith("https://127.0.0.1:")
-    with httpx2.Client(base_url=served.local, verify=ssl.create_default_context(cafile=str(cert))) as client:
+    with httpx2.Client(
+        base_url=served.local, verify=ssl.create_default_context(cafile=str(cert))
+    ) as client:
         answer = client.get(served.address)
         assert "secure" in answer.headers["set-cookie"].lower().split("; ")
         assert client.get("/").status_code == 200
@@ -147,7 +183,9 @@ def test_a_proxy_that_is_named_may_call_the_server_by_its_name(store: Store, ser
     assert served.client.get("/", headers={"host": "other.example.org"}).status_code == 403
 
 
-def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve) -> None:
+def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only(
+    store: Store, serve: Serve
+) -> None:
     served = serve(Path(store.root), "--allow-host", "talk.example.org")
     named = {"host": "talk.example.org", "x-forwarded-proto": "https"}
     with httpx2.Client(base_url=served.local) as client:
@@ -156,11 +194,19 @@ def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only(store: Store,
 
 
 @pytest.mark.parametrize("needed", ["jinja2", "nh3", "python_multipart"])
-def test_what_is_not_installed_is_named_with_the_way_to_install_it(store: Store, needed: str) -> None:
-    program = f"import sys; sys.modules[{needed!r}] = None; from capsule_cli.__main__ import main; main()"
+def test_what_is_not_installed_is_named_with_the_way_to_install_it(
+    store: Store, needed: str
+) -> None:
+    program = (
+        f"import sys; sys.modules[{needed!r}] = None; from capsule_cli.__main__ import main; main()"
+    )
     words = ["web", "--store", store.root, "--port", "0", "--no-browser"]
     ended = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment(), timeout=PATIENCE_S
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE_S,
     )
     assert (ended.returncode, ended.stdout) == (Refused.exit_code, "")
     assert needed in ended.stderr
@@ -188,7 +234,9 @@ def test_a_stream_ends_with_the_token_and_has_nothing_that_came_later(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", _REFUSED, _HALF])
-def test_strangers_who_hold_connections_keep_nobody_out(store: Store, serve: Serve, sent: bytes) -> None:
+def test_strangers_who_hold_connections_keep_nobody_out(
+    store: Store, serve: Serve, sent: bytes
+) -> None:
     import resource
 
     served = serve(Path(store.root))
@@ -201,5 +249,7 @@ def test_strangers_who_hold_connections_keep_nobody_out(store: Store, serve: Ser
             with suppress(OSError):  # It had to make room.
                 one.sendall(begun)
         assert served.client.get("/").status_code == 200
-        with httpx2.Client(base_url=served.local, timeout=PATIENCE_S, cookies=served.client.cookies) as another:
+        with httpx2.Client(
+            base_url=served.local, timeout=PATIENCE_S, cookies=served.client.cookies
+        ) as another:
             assert another.get("/").status_code == 200

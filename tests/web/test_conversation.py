@@ -32,7 +32,8 @@ with Store.open(sys.argv[1]) as store:
 """
 _ALL = """() => [...document.querySelectorAll("#messages article")]
     .map(each => each.querySelector(".text")?.textContent.trim())"""
-#: A message, or the one at the middle of the screen, and where it stands, as soon as it stands still.
+#: A message, or the one at the middle of the screen, and where it stands, as soon as it stands
+#: still.
 _READ = """async (id) => {
     const at = (y) => document.elementFromPoint(600, y).closest("article");
     const each = document.getElementById(id) ?? at(400) ?? at(420);  // Between two there is a gap.
@@ -72,7 +73,7 @@ def served(root: Path, talk: Talk, serve: Callable[..., Served]) -> Served:
     return serve(root)
 
 
-# -- Without a browser -------------------------------------------------------------------------------------------------
+# -- Without a browser -----------------------------------------------------------------------------
 
 
 def test_a_window_of_a_large_conversation_does_not_read_the_file(
@@ -114,7 +115,9 @@ def test_the_first_unread_message_of_an_agent_is_found_and_reading_the_page_mark
     client: TestClient, store: Store, talk: Talk
 ) -> None:
     client.cookies.set(f"{next(iter(client.cookies))}-as", "anna")
-    store.messages.ack(agent="anna", conversation=talk.direct, message=ids_of(store, talk.direct)[0])
+    store.messages.ack(
+        agent="anna", conversation=talk.direct, message=ids_of(store, talk.direct)[0]
+    )
     for _ in range(2):
         page = client.get(f"/c/{talk.direct}").text
         line, _, behind = page.partition('id="left-off"')[2].partition("<article")
@@ -126,7 +129,9 @@ def test_the_first_unread_message_of_an_agent_is_found_and_reading_the_page_mark
     assert store.messages.first_unread(talk.plan, agent="anna") is None
 
 
-def test_an_attachment_is_given_to_who_reads_a_message_that_has_it(client: TestClient, talk: Talk) -> None:
+def test_an_attachment_is_given_to_who_reads_a_message_that_has_it(
+    client: TestClient, talk: Talk
+) -> None:
     page = client.get(f"/c/{talk.plan}").text
     path = page.partition(f'src="/c/{talk.plan}/files/')[2].partition('"')[0]
     answer = client.get(f"/c/{talk.plan}/files/{path}")
@@ -134,7 +139,9 @@ def test_an_attachment_is_given_to_who_reads_a_message_that_has_it(client: TestC
     assert client.get(f"/c/{talk.long}/files/{path}").status_code == 404
 
 
-def test_a_damaged_file_is_shown_with_the_line_and_what_to_do(client: TestClient, root: Path, talk: Talk) -> None:
+def test_a_damaged_file_is_shown_with_the_line_and_what_to_do(
+    client: TestClient, root: Path, talk: Talk
+) -> None:
     path = root / "conversations" / f"{talk.plan}.json"
     path.write_text(path.read_text("utf-8").replace('"title":', '"title" ', 1), "utf-8")
     answer = client.get(f"/c/{talk.plan}")
@@ -144,11 +151,16 @@ def test_a_damaged_file_is_shown_with_the_line_and_what_to_do(client: TestClient
     assert "capsule doctor --repair" in answer.text
 
 
-def test_the_head_says_where_a_conversation_comes_from(client: TestClient, store: Store, talk: Talk) -> None:
+def test_the_head_says_where_a_conversation_comes_from(
+    client: TestClient, store: Store, talk: Talk
+) -> None:
     assert f'href="/c/{talk.plan}">A plan for the meadow</a>' in client.get(f"/c/{talk.fork}").text
     summary = client.get(f"/c/{talk.summary}").text
     last = ids_of(store, talk.long)[-2]
-    assert f'href="/c/{talk.long}">A long conversation</a> up to <a href="/c/{talk.long}/m/{last}#m-{last}">' in summary
+    assert (
+        f'href="/c/{talk.long}">A long conversation</a> up to <a '
+        f'href="/c/{talk.long}/m/{last}#m-{last}">' in summary
+    )
     assert "its message 450</a>: its source has moved on since: 1 new message" in summary
     assert "Imported from claude-code, in <code>" in client.get(f"/c/{talk.imported[0]}").text
     with store.locks.take(talk.plan):
@@ -194,7 +206,9 @@ def test_two_versions_in_git_are_compared_and_no_repository_is_no_error(
     diff = client.get(f"/c/{talk.plan}/versions?before={hashes[2]}&after={hashes[0]}").text
     assert "<ins>+title: Another title" in diff or "Another title</ins>" in diff
     assert "A later message</ins>" in diff
-    assert "Nothing differs" in client.get(f"/c/{talk.plan}/versions?before={hashes[0]}&after=").text
+    assert (
+        "Nothing differs" in client.get(f"/c/{talk.plan}/versions?before={hashes[0]}&after=").text
+    )
     assert "is neither a revision" not in diff
     assert client.get(f"/c/{talk.plan}/versions?before=nonsense").status_code == 400
 
@@ -204,7 +218,11 @@ def test_two_versions_in_git_are_compared_and_no_repository_is_no_error(
     [
         ([], None, []),
         ([None, "0", "1"], None, [([0, 1, 2], 0, -1, True)]),
-        ([None, "0", "0", "1"], "2", [([0], 0, -1, True), ([1, 3], 1, 0, False), ([2], 0, 0, True)]),
+        (
+            [None, "0", "0", "1"],
+            "2",
+            [([0], 0, -1, True), ([1, 3], 1, 0, False), ([2], 0, 0, True)],
+        ),
         ([None, "0", None], None, [([0, 1], 0, -1, False), ([2], 0, -1, True)]),
         (["1", "0"], None, [([0, 1], 0, -1, True)]),  # A circle.
     ],
@@ -217,17 +235,21 @@ def test_messages_without_a_branch_are_one_run_of_the_tree(
 
 
 def test_the_tree_of_a_deep_conversation_is_drawn() -> None:
-    forks = [{"id": str(at), "parent": str(at // 2 * 2 - 2) if at > 1 else None} for at in range(20_000)]
+    forks = [
+        {"id": str(at), "parent": str(at // 2 * 2 - 2) if at > 1 else None} for at in range(20_000)
+    ]
     runs = runs_of(Tree(forks), None)
     assert sum(len(run.places) for run in runs) == 20_000
     assert max(run.column for run in runs) < 20
 
 
-# -- In a browser ------------------------------------------------------------------------------------------------------
+# -- In a browser ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_earlier_messages_come_in_place_and_far_ones_leave_the_page(served: Served, talk: Talk, page: Page) -> None:
+def test_earlier_messages_come_in_place_and_far_ones_leave_the_page(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.long}")
     until(lambda: page.evaluate(_IS_AT_END))
     assert len(texts(page)) == 100
@@ -244,12 +266,14 @@ def test_earlier_messages_come_in_place_and_far_ones_leave_the_page(served: Serv
     while "And one more." not in texts(page):
         shown = texts(page)[-1]
         page.evaluate("() => document.querySelector('.window:last-child > .later a').click()")
-        until(lambda: "And one more." in (there := texts(page)) or there[-1] != shown)  # It may come by itself.
+        until(
+            lambda: "And one more." in (there := texts(page)) or there[-1] != shown
+        )  # It may come by itself.
         assert len(texts(page)) <= 300
     listed = texts(page)
-    assert listed == [f"Line {number} of the conversation." for number in range(451 - len(listed), 450)] + [
-        "And one more."
-    ]
+    assert listed == [
+        f"Line {number} of the conversation." for number in range(451 - len(listed), 450)
+    ] + ["And one more."]
 
 
 @pytest.mark.slow
@@ -275,11 +299,17 @@ def test_a_message_is_shown_in_its_place_and_marked_also_without_script(
         page = served.open(contexts(java_script_enabled=is_on), f"/c/{talk.long}/m/{message}")
         chosen = page.locator("[data-chosen]")
         assert "Line 100 of the conversation." in str(chosen.text_content())
-        until(lambda page=page: 0 < (page.locator("[data-chosen]").bounding_box() or {"y": -1})["y"] < 800)
+        until(
+            lambda page=page: (
+                0 < (page.locator("[data-chosen]").bounding_box() or {"y": -1})["y"] < 800
+            )
+        )
 
 
 @pytest.mark.slow
-def test_the_address_of_a_result_opens_the_call_that_it_is_under(served: Served, talk: Talk, page: Page) -> None:
+def test_the_address_of_a_result_opens_the_call_that_it_is_under(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.plan}/m/@2")
     result = page.locator(".result[data-chosen]")
     until(lambda: 0 < (result.bounding_box() or {"y": -1})["y"] < 800)
@@ -287,7 +317,9 @@ def test_the_address_of_a_result_opens_the_call_that_it_is_under(served: Served,
 
 
 @pytest.mark.slow
-def test_what_one_sends_is_shown_in_its_place_without_another_page(served: Served, talk: Talk, page: Page) -> None:
+def test_what_one_sends_is_shown_in_its_place_without_another_page(
+    served: Served, talk: Talk, page: Page
+) -> None:
     from playwright.sync_api import expect
 
     served.open(page, f"/c/{talk.long}")
@@ -320,7 +352,9 @@ def test_all_that_is_reading_works_without_script(
 
 
 @pytest.mark.slow
-def test_one_steps_from_answer_to_answer_where_a_conversation_branches(served: Served, talk: Talk, page: Page) -> None:
+def test_one_steps_from_answer_to_answer_where_a_conversation_branches(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.branched}")
     assert "Because of magnesium" in str(page.locator("#messages").text_content())
     page.get_by_role("link", name="Branch 2 of 3").click()
@@ -337,7 +371,9 @@ def test_one_steps_from_answer_to_answer_where_a_conversation_branches(served: S
 
 
 @pytest.mark.slow
-def test_finding_opens_what_is_folded_and_marks_the_words(served: Served, talk: Talk, page: Page) -> None:
+def test_finding_opens_what_is_folded_and_marks_the_words(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.plan}")
     assert page.locator("details[open]").count() == 0
     page.get_by_label("Find in this conversation").fill("weather")
@@ -352,7 +388,9 @@ def test_finding_opens_what_is_folded_and_marks_the_words(served: Served, talk: 
 
 
 @pytest.mark.slow
-def test_only_prompts_and_answers_are_shown_on_demand(served: Served, talk: Talk, page: Page) -> None:
+def test_only_prompts_and_answers_are_shown_on_demand(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.plan}")
     assert page.locator(".call").count() == 2
     page.get_by_role("link", name="Only prompts and answers").click()
@@ -365,7 +403,9 @@ def test_only_prompts_and_answers_are_shown_on_demand(served: Served, talk: Talk
 
 
 @pytest.mark.slow
-def test_one_goes_from_prompt_to_prompt_also_beyond_what_is_loaded(served: Served, talk: Talk, page: Page) -> None:
+def test_one_goes_from_prompt_to_prompt_also_beyond_what_is_loaded(
+    served: Served, talk: Talk, page: Page
+) -> None:
     served.open(page, f"/c/{talk.long}")
     focused = "() => document.activeElement.querySelector('.text')?.textContent.trim()"
     page.evaluate("() => document.querySelector('article [data-step=previous]').click()")
@@ -377,7 +417,9 @@ def test_one_goes_from_prompt_to_prompt_also_beyond_what_is_loaded(served: Serve
 
 
 @pytest.mark.slow
-def test_new_messages_are_followed_only_by_who_is_at_the_end(served: Served, talk: Talk, page: Page) -> None:
+def test_new_messages_are_followed_only_by_who_is_at_the_end(
+    served: Served, talk: Talk, page: Page
+) -> None:
     from playwright.sync_api import expect
 
     served.open(page, f"/c/{talk.long}")
@@ -390,7 +432,9 @@ def test_new_messages_are_followed_only_by_who_is_at_the_end(served: Served, tal
     before = read(page)
     append(served.root, talk.long, "Second news", "Third news")
     expect(page.locator("#news")).to_have_text("2 new messages")
-    assert read(page, before[0])[1] == pytest.approx(before[1], abs=1)  # Browsers scroll by whole pixels.
+    assert read(page, before[0])[1] == pytest.approx(
+        before[1], abs=1
+    )  # Browsers scroll by whole pixels.
     page.locator("#news").click()
     expect(page.locator("article").last).to_contain_text("Third news")
     expect(page.locator("#news")).to_be_hidden()
@@ -399,12 +443,16 @@ def test_new_messages_are_followed_only_by_who_is_at_the_end(served: Served, tal
 
 
 @pytest.mark.slow
-def test_results_that_come_later_are_drawn_under_their_call(served: Served, talk: Talk, page: Page) -> None:
+def test_results_that_come_later_are_drawn_under_their_call(
+    served: Served, talk: Talk, page: Page
+) -> None:
     from playwright.sync_api import expect
 
     with Store.open(served.root) as store:
         id = store.create(title="Calls").id
-        calls = [{"id": f"call_{nth}", "name": "Bash", "arguments": {"command": "ls"}} for nth in (1, 2)]
+        calls = [
+            {"id": f"call_{nth}", "name": "Bash", "arguments": {"command": "ls"}} for nth in (1, 2)
+        ]
         store.append(id, role="assistant", content="I look.", toolCalls=calls)
         store.append(id, role="tool", toolCallId="call_1", content="a\nb")
         served.open(page, f"/c/{id}")
@@ -449,7 +497,9 @@ def test_whoever_reads_is_told_of_another_branch_and_of_the_end(
 
 
 @pytest.mark.slow
-def test_a_line_shows_where_one_left_off(served: Served, talk: Talk, context: BrowserContext) -> None:
+def test_a_line_shows_where_one_left_off(
+    served: Served, talk: Talk, context: BrowserContext
+) -> None:
     page = served.open(context, f"/c/{talk.plan}")
     assert page.locator(".left-off").count() == 0
     until(lambda: page.evaluate(_IS_AT_END))

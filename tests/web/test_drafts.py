@@ -1,4 +1,6 @@
-"""What is typed in any form of the page stays in the browser until the store has it, and each tab has its own."""
+"""What is typed in any form of the page stays in the browser until the store has it, and each tab
+has its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def store(root: Path) -> Iterator[Store]:
 
 def kept(page: Page) -> list[str]:
     """The names of the drafts that the browser keeps."""
-    return page.evaluate("() => Object.keys(localStorage).filter((name) => name.includes(' draft '))")
+    return page.evaluate(
+        "() => Object.keys(localStorage).filter((name) => name.includes(' draft '))"
+    )
 
 
 def check_value(page: Page, label: str, value: str) -> None:
@@ -41,7 +45,9 @@ def check_value(page: Page, label: str, value: str) -> None:
     expect(page.get_by_label(label, exact=label == "Text")).to_have_value(value)
 
 
-def test_two_tabs_keep_a_draft_each(store: Store, serve: Callable[..., Served], context: BrowserContext) -> None:
+def test_two_tabs_keep_a_draft_each(
+    store: Store, serve: Callable[..., Served], context: BrowserContext
+) -> None:
     from playwright.sync_api import expect
 
     id = store.create(title="Plan").id
@@ -148,7 +154,9 @@ def test_an_answer_in_the_inbox_is_kept_and_is_sent_once(
         with store.beside() as beside:
             # Tools of workers give options to each question; programs of others need not.
             question = {"kind": "question", "content": "Which slope?", "options": [], "to": None}
-            Toolkit(beside, prompt.session, prompt.batch)._say(**question, expires_at="2999-01-01T00:00:00.000Z")
+            Toolkit(beside, prompt.session, prompt.batch)._say(
+                **question, expires_at="2999-01-01T00:00:00.000Z"
+            )
         return Ended(0, "")
 
     with hosting(store, ask):

@@ -1,7 +1,8 @@
-"""Every page, by the list of routes: without script, on a phone, for WCAG in light and dark, and on paper.
+"""Every page, by the list of routes: without script, on a phone, for WCAG in light and dark, and on
+paper.
 
-What must stay true: that a page is for everybody is told here, and elsewhere only of what a click or an event shows, as
-axe takes about half a second of a processor.
+What must stay true: that a page is for everybody is told here, and elsewhere only of what a click
+or an event shows, as axe takes about half a second of a processor.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ MORE = {
 }
 #: What is no page: files, and the stream.
 NO_PAGES = {"/static/{path:path}", "/events", "/c/{id}/files/{digest}"}
-#: Scrolls to the top, where nothing is below the bar, until the page does not scroll to its end any more.
+#: Scrolls to the top, where nothing is below the bar, until the page does not scroll to its end any
+#: more.
 _TO_TOP = """async () => {
     for (let still = 0; still < 10; still = scrollY ? 0 : still + 1) {
         scrollTo(0, 0);
@@ -73,16 +75,25 @@ _TO_TOP = """async () => {
     }
 }"""
 #: What has only a form, of which nothing is on paper.
-FORMS = {PAGES[route][0] for route in ("/new", "/import", "/c/{id}/export", "/c/{id}/m/{message:path}/edit")}
+FORMS = {
+    PAGES[route][0]
+    for route in ("/new", "/import", "/c/{id}/export", "/c/{id}/m/{message:path}/edit")
+}
 
 
 def test_every_page_of_the_routes_is_in_the_list() -> None:
-    assert {route.path for route in ROUTES if "GET" in (route.methods or ())} == PAGES.keys() | NO_PAGES
+    assert {
+        route.path for route in ROUTES if "GET" in (route.methods or ())
+    } == PAGES.keys() | NO_PAGES
 
 
 @pytest.mark.slow
 def test_every_page_is_for_everybody(
-    root: Path, talk: Talk, serve: Callable[..., Served], contexts: Callable[..., BrowserContext], guard: Guard
+    root: Path,
+    talk: Talk,
+    serve: Callable[..., Served],
+    contexts: Callable[..., BrowserContext],
+    guard: Guard,
 ) -> None:
     guard.expect("404.*/no/such/page")
     with Store.open(root) as store:
@@ -107,10 +118,14 @@ def test_every_page_is_for_everybody(
         for address, text in shown:
             path = address.format(**known)
             answer = page.goto(f"{served.base}{path}")
-            assert answer is not None and answer.status == (404 if path == "/no/such/page" else 200), path
+            assert answer is not None and answer.status == (
+                404 if path == "/no/such/page" else 200
+            ), path
             assert text in str(page.locator("main").text_content()), path
             if "viewport" in options:
-                page.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
+                page.evaluate(
+                    "() => document.querySelectorAll('details').forEach(each => each.open = true)"
+                )
                 width = page.evaluate("() => document.documentElement.scrollWidth")
                 assert width <= 320, f"{path} is {width} wide"
             if "color_scheme" in options:
@@ -118,6 +133,8 @@ def test_every_page_is_for_everybody(
                 check_axe(page)
             if "viewport" not in options:
                 page.emulate_media(media="print")
-                assert address in FORMS or text in page.locator("main").inner_text(), f"{path} on paper"
+                assert address in FORMS or text in page.locator("main").inner_text(), (
+                    f"{path} on paper"
+                )
                 page.emulate_media(media="screen")
             screenshot(page, f"page-{number}-{shown.index((address, text))}", full_page=True)

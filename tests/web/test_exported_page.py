@@ -1,4 +1,6 @@
-"""An exported page in a real browser: nothing runs or loads but its own script, and its branches can be walked."""
+"""An exported page in a real browser: nothing runs or loads but its own script, and its branches
+can be walked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def opened(page: Any, guard: Guard, tmp_path: Path) -> Callable[..., Any]:
     return open_page
 
 
-def test_hostile_texts_neither_run_nor_load_and_break_no_rule_of_access(opened: Callable[..., Any], page: Any) -> None:
+def test_hostile_texts_neither_run_nor_load_and_break_no_rule_of_access(
+    opened: Callable[..., Any], page: Any
+) -> None:
     history = [
         {"role": "assistant", "content": text, "from": text, "reasoning": text}
         | {"toolCalls": [{"name": text, "arguments": {"command": text, text: text}}]}
@@ -42,14 +46,18 @@ def test_hostile_texts_neither_run_nor_load_and_break_no_rule_of_access(opened: 
     ]
     page.emulate_media(color_scheme="dark")
     opened(HOSTILE[0], history)
-    page.evaluate("() => { for (const fold of document.querySelectorAll('details')) fold.open = true }")
+    page.evaluate(
+        "() => { for (const fold of document.querySelectorAll('details')) fold.open = true }"
+    )
 
     assert page.evaluate("document.querySelectorAll('article').length") == len(HOSTILE)
     assert page.title().strip() == HOSTILE[0]
     check_axe(page)
 
 
-def test_the_branches_of_a_page_can_be_walked_with_results_under_their_calls(opened: Callable[..., Any]) -> None:
+def test_the_branches_of_a_page_can_be_walked_with_results_under_their_calls(
+    opened: Callable[..., Any],
+) -> None:
     history = [
         {"id": "1", "role": "user", "content": "first"},
         {"id": "2", "role": "assistant", "content": "one way", "toolCalls": [CALL]},
@@ -58,7 +66,10 @@ def test_the_branches_of_a_page_can_be_walked_with_results_under_their_calls(ope
         {"id": "5", "role": "assistant", "content": "another way", "parent": "1"},
     ]
     page = opened("A walk", history)
-    seen = "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => it.textContent.trim())"
+    seen = (
+        "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => "
+        "it.textContent.trim())"
+    )
 
     assert page.evaluate(seen) == ["first", "another way"]
     check_axe(page)  # In light: the hostile texts are in the dark.

@@ -39,7 +39,10 @@ def door(store: Store, tokens: Tokens) -> Door:  # noqa: F811
 
 def test_an_empty_store_says_so_and_what_to_do(door: Door) -> None:
     empty = text(door.ask("/"))
-    assert "There is no conversation yet. Write the first one under New, or run capsule import" in empty
+    assert (
+        "There is no conversation yet. Write the first one under New, or run capsule import"
+        in empty
+    )
     assert "There is no conversation yet." in text(door.ask("/?part=found"))
     assert "There is no such conversation." in text(door.ask("/?tag=none"))
 
@@ -80,8 +83,13 @@ def test_a_small_store_never_shows_that_it_is_read(door: Door) -> None:
 def test_a_wide_table_is_scrolled_in_its_place(
     store: Store, serve: Callable[..., Served], contexts: Callable[..., BrowserContext], width: int
 ) -> None:
-    id = store.create(title="Plan", messages=[{"role": "assistant", "content": f"Wide:\n\n{table(30)}\n\nThe end."}]).id
-    page = serve(Path(store.root)).open(contexts(viewport={"width": width, "height": 700}), f"/c/{id}")
+    id = store.create(
+        title="Plan",
+        messages=[{"role": "assistant", "content": f"Wide:\n\n{table(30)}\n\nThe end."}],
+    ).id
+    page = serve(Path(store.root)).open(
+        contexts(viewport={"width": width, "height": 700}), f"/c/{id}"
+    )
     drawn, last = page.locator(".message table"), page.get_by_text("value-29", exact=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     drawn.evaluate("(table) => table.scrollTo(table.scrollWidth, 0)")
@@ -97,7 +105,9 @@ def test_on_paper_there_are_texts_and_no_links_to_do_something(
     store: Store, serve: Callable[..., Served], page: Page
 ) -> None:
     id = store.create(title="Plan").id
-    store.append_many(id, [{"role": "user", "content": f"Message {number}\n\n{table(12)}"} for number in range(3)])
+    store.append_many(
+        id, [{"role": "user", "content": f"Message {number}\n\n{table(12)}"} for number in range(3)]
+    )
     serve(Path(store.root)).open(page, f"/c/{id}")
     page.emulate_media(media="print")
     shown = page.locator("main").inner_text()

@@ -1,4 +1,6 @@
-"""Whose browser it is: no other server gets the cookie, and no link makes a browser somebody else unasked."""
+"""Whose browser it is: no other server gets the cookie, and no link makes a browser somebody else
+unasked.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Serve = Callable[..., Served]
 
 @contextmanager
 def another_server() -> Iterator[tuple[int, list[str]]]:
-    """A server on a port of 127.0.0.1: the port, and the cookies that it gets, one entry for each request."""
+    """A server on a port of 127.0.0.1: the port, and the cookies that it gets, one entry for each
+    request.
+    """
     cookies: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -48,7 +52,9 @@ def another_server() -> Iterator[tuple[int, list[str]]]:
         server.server_close()
 
 
-def test_no_other_server_of_this_machine_gets_the_cookie(root: Path, serve: Serve, page: Page, guard: Guard) -> None:
+def test_no_other_server_of_this_machine_gets_the_cookie(
+    root: Path, serve: Serve, page: Page, guard: Guard
+) -> None:
     served = serve(root)
     page.goto(served.address)
     assert page.url == f"{served.base}/"
@@ -146,7 +152,8 @@ def test_a_text_for_one_store_is_not_sent_to_another_that_takes_its_port(
         Store.init(root)
         with Store.open(root) as store:
             store.channels.create("general", scope="global", description="Everything", default=True)
-    # At 127.0.0.1 all stores are one host for the browser, as on a system that does not resolve their names.
+    # At 127.0.0.1 all stores are one host for the browser, as on a system that does not resolve
+    # their names.
     words = () if by_name else ("--json",)
     first = serve(roots[0], *words)
     path = "/c/channel_global_general"

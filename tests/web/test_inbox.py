@@ -50,7 +50,11 @@ def test_what_waits_is_settled_without_script(
         page.click("text=Not done yet")
         assert len(anna.messages.mentions()) == 1
         (question,) = owner.sessions.questions()
-        assert (question.agent, question.text, question.conversation) == ("worker", "Delete it?", talk.asked)
+        assert (question.agent, question.text, question.conversation) == (
+            "worker",
+            "Delete it?",
+            talk.asked,
+        )
         page.click("text=Yes, all")
         last = anna.tail(talk.asked, 1)[0]
         assert (last.content, last.reply_to) == ("yes", question.message)
@@ -85,7 +89,9 @@ def test_the_owner_is_told_how_to_choose_an_agent(served: Served, page: Page) ->
     assert page.locator("tr", has_text="anna").locator("td").last.text_content() == "8"
 
 
-def test_an_agents_own_page_shows_no_questions_of_others(root: Path, talk: Talk, serve: Serve, page: Page) -> None:
+def test_an_agents_own_page_shows_no_questions_of_others(
+    root: Path, talk: Talk, serve: Serve, page: Page
+) -> None:
     serve(root, env={"CAPSULE_AGENT": "bob"}).open(page, "/inbox")
     assert "Delete it?" not in (page.text_content("main") or "")
 
@@ -115,7 +121,9 @@ def test_the_number_of_unread_messages_follows_on_every_page(
     until(lambda: "And another" in (second.text_content("#found") or ""))
 
 
-def test_keys_lead_through_lists_conversations_and_pages(served: Served, page: Page, talk: Talk) -> None:
+def test_keys_lead_through_lists_conversations_and_pages(
+    served: Served, page: Page, talk: Talk
+) -> None:
     served.open(page)
     until(lambda: page.locator("#keys-button:visible").count())
     for key, at in (("j", 0), ("j", 1), ("j", 2), ("k", 1)):
@@ -138,7 +146,9 @@ def test_keys_are_shown_and_can_be_switched_off_for_good(served: Served, page: P
     until(lambda: page.locator("#keys-button:visible").count())
     page.keyboard.press("Control+i")
     page.keyboard.press("?")
-    assert page.locator("dialog[open]").count() == 1 and "Next and previous" in (page.text_content("dialog") or "")
+    assert page.locator("dialog[open]").count() == 1 and "Next and previous" in (
+        page.text_content("dialog") or ""
+    )
     check_axe(page)
     page.uncheck("#keys-on")
     page.keyboard.press("Escape")
@@ -154,7 +164,9 @@ def test_keys_are_shown_and_can_be_switched_off_for_good(served: Served, page: P
     page.wait_for_url("**/inbox")
 
 
-def test_keys_choose_messages_and_act_on_the_chosen_one(served: Served, page: Page, talk: Talk) -> None:
+def test_keys_choose_messages_and_act_on_the_chosen_one(
+    served: Served, page: Page, talk: Talk
+) -> None:
     served.open(page, f"/c/{talk.plan}")
     until(lambda: page.locator("#keys-button:visible").count())
     there = page.locator("#messages article").evaluate_all("(all) => all.map((each) => each.id)")

@@ -35,9 +35,16 @@ def test_the_list_narrows_without_script(
     page.select_option("[name=tag]", "meadow")
     page.click("text=Show")
     assert titles(page) == ["A plan for the meadow", "Fork of A plan for the meadow"]
-    for asked, there in (("source=codex", talk.imported[-1]), ("type=group", talk.group), ("pinned=yes", talk.plan)):
+    for asked, there in (
+        ("source=codex", talk.imported[-1]),
+        ("type=group", talk.group),
+        ("pinned=yes", talk.plan),
+    ):
         served.open(page, f"/?{asked}")
-        assert page.locator(f"#c-{there}").count() == 1 and page.locator(f"#c-{talk.long}").count() == 0
+        assert (
+            page.locator(f"#c-{there}").count() == 1
+            and page.locator(f"#c-{talk.long}").count() == 0
+        )
     served.open(page, "/?archived=yes")
     assert page.locator("#list > li").count() == 1
     served.open(page, "/?agent=eve&title=MEAD")
@@ -59,7 +66,9 @@ def test_a_menu_says_how_many_there_are_and_the_address_keeps_what_was_chosen(
     page.fill("#title", "fork")
     until(lambda: titles(page) == ["Fork of A plan for the meadow"])
     page.reload()
-    assert titles(page) == ["Fork of A plan for the meadow"] and page.input_value("#title") == "fork"
+    assert (
+        titles(page) == ["Fork of A plan for the meadow"] and page.input_value("#title") == "fork"
+    )
 
 
 def test_the_next_page_comes_when_one_scrolls_and_is_a_link_without_script(
@@ -68,8 +77,16 @@ def test_the_next_page_comes_when_one_scrolls_and_is_a_link_without_script(
     many(root, 130)
     served = serve(root)
     page = served.open(contexts())
-    until(lambda: page.evaluate("() => void scrollTo(0, 1e6)") or page.locator("#list > li").count() == 130)
-    assert len({*page.locator("#list > li").evaluate_all("(all) => all.map((each) => each.id)")}) == 130
+    until(
+        lambda: (
+            page.evaluate("() => void scrollTo(0, 1e6)")
+            or page.locator("#list > li").count() == 130
+        )
+    )
+    assert (
+        len({*page.locator("#list > li").evaluate_all("(all) => all.map((each) => each.id)")})
+        == 130
+    )
     assert page.locator("a[rel=next]").count() == 0
     plain, seen = served.open(contexts(java_script_enabled=False)), list[str]()
     while True:
@@ -102,7 +119,9 @@ def test_what_changes_moves_up_where_the_top_is_shown_and_is_counted_where_it_is
     assert below.text_content("#news") == "" and below.evaluate("() => scrollY") == 0
 
 
-def test_only_what_is_unread_is_listed_for_the_agent(root: Path, talk: Talk, serve: Serve, page: Page) -> None:
+def test_only_what_is_unread_is_listed_for_the_agent(
+    root: Path, talk: Talk, serve: Serve, page: Page
+) -> None:
     served = serve(root, env={"CAPSULE_AGENT": "anna"})
     served.open(page, "/?unseen=yes")
     there = page.locator("#list > li").evaluate_all("(all) => all.map((each) => each.id)")

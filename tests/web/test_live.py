@@ -1,4 +1,6 @@
-"""What happens in the store reaches every tab once, whoever leads, and whatever becomes of the server."""
+"""What happens in the store reaches every tab once, whoever leads, and whatever becomes of the
+server.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def heard(page: Page) -> list[str]:
 def streams(context: BrowserContext) -> list[str]:
     """Notes the addresses of the streams that its tabs open."""
     opened: list[str] = []
-    context.on("request", lambda request: opened.append(request.url) if request.url.endswith("/events") else None)
+    context.on(
+        "request",
+        lambda request: opened.append(request.url) if request.url.endswith("/events") else None,
+    )
     return opened
 
 
@@ -115,7 +120,9 @@ def test_a_server_that_is_killed_while_another_process_writes_loses_and_doubles_
         until(lambda page=page: page.text_content("#lost") == "")  # type: ignore[misc]
 
 
-def test_what_happens_while_a_page_is_loaded_is_heard_of(served: Served, page: Page, id: str) -> None:
+def test_what_happens_while_a_page_is_loaded_is_heard_of(
+    served: Served, page: Page, id: str
+) -> None:
     written: list[str] = []
 
     def late(route: object) -> None:
@@ -142,8 +149,12 @@ def test_a_hidden_tab_does_nothing_and_reads_what_it_missed_when_it_is_shown(
     until(lambda: heard(hidden) == written)
 
 
-def test_a_browser_without_locks_asks_from_time_to_time(served: Served, context: BrowserContext, id: str) -> None:
-    context.add_init_script("Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })")
+def test_a_browser_without_locks_asks_from_time_to_time(
+    served: Served, context: BrowserContext, id: str
+) -> None:
+    context.add_init_script(
+        "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })"
+    )
     opened = streams(context)
     page = tab(served, context)
     written = append(served, id)
@@ -165,7 +176,9 @@ def test_a_page_whose_cookie_is_gone_says_that_it_needs_an_address(
     until(lambda: "capsule web" in (page.text_content("#lost") or ""))
 
 
-def test_the_stream_does_not_hold_up_the_end_of_the_server(served: Served, page: Page, guard: Guard) -> None:
+def test_the_stream_does_not_hold_up_the_end_of_the_server(
+    served: Served, page: Page, guard: Guard
+) -> None:
     guard.expect("ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION")
     with page.expect_request("**/events"):
         served.open(page)

@@ -89,13 +89,22 @@ def test_the_days_that_are_drawn_have_no_gap_and_end_with_the_last() -> None:
 
 @given(st.dictionaries(st.text(), st.integers(0, 10**9), max_size=12))
 def test_a_plot_is_sound_whatever_it_shows(counts: dict[str, int]) -> None:
-    printable = {name: number for name, number in counts.items() if all(ord(char) > 31 for char in name)}
-    printable = {name: number for name, number in printable.items() if name.isprintable()} | {HOSTILE: 3}
-    days = {str(date(2026, 1, 1) + timedelta(days=at)): number for at, number in enumerate(printable.values())}
+    printable = {
+        name: number for name, number in counts.items() if all(ord(char) > 31 for char in name)
+    }
+    printable = {name: number for name, number in printable.items() if name.isprintable()} | {
+        HOSTILE: 3
+    }
+    days = {
+        str(date(2026, 1, 1) + timedelta(days=at)): number
+        for at, number in enumerate(printable.values())
+    }
     for drawn in (plots.by_name(HOSTILE, [*printable.items()]), plots.by_day(HOSTILE, days)):
         svg = ElementTree.fromstring(str(drawn))
         assert svg.get("aria-label") == HOSTILE and svg.get("role") == "img"
         bars = [rect for rect in svg.iter("rect") if float(rect.get("width", "0%").rstrip("%")) > 0]
-        ends = [float(b.get("x", "").rstrip("%")) + float(b.get("width", "").rstrip("%")) for b in bars]
+        ends = [
+            float(b.get("x", "").rstrip("%")) + float(b.get("width", "").rstrip("%")) for b in bars
+        ]
         assert all(end <= 100.01 for end in ends)
         assert len(bars) > 0

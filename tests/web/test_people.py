@@ -1,4 +1,6 @@
-"""Who is there, what waits for whom, and who may do what, as the page shows it to the owner and to agents."""
+"""Who is there, what waits for whom, and who may do what, as the page shows it to the owner and to
+agents.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +62,16 @@ def world(store: Store, tmp_path: Path) -> None:
     store.groups.create("Talk", agent="anna", with_=["bob"])
 
 
-def test_the_page_says_who_is_there_and_what_waits_for_whom(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_page_says_who_is_there_and_what_waits_for_whom(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     store.messages.send("hi", agent="anna", to="bob")
     store.agents.set_status("carl", "mowing the south", busy=True)
-    with store.beside(agent="anna") as anna, store.beside(agent="carl") as carl, store.beside(agent="bob") as bob:
+    with (
+        store.beside(agent="anna") as anna,
+        store.beside(agent="carl") as carl,
+        store.beside(agent="bob") as bob,
+    ):
         anna.agents.serve()
         carl.agents.serve()
         with bob.inner.part(People).listening("bob"):
@@ -76,22 +84,33 @@ def test_the_page_says_who_is_there_and_what_waits_for_whom(store: Store, as_: C
     assert "unread" not in text(as_("carl").ask("/people"))
 
 
-def test_an_agent_is_told_of_nobody_and_of_nothing_that_it_does_not_find(as_: Callable[..., Door]) -> None:
+def test_an_agent_is_told_of_nobody_and_of_nothing_that_it_does_not_find(
+    as_: Callable[..., Door],
+) -> None:
     anna, owner = as_("anna"), as_(None)
-    shown = [anna.ask(path) for path in ("/people", "/people/bob", "/projects/api", "/channels/plans")]
-    shown += [anna.ask(f"/people/anna?action=read&conversation={name}") for name in ("canary-of-few", "canary-of-carl")]
+    shown = [
+        anna.ask(path) for path in ("/people", "/people/bob", "/projects/api", "/channels/plans")
+    ]
+    shown += [
+        anna.ask(f"/people/anna?action=read&conversation={name}")
+        for name in ("canary-of-few", "canary-of-carl")
+    ]
     web = next(project.id for project in owner.site.store.projects.list() if project.name == "web")
     assert owner.ask(f"/projects/{web}").status == 200
     for path in ("/people/zoe", "/people/nobody", f"/projects/{web}", "/channels/canary-of-few"):
         shown.append(anna.ask(path))
         assert shown[-1].status == 404, path
     for answer in shown:
-        said = text(answer).replace("canary-of-few", "", 1) if answer.status == 404 else text(answer)
+        said = (
+            text(answer).replace("canary-of-few", "", 1) if answer.status == 404 else text(answer)
+        )
         assert "canary of" not in said and "zoe" not in said.replace("'zoe'", ""), said
     assert "canary" not in text(shown[0]) and "Talk" in text(shown[0]) and "board" in text(shown[0])
 
 
-def test_what_an_agent_says_of_others_is_for_itself_and_the_owner(store: Store, as_: Callable[..., Door]) -> None:
+def test_what_an_agent_says_of_others_is_for_itself_and_the_owner(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     store.agents.block(agent="bob", other="anna", reason="canary noise")
     for door, sees in ((as_("anna"), False), (as_("bob"), True), (as_(None), True)):
         answer = door.ask("/people/bob")
@@ -101,7 +120,9 @@ def test_what_an_agent_says_of_others_is_for_itself_and_the_owner(store: Store, 
     assert store.agents.get("bob").dm
 
 
-def test_the_buttons_of_an_agent_say_who_may_write_to_it(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_buttons_of_an_agent_say_who_may_write_to_it(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     door, bob = as_(None), lambda: store.agents.get("bob")
     assert press(door, "/people/bob", "Set", dm="restricted", discoverable="project").status == 303
     assert (bob().dm_policy, bob().discoverable) == ("restricted", "project")
@@ -126,14 +147,18 @@ def test_the_page_says_what_an_agent_may_do_and_why_not(as_: Callable[..., Door]
     owner = as_(None)
     assert "Yes: anna may" in said(owner, "anna", action="append", conversation="plans")
     assert "No: anna is not a member" in said(owner, "anna", action="append", conversation="board")
-    assert "not told that it exists" in said(owner, "anna", action="read", conversation="canary-of-few")
+    assert "not told that it exists" in said(
+        owner, "anna", action="read", conversation="canary-of-few"
+    )
     assert "Yes: anna may" in said(owner, "anna", action="message", other="bob")
     assert "is no action" in said(owner, "anna", action="fly", other="bob")
     assert "who may invite" in said(as_("anna"), "anna", action="read", conversation="board")
     assert "No: " not in said(as_("anna"), "bob", action="append", conversation="plans")
 
 
-def test_an_agent_shows_its_notes_and_where_it_is_woken(store: Store, as_: Callable[..., Door]) -> None:
+def test_an_agent_shows_its_notes_and_where_it_is_woken(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     store.notes.write("grass dries from above", agent="anna")
     registry.register(store, "anna", Target("herdr", {"pane": "1"}))
     assert "grass dries" in as_(None).ask("/people/anna").text and "herdr, not rung yet" in text(
@@ -143,10 +168,14 @@ def test_an_agent_shows_its_notes_and_where_it_is_woken(store: Store, as_: Calla
     assert "grass dries" not in shown and "herdr" not in shown
 
 
-def test_the_owner_links_projects_and_an_agent_does_not(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_owner_links_projects_and_an_agent_does_not(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     api, web = (project.id for project in store.projects.list())
     door = as_(None)
-    assert "anna" in text(door.ask(f"/projects/{api}")) and "plans" in text(door.ask(f"/projects/{api}"))
+    assert "anna" in text(door.ask(f"/projects/{api}")) and "plans" in text(
+        door.ask(f"/projects/{api}")
+    )
     assert press(door, f"/projects/{api}", "Link", other=web, direction="out").status == 303
     assert store.projects.get(api).links[web]["direction"] == "out"
     assert "sees web" in text(door.ask(f"/projects/{api}"))
@@ -156,17 +185,23 @@ def test_the_owner_links_projects_and_an_agent_does_not(store: Store, as_: Calla
     assert store.projects.get(api).links == {}
 
 
-def test_a_channel_says_who_may_do_what_and_lets_agents_come_and_go(store: Store, as_: Callable[..., Door]) -> None:
+def test_a_channel_says_who_may_do_what_and_lets_agents_come_and_go(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     id = store.channels.get("plans", agent="anna").id
     here, bob, owner = f"/channels/{id}", as_("bob"), as_(None)
     store.messages.send("x", agent="anna", channel="plans", topic="weather")
-    assert "anna write, invite, manage, leave" in text(bob.ask(here)) and "weather" in text(bob.ask(here))
+    assert "anna write, invite, manage, leave" in text(bob.ask(here)) and "weather" in text(
+        bob.ask(here)
+    )
     assert press(bob, here, "Join as bob").status == 303
     assert "2 members" in text(bob.ask(here)) and "bob write, invite, leave" in text(bob.ask(here))
     press(bob, here, "Set", notify="mentions")
     store.messages.send("y", agent="anna", channel="plans", topic="weather")
     assert store.messages.inbox(agent="bob").unread == 0
-    assert not {"Remove anna", "Remove bob"} & {*buttons(bob.ask(here))} and "Invite" in buttons(bob.ask(here))
+    assert not {"Remove anna", "Remove bob"} & {*buttons(bob.ask(here))} and "Invite" in buttons(
+        bob.ask(here)
+    )
     press(bob, here, "Leave as bob")
     assert "Invite" not in buttons(bob.ask(here))
     assert "1 member" in text(owner.ask(here))
@@ -174,10 +209,15 @@ def test_a_channel_says_who_may_do_what_and_lets_agents_come_and_go(store: Store
     press(owner, here, "Remove carl")
     assert [member.id for member in store.channels.members(id) if member.is_in] == ["anna", "zoe"]
     refused = as_("anna").ask("/channels/board")
-    assert "who may invite" in text(refused) and "carl" not in text(refused).partition("who may invite")[0]
+    assert (
+        "who may invite" in text(refused)
+        and "carl" not in text(refused).partition("who may invite")[0]
+    )
 
 
-def test_a_form_says_what_it_does_and_needs_a_token_that_may_write(as_: Callable[..., Door]) -> None:
+def test_a_form_says_what_it_does_and_needs_a_token_that_may_write(
+    as_: Callable[..., Door],
+) -> None:
     assert as_(None).ask("/people/bob", {"do": "fly"}).status == 400
     reader = as_("bob", scope="read")
     assert buttons(reader.ask("/people/bob")) == [] and buttons(reader.ask("/channels/plans")) == []
@@ -195,7 +235,9 @@ def test_an_empty_store_says_how_to_begin(tmp_path: Path) -> None:
         assert "There is no message yet" in text(door.ask("/overview"))
 
 
-def test_more_agents_than_a_page_has_are_on_the_next(store: Store, as_: Callable[..., Door]) -> None:
+def test_more_agents_than_a_page_has_are_on_the_next(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     for number in range(200):
         store.agents.register(f"many-{number:03}")
     first, second = as_(None).ask("/people"), as_(None).ask("/people?after=many-196")
@@ -204,7 +246,9 @@ def test_more_agents_than_a_page_has_are_on_the_next(store: Store, as_: Callable
 
 
 @pytest.mark.slow
-def test_the_page_brings_an_agent_in_with_the_consent_of_both(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_page_brings_an_agent_in_with_the_consent_of_both(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     anna = as_("anna")
     for number, pair in enumerate(PAIRS):
         id = store.channels.create(f"news-{number}", agent="anna", access="members").id
@@ -213,10 +257,14 @@ def test_the_page_brings_an_agent_in_with_the_consent_of_both(store: Store, as_:
         is_available = expected(*pair) == "available"
         assert answer.status == (303 if is_available else 403), pair
         assert is_available or expected(*pair) in text(answer), pair
-        assert [member.id for member in store.channels.members(id)] == ["anna", "bob"][: 1 + is_available], pair
+        assert [member.id for member in store.channels.members(id)] == ["anna", "bob"][
+            : 1 + is_available
+        ], pair
 
 
-def test_the_page_locks_chats_for_agents_and_all_for_the_owner(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_page_locks_chats_for_agents_and_all_for_the_owner(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     plans = store.channels.get("plans", agent="anna").id
     with store.beside(keep_locks=False) as other:
         chat = other.create(title="Chat").id

@@ -1,4 +1,6 @@
-"""Messages as HTML: what they say is there, nothing of it runs or loads, and what is large takes no time."""
+"""Messages as HTML: what they say is there, nothing of it runs or loads, and what is large takes no
+time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from hypothesis import strategies as st
 from capsule.format.text.shown import shown as escaped
 from capsule.transfer.rendering import messages as rendering
 from capsule.transfer.rendering.calls import described
-from capsule.transfer.rendering.messages import STYLES, Drawing, anchor_of, is_talk, look, messages, render
+from capsule.transfer.rendering.messages import (
+    STYLES,
+    Drawing,
+    anchor_of,
+    is_talk,
+    look,
+    messages,
+    render,
+)
 from capsule.transfer.rendering.texts import MOST_LINES, Cache, Texts, language_of, valid
 from tests.transfer.exchange import EXAMPLES, read
 from tests.web.hostile import HOSTILE
@@ -40,13 +50,48 @@ TAGS = {
     "path",
     "details",
 }
-TAGS |= {"summary", "pre", "code", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "em", "strong", "s"}
+TAGS |= {
+    "summary",
+    "pre",
+    "code",
+    "ul",
+    "ol",
+    "li",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "em",
+    "strong",
+    "s",
+}
 TAGS |= {"blockquote", "ins", "del", *VOID}
-ATTRIBUTES = {"class", "id", "dir", "open", "title", "aria-labelledby", "aria-label", "aria-hidden", "datetime"}
+ATTRIBUTES = {
+    "class",
+    "id",
+    "dir",
+    "open",
+    "title",
+    "aria-labelledby",
+    "aria-label",
+    "aria-hidden",
+    "datetime",
+}
 ATTRIBUTES |= {"viewbox", "d", "fill-rule", "href", "rel", "src", "alt", "loading", "download"}
 ATTRIBUTES |= {"start", "align", "tabindex"}
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n+z\n*** End Patch"
-MARKS = [*"[]()<>!`*_~#|-+>&;:\"'= \n\t\\a", "http://a.b", "javascript:", "script", "onclick=", "```", "\n\n", "    "]
+MARKS = [
+    *"[]()<>!`*_~#|-+>&;:\"'= \n\t\\a",
+    "http://a.b",
+    "javascript:",
+    "script",
+    "onclick=",
+    "```",
+    "\n\n",
+    "    ",
+]
 ADDRESS = re.compile(r"(https?|mailto):|#[mh]-|/files/[0-9a-f]{64}$")
 
 
@@ -55,7 +100,12 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.said, self.tags, self._open = "", "", list[tuple[str, dict[str, str | None]]](), list[str]()
+        self.text, self.said, self.tags, self._open = (
+            "",
+            "",
+            list[tuple[str, dict[str, str | None]]](),
+            list[str](),
+        )
         self.feed(str(html))
         self.close()
         assert not self._open
@@ -92,7 +142,9 @@ class Page(HTMLParser):
 
 
 def drawn(*entries: dict[str, Any], **options: Any) -> Page:
-    return Page("\n".join(render(entries, Drawing(file_url=lambda digest: f"/files/{digest}", **options))))
+    return Page(
+        "\n".join(render(entries, Drawing(file_url=lambda digest: f"/files/{digest}", **options)))
+    )
 
 
 def entry(content: str = "", role: str = "assistant", **fields: Any) -> dict[str, Any]:
@@ -104,21 +156,47 @@ def call(name: str, arguments: Any, id: str = "c1") -> dict[str, Any]:
 
 
 def with_it_everywhere(text: str) -> dict[str, Any]:
-    about = dict.fromkeys(("id", "from", "model", "reasoning", "topic", "intent", "priority", "timestamp"), text)
-    files = [{"name": text, "text": text}, {"name": text, "url": text}, {"name": text, "type": text, "sha256": text}]
+    about = dict.fromkeys(
+        ("id", "from", "model", "reasoning", "topic", "intent", "priority", "timestamp"), text
+    )
+    files = [
+        {"name": text, "text": text},
+        {"name": text, "url": text},
+        {"name": text, "type": text, "sha256": text},
+    ]
     files += [{"name": text, "type": "image/png", "sha256": DIGEST}, {text: text}]
-    calls = [call(text, text), call("Edit", {"file_path": text, "old_string": text, "new_string": ""}), {text: text}]
-    calls += [call("Bash", {"command": text}), call("Write", {"path": text, "content": text}), call("x", {text: text})]
+    calls = [
+        call(text, text),
+        call("Edit", {"file_path": text, "old_string": text, "new_string": ""}),
+        {text: text},
+    ]
+    calls += [
+        call("Bash", {"command": text}),
+        call("Write", {"path": text, "content": text}),
+        call("x", {text: text}),
+    ]
     mentions = {"valid": [text], "kinds": {text: text}}
-    return entry(text, **about, replyTo=text, attachments=files, toolCalls=calls, mentions=mentions, editedAt=text)
+    return entry(
+        text,
+        **about,
+        replyTo=text,
+        attachments=files,
+        toolCalls=calls,
+        mentions=mentions,
+        editedAt=text,
+    )
 
 
 @pytest.mark.parametrize("place", range(len(HOSTILE)))
 def test_a_hostile_text_in_every_field_stays_text(place: int) -> None:
     text = HOSTILE[place]
-    page = drawn(with_it_everywhere(text), entry(text, role="tool", id=text, toolCallId=text), find=[text])
+    page = drawn(
+        with_it_everywhere(text), entry(text, role="tool", id=text, toolCallId=text), find=[text]
+    )
 
-    assert escaped(valid(re.sub("\x1b\\[[0-9;]*m", "", text))) in page.text  # The result of a tool is as it was.
+    assert (
+        escaped(valid(re.sub("\x1b\\[[0-9;]*m", "", text))) in page.text
+    )  # The result of a tool is as it was.
 
 
 @pytest.mark.parametrize("place", range(len(HOSTILE)))
@@ -127,7 +205,9 @@ def test_a_hostile_text_as_markdown_says_all_of_its_words(place: int) -> None:
     page = drawn(entry(text, id="1"))
 
     fence = re.match(r"```\S*.*\n", text)
-    words = re.findall("[a-z]{3,}", re.sub(r"&#?\w+;|%\w\w", " ", text[fence.end() if fence else 0 :]).lower())
+    words = re.findall(
+        "[a-z]{3,}", re.sub(r"&#?\w+;|%\w\w", " ", text[fence.end() if fence else 0 :]).lower()
+    )
     lost = [word for word in words if word not in (page.text + page.said).lower()]
     assert lost == (["png"] if "[![" in text else [])  # The address of an image inside a link.
 
@@ -148,7 +228,18 @@ def test_any_markdown_stays_text(text: str) -> None:
         lambda inner: (
             st.lists(inner)
             | st.dictionaries(
-                st.sampled_from(["path", "edits", "old_string", "new_string", "command", "content", "input", "x"]),
+                st.sampled_from(
+                    [
+                        "path",
+                        "edits",
+                        "old_string",
+                        "new_string",
+                        "command",
+                        "content",
+                        "input",
+                        "x",
+                    ]
+                ),
                 inner,
             )
         ),
@@ -156,7 +247,12 @@ def test_any_markdown_stays_text(text: str) -> None:
     )
 )
 def test_any_arguments_of_a_call_are_drawn(arguments: Any) -> None:
-    drawn(entry(toolCalls=[call("Edit", arguments)], attachments=[{"name": arguments, "type": arguments}]))
+    drawn(
+        entry(
+            toolCalls=[call("Edit", arguments)],
+            attachments=[{"name": arguments, "type": arguments}],
+        )
+    )
 
 
 def test_values_that_are_nested_very_deep_are_drawn() -> None:
@@ -175,7 +271,9 @@ def test_markdown_is_drawn_with_tables_and_headings_below_those_of_the_page() ->
 
 
 def test_an_image_of_markdown_is_a_link_and_is_not_loaded() -> None:
-    page = drawn(entry("![a plan](https://e.org/a.png) and [![b](https://e.org/b.png)](https://e.org/c)"))
+    page = drawn(
+        entry("![a plan](https://e.org/a.png) and [![b](https://e.org/b.png)](https://e.org/c)")
+    )
 
     assert not page.of("img")
     assert [fields["href"] for fields in page.of("a")] == ["https://e.org/a.png", "https://e.org/c"]
@@ -242,10 +340,12 @@ def test_the_cache_keeps_so_many_characters_and_what_was_used_last() -> None:
         ("shell", {"command": ["bash", "-lc", "ls -l"]}, "shell: ls -l"),
         ("local_shell", {"type": "exec", "command": ["ls", "a b"]}, "local_shell: ls 'a b'"),
         ("exec_command", '{"cmd": "ls"}', "exec_command: ls"),
-        ("Edit", {"file_path": "f.py", "old_string": "a\nb", "new_string": "a\nB\nc"}, "Edit f.py (+2 −1)"),
+        ("Edit", {"file_path": "f.py", "old_string": "a\nb", "new_string": "a\nB\nc"}, ("Edit f.py "
+                                                                                       "(+2 −1)")),
         ("edit", {"filePath": "f.py", "oldString": "--- a", "newString": ""}, "edit f.py (+0 −1)"),
         ("MultiEdit", {"file_path": "f", "edits": [{"old_string": "a", "new_string": "b"}]}, "MultiEdit f (+1 −1)"),
-        ("edit_tool", {"command": "create", "path": "f", "file_text": "a\nb"}, "edit_tool f (2 lines)"),
+        ("edit_tool", {"command": "create", "path": "f", "file_text": "a\nb"}, ("edit_tool f (2 "
+                                                                               "lines)")),
         ("str_replace_editor", {"command": "view", "path": "f"}, "str_replace_editor: view in f"),
         ("Write", {"file_path": "f.py", "content": "a"}, "Write f.py (1 line)"),
         ("apply_patch", PATCH, "apply_patch a.py (+2 −1)"),
@@ -265,7 +365,12 @@ def test_a_call_is_said_in_a_line(name: str, arguments: Any, summary: str) -> No
 
 
 def test_an_edit_is_a_diff_with_signs_and_what_else_the_call_says() -> None:
-    arguments = {"file_path": "f", "old_string": "one\ntwo", "new_string": "one\n<b>", "replace_all": True}
+    arguments = {
+        "file_path": "f",
+        "old_string": "one\ntwo",
+        "new_string": "one\n<b>",
+        "replace_all": True,
+    }
     page = Page(render([entry(toolCalls=[call("Edit", arguments)])])[0])
 
     assert "-two\n+<b>" in page.text and "replace_all" in page.text
@@ -273,7 +378,9 @@ def test_an_edit_is_a_diff_with_signs_and_what_else_the_call_says() -> None:
 
 
 def test_code_that_a_call_writes_has_the_colours_of_its_language() -> None:
-    page = drawn(entry(toolCalls=[call("Write", {"file_path": "src/a.py", "content": "import os"})]))
+    page = drawn(
+        entry(toolCalls=[call("Write", {"file_path": "src/a.py", "content": "import os"})])
+    )
     assert {"class": "kn"} in page.of("span")
     names = {
         "a.py": "python",
@@ -289,14 +396,20 @@ def test_code_that_a_call_writes_has_the_colours_of_its_language() -> None:
 
 def test_every_argument_is_drawn_also_of_edits_in_one_call() -> None:
     edits = [{"old_string": "a", "new_string": "b", "replace_all": True}]
-    assert "replace_all" in drawn(entry(toolCalls=[call("MultiEdit", {"file_path": "f", "edits": edits})])).text
+    assert (
+        "replace_all"
+        in drawn(entry(toolCalls=[call("MultiEdit", {"file_path": "f", "edits": edits})])).text
+    )
     long = {"file_path": "a" * 300 + "/last"}
     assert "/last" in drawn(entry(toolCalls=[call("Read", long)])).text
 
 
 def test_a_result_stands_under_its_call_and_keeps_its_anchor() -> None:
     calls = [call("Bash", {"command": "ls"}, "a"), call("Bash", {"command": "pwd"}, "b")]
-    first, second = entry("x\ny", "tool", id="3", toolCallId="b"), entry("z", "tool", id="4", toolCallId="a")
+    first, second = (
+        entry("x\ny", "tool", id="3", toolCallId="b"),
+        entry("z", "tool", id="4", toolCallId="a"),
+    )
     second["metadata"] = {"isError": True}
     window = [
         entry("go", "user"),
@@ -309,20 +422,33 @@ def test_a_result_stands_under_its_call_and_keeps_its_anchor() -> None:
 
     assert [message.anchor for message in made] == ["m-1", "m-2", "m-5"]
     assert [fold.results[0].anchor for fold in made[1].calls] == ["m-4", "m-3"]
-    assert [fold.summary for fold in made[1].calls] == ["Bash: ls · error, 1 line", "Bash: pwd · 2 lines"]
+    assert [fold.summary for fold in made[1].calls] == [
+        "Bash: ls · error, 1 line",
+        "Bash: pwd · 2 lines",
+    ]
     assert {"m-3", "m-4"} <= {fields.get("id") for fields in drawn(*window).of("div")}
     assert messages(window[2:3])[0].fold
 
 
-@pytest.mark.parametrize("path", [path for _, path in EXAMPLES], ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize(
+    "path", [path for _, path in EXAMPLES], ids=lambda path: f"{path.parent.name}-{path.name}"
+)
 def test_each_message_of_every_program_is_there_once_with_what_it_says(path: Path) -> None:
     for document in read(path)[0]:
         history = document["history"]
         page = drawn(*history)
-        anchors = [fields["id"] for _, fields in page.tags if (fields.get("id") or "").startswith(("m-", "h-"))]
-        assert sorted(id for id in anchors if id and not id.endswith("-by")) == sorted(map(anchor_of, history))
+        anchors = [
+            fields["id"]
+            for _, fields in page.tags
+            if (fields.get("id") or "").startswith(("m-", "h-"))
+        ]
+        assert sorted(id for id in anchors if id and not id.endswith("-by")) == sorted(
+            map(anchor_of, history)
+        )
         assert [message["content"] for message in history if message["role"] == "tool"] == [
-            message["content"] for message in history if message["role"] == "tool" and message["content"] in page.text
+            message["content"]
+            for message in history
+            if message["role"] == "tool" and message["content"] in page.text
         ]
 
 
@@ -341,7 +467,10 @@ def test_ids_of_calls_that_come_again_belong_to_the_last_call() -> None:
 
 def test_reactions_stand_below_what_they_are_about() -> None:
     (message,) = messages(
-        [entry("done"), entry("👍", "user", id="2", intent="reaction", replyTo="1", **{"from": "anna"})]
+        [
+            entry("done"),
+            entry("👍", "user", id="2", intent="reaction", replyTo="1", **{"from": "anna"}),
+        ]
     )
     assert [(reaction.who, reaction.anchor) for reaction in message.reactions] == [("anna", "m-2")]
 
@@ -351,12 +480,19 @@ def test_what_is_folded_is_open_if_it_has_a_searched_word() -> None:
     window = [entry(reasoning="Many thoughts", toolCalls=[call("Bash", {"command": "ls"})]), result]
 
     assert [fields.get("open", 0) for fields in drawn(*window).of("details")] == [0, 0]
-    assert [fields.get("open", 0) for fields in drawn(*window, find=["grosse", "GROẞE"]).of("details")] == [0, None]
-    assert [fields.get("open", 0) for fields in drawn(*window, find=["thought", " "]).of("details")] == [None, 0]
+    assert [
+        fields.get("open", 0) for fields in drawn(*window, find=["grosse", "GROẞE"]).of("details")
+    ] == [0, None]
+    assert [
+        fields.get("open", 0) for fields in drawn(*window, find=["thought", " "]).of("details")
+    ] == [None, 0]
 
 
 def test_only_prompts_and_answers_are_drawn_without_what_tools_do() -> None:
-    window = [entry("go", "user"), entry("looking", id="2", reasoning="hm", toolCalls=[call("f", {})])]
+    window = [
+        entry("go", "user"),
+        entry("looking", id="2", reasoning="hm", toolCalls=[call("f", {})]),
+    ]
     window += [
         entry("r", "tool", id="3", toolCallId="c1"),
         entry(" ", id="4"),
@@ -364,12 +500,24 @@ def test_only_prompts_and_answers_are_drawn_without_what_tools_do() -> None:
     ]
     page = drawn(*window, talk=True)
     assert [is_talk(message) for message in window] == [True, True, False, False, False]
-    assert [fields["id"] for fields in page.of("article")] == ["m-1", "m-2"] and not page.of("details")
+    assert [fields["id"] for fields in page.of("article")] == ["m-1", "m-2"] and not page.of(
+        "details"
+    )
 
 
 def test_a_message_says_who_when_and_what_about() -> None:
-    said = {"from": "anna", "model": "m-1", "topic": "bees", "priority": "high", "confidence": 0.8, "replyTo": "0"}
-    said |= {"mentions": {"valid": ["bo", "@all"], "kinds": {"bo": "review"}}, "editedAt": "2026-01-02T11:00:00Z"}
+    said = {
+        "from": "anna",
+        "model": "m-1",
+        "topic": "bees",
+        "priority": "high",
+        "confidence": 0.8,
+        "replyTo": "0",
+    }
+    said |= {
+        "mentions": {"valid": ["bo", "@all"], "kinds": {"bo": "review"}},
+        "editedAt": "2026-01-02T11:00:00Z",
+    }
     page = drawn(entry(timestamp="2026-01-02T10:00:00.000Z", **said))
 
     for text in ("anna", "m-1", "bees", "high", "80% sure", "@bo (review)", "@all"):
@@ -388,30 +536,66 @@ def test_a_time_that_is_not_known_is_not_shown(time: Any) -> None:
 
 def test_attachments_are_images_links_and_texts() -> None:
     svg = {"name": "b.svg", "type": "image/svg+xml", "sha256": DIGEST}
-    files = [{"name": "a.png", "type": "image/png", "sha256": DIGEST}, svg, {"name": "n.txt", "text": "one\ntwo"}]
-    page = drawn(entry(attachments=[*files, {"name": "e", "type": "image/png", "url": "https://e.org/e.png"}]))
+    files = [
+        {"name": "a.png", "type": "image/png", "sha256": DIGEST},
+        svg,
+        {"name": "n.txt", "text": "one\ntwo"},
+    ]
+    page = drawn(
+        entry(
+            attachments=[*files, {"name": "e", "type": "image/png", "url": "https://e.org/e.png"}]
+        )
+    )
 
     assert [fields["src"] for fields in page.of("img")] == [f"/files/{DIGEST}"]
     assert [(fields["href"], "download" in fields) for fields in page.of("a")] == [
         (f"/files/{DIGEST}", True), ("https://e.org/e.png", False),
     ]  # fmt: skip
     assert "n.txt, 2 lines" in page.text and "one\ntwo" in page.text
-    both = drawn(entry(attachments=[{"name": "a.pdf", "type": "application/pdf", "text": "of it", "sha256": DIGEST}]))
+    both = drawn(
+        entry(
+            attachments=[
+                {"name": "a.pdf", "type": "application/pdf", "text": "of it", "sha256": DIGEST}
+            ]
+        )
+    )
     assert both.of("a")[0]["href"] == f"/files/{DIGEST}" and "of it" in both.text
-    assert drawn(entry(attachments=[{"name": "a.png", "type": "image/png", "sha256": "../" + DIGEST}])).of("img") == []
+    assert (
+        drawn(
+            entry(attachments=[{"name": "a.png", "type": "image/png", "sha256": "../" + DIGEST}])
+        ).of("img")
+        == []
+    )
 
 
 def test_names_look_the_same_each_time_and_differ_in_colour_and_shape() -> None:
-    assert look("anna") == look("anna") == (messages([entry(**{"from": "anna"})])[0].hue, look("anna")[1])
+    assert (
+        look("anna")
+        == look("anna")
+        == (messages([entry(**{"from": "anna"})])[0].hue, look("anna")[1])
+    )
     looks = [look(f"agent-{number}") for number in range(300)]
     assert {hue for hue, _ in looks} == set(range(rendering.HUES))
     assert {shape for _, shape in looks} == set(range(rendering.SHAPES))
-    shapes = {render([entry(model=f"model {number}")])[0].split(' d="')[1][:40] for number in range(100)}
+    shapes = {
+        render([entry(model=f"model {number}")])[0].split(' d="')[1][:40] for number in range(100)
+    }
     assert len(shapes) == rendering.SHAPES
 
 
 def test_anchors_are_different_for_different_ids_and_fit_into_an_address() -> None:
-    ids = ["a", "A", "a b", "a\tb", "", "é", "x" * 500, "x" * 501, '"><img>', "019b7f3c-1c2d-7a10-8e51-6f0b2d3c4e5f"]
+    ids = [
+        "a",
+        "A",
+        "a b",
+        "a\tb",
+        "",
+        "é",
+        "x" * 500,
+        "x" * 501,
+        '"><img>',
+        "019b7f3c-1c2d-7a10-8e51-6f0b2d3c4e5f",
+    ]
     anchors = [anchor_of({"id": id}) for id in ids]
     assert len(set(anchors)) == len(ids)
     assert all(re.fullmatch(r"[\w.-]+", anchor, re.ASCII) for anchor in anchors)
@@ -422,9 +606,15 @@ def rgb(colour: str) -> list[float]:
     if colour.startswith("#"):
         signs = colour[1:] if len(colour) == 7 else "".join(sign * 2 for sign in colour[1:])
         parts = [int(signs[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-        return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
     light, strong, hue = (float(part.rstrip("%")) for part in colour[6:-1].split())
-    light, a, b = light / 100, strong * math.cos(math.radians(hue)), strong * math.sin(math.radians(hue))
+    light, a, b = (
+        light / 100,
+        strong * math.cos(math.radians(hue)),
+        strong * math.sin(math.radians(hue)),
+    )
     long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3
     middle = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3
     short = (light - 0.0894841775 * a - 1.2914855480 * b) ** 3
@@ -435,7 +625,10 @@ def rgb(colour: str) -> list[float]:
 
 
 def contrast(one: str, other: str) -> float:
-    lights = sorted(sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), rgb(it), strict=True)) for it in (one, other))
+    lights = sorted(
+        sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), rgb(it), strict=True))
+        for it in (one, other)
+    )
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 
@@ -444,7 +637,18 @@ def test_every_colour_can_be_read_in_light_and_in_dark(mode: int) -> None:
     css = STYLES.read_text("utf-8")
     pairs = re.findall(r"--([\w-]+): light-dark\(((?:[^(),]|\(.*?\(.*?\)\))*), (.*?)\);", css)
     values = {name: (light, dark)[mode] for name, light, dark in pairs}
-    for name in ("text", "faint", "link", "comment", "keyword", "name", "string", "number", "added", "removed"):
+    for name in (
+        "text",
+        "faint",
+        "link",
+        "comment",
+        "keyword",
+        "name",
+        "string",
+        "number",
+        "added",
+        "removed",
+    ):
         for back in ("back", "block"):
             assert contrast(values[name], values[back]) >= 4.5, (name, back)
     for name in ("added", "removed"):

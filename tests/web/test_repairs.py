@@ -50,7 +50,9 @@ def dispute(store: Store, **candidates: list[Any]) -> str:
 
 
 @pytest.mark.files
-def test_both_sides_of_a_conflict_stand_there_and_a_button_keeps_one(store: Store, as_: Callable[..., Door]) -> None:
+def test_both_sides_of_a_conflict_stand_there_and_a_button_keeps_one(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     values = ["<b>Anna's</b>", "Plan"]
     id = dispute(store, title=values, metadata__owner=[{"team": "north"}, None, ["a", 1.5]])
     owner = as_(None)
@@ -81,7 +83,9 @@ def test_what_is_in_the_trash_comes_back(store: Store, as_: Callable[..., Door])
     store.delete(gone)
     owner = as_(None)
     shown = text(owner.ask("/repairs"))
-    assert "1 message deleted in With a gap" in shown and "two" in shown and "Deleted whole" in shown
+    assert (
+        "1 message deleted in With a gap" in shown and "two" in shown and "Deleted whole" in shown
+    )
     press(owner, "/repairs", "Bring back With a gap")
     press(owner, "/repairs", "Bring back Deleted whole")
     assert [message.content for message in store.load(kept).history] == ["one", "two", "three"]
@@ -89,7 +93,9 @@ def test_what_is_in_the_trash_comes_back(store: Store, as_: Callable[..., Door])
     assert "The trash is empty" in text(owner.ask("/repairs"))
 
 
-def test_the_trash_is_in_pages_and_nothing_of_it_is_missing(store: Store, as_: Callable[..., Door]) -> None:
+def test_the_trash_is_in_pages_and_nothing_of_it_is_missing(
+    store: Store, as_: Callable[..., Door]
+) -> None:
     titles = {f"Number {number:02}." for number in range(57)}
     for title in sorted(titles):
         store.delete(store.create(title=title).id)

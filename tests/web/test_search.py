@@ -1,4 +1,6 @@
-"""The search: as one types and without script, narrowed as on the command line, one click from the message."""
+"""The search: as one types and without script, narrowed as on the command line, one click from the
+message.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_an_old_answer_never_replaces_a_newer_one(served: Served, page: Page) ->
     page.fill("#q", "xyzzy")
     until(lambda: "Nothing was found" in (page.text_content("#found") or ""))
     held[0].abort()
-    assert page.url.endswith("q=xyzzy") and "Nothing was found" in (page.text_content("#found") or "")
+    assert page.url.endswith("q=xyzzy") and "Nothing was found" in (
+        page.text_content("#found") or ""
+    )
 
 
 def test_a_search_is_narrowed_as_on_the_command_line(served: Served, talk: Talk) -> None:
@@ -81,14 +85,25 @@ def test_a_search_is_narrowed_as_on_the_command_line(served: Served, talk: Talk)
 
 
 def test_a_search_that_can_not_be_understood_says_so(served: Served) -> None:
-    for asked in ("where={", "since=soon", "in=nowhere", "cursor=x", "branch=oak", 'where={"$x":1}'):
+    for asked in (
+        "where={",
+        "since=soon",
+        "in=nowhere",
+        "cursor=x",
+        "branch=oak",
+        'where={"$x":1}',
+    ):
         answer = served.client.get("/search", params={"q": "a"} | dict([asked.split("=", 1)]))
         assert answer.status_code == 200 and 'class="error"' in answer.text, asked
 
 
 def test_the_panel_narrows_what_is_shown_and_the_next_hits_come(served: Served, page: Page) -> None:
     served.open(page, "/search?q=line+conversation")
-    until(lambda: page.evaluate("() => void scrollTo(0, 1e6)") or page.locator("#list > li").count() > 60)
+    until(
+        lambda: (
+            page.evaluate("() => void scrollTo(0, 1e6)") or page.locator("#list > li").count() > 60
+        )
+    )
     page.evaluate("() => void scrollTo(0, 0)")
     page.click("summary")
     page.check("[name=title_only]")

@@ -1,4 +1,6 @@
-"""A store as static pages in a real browser: from the disk and from a server, with a search and without script."""
+"""A store as static pages in a real browser: from the disk and from a server, with a search and
+without script.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path, guard: Guard) -> Ite
 
 def made(root: Path, tmp_path: Path) -> None:
     with Store.open(root) as store:
-        store.export.site([head.id for head in store.list().heads if not head.damaged], str(tmp_path / "site"))
+        store.export.site(
+            [head.id for head in store.list().heads if not head.damaged], str(tmp_path / "site")
+        )
 
 
 def search(page: Page, words: str) -> list[str]:
@@ -64,7 +68,10 @@ def test_a_site_is_read_and_searched_from_the_disk_and_from_a_server(
     root: Path, talk: Talk, tmp_path: Path, page: Page, address: str
 ) -> None:
     with Store.open(root) as store:
-        store.create(title="Straße nach 東京", messages=[{"role": "user", "content": "Äpfel, 東京タワー und ÉTÉ"}])
+        store.create(
+            title="Straße nach 東京",
+            messages=[{"role": "user", "content": "Äpfel, 東京タワー und ÉTÉ"}],
+        )
         titles = [head.title for head in store.list().heads if not head.damaged]
     made(root, tmp_path)
     page.goto(f"{address}index.html")
@@ -84,7 +91,10 @@ def test_a_site_is_read_and_searched_from_the_disk_and_from_a_server(
     search(page, "chloro")
     page.locator("#found .said a").first.click()
     page.wait_for_url("**/c/*.html#m-1")
-    seen = "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => it.textContent.trim())"
+    seen = (
+        "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => "
+        "it.textContent.trim())"
+    )
     assert page.evaluate(seen) == ["Why is grass green?", "It has chlorophyll."]
     page.go_back()
     until(lambda: page.locator("#found .title").count() == 1)
@@ -100,7 +110,9 @@ def test_what_is_folded_is_open_where_a_search_leads_and_images_are_shown(
     made(root, tmp_path)
     page.goto(f"{address}index.html")
     assert "A plan for the meadow" in search(page, "has been updated mow.py")
-    link = page.locator("#found li", has_text="A plan for the meadow").first.locator(".said a").first
+    link = (
+        page.locator("#found li", has_text="A plan for the meadow").first.locator(".said a").first
+    )
     link.click()
     page.wait_for_url("**#m-3")
     assert page.locator("#m-3").is_visible()

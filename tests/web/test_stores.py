@@ -15,14 +15,20 @@ from tests.web.stores import LARGE, Talk, large, many, versions
 def test_a_store_with_something_of_everything_is_as_it_says(root: Path, talk: Talk) -> None:
     versions(root, talk.plan)
     with Store.open(root) as store:
-        assert store.branches.alternatives(talk.branched, talk.answers[0]).ids == tuple(talk.answers)
+        assert store.branches.alternatives(talk.branched, talk.answers[0]).ids == tuple(
+            talk.answers
+        )
         assert {each.field for each in store.conflicts.list()} == {"title", "metadata.pinned"}
-        assert [trashed.id for trashed in store.trash.list()] == [talk.trashed] and store.trash.removed(talk.removed)
+        assert [trashed.id for trashed in store.trash.list()] == [
+            talk.trashed
+        ] and store.trash.removed(talk.removed)
         assert [mention.mail.from_ for mention in store.messages.mentions(agent="anna")] == ["eve"]
         assert [request.agent.id for request in store.agents.requests("zoe")] == ["eve"]
         assert Registry(store.engine).read().questions[talk.question].state == "open"
         steps = [step.kind for step in store.sessions.why(talk.answered)]
-        assert steps[-1] == "delivered" and "failed" in [step.kind for step in store.sessions.why(talk.failed)]
+        assert steps[-1] == "delivered" and "failed" in [
+            step.kind for step in store.sessions.why(talk.failed)
+        ]
         assert [project.id for project in store.projects.list()] == sorted(talk.projects)
         assert len(talk.imported) >= 3
         standing = store.summaries.standing(talk.summary)

@@ -1,4 +1,6 @@
-"""Tabs, a command, an editor and agents at once on one conversation, large ones, and a server that many tabs hold."""
+"""Tabs, a command, an editor and agents at once on one conversation, large ones, and a server that
+many tabs hold.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_two_browsers_a_command_and_an_editor_see_everything_once(
             for page, name in ((anna, "anna"), (bob, "bob")):
                 write(page, f"by {name} {round}")
             command = ("append", id, f"by a command {round}", "--store", str(root))
-            subprocess.run([sys.executable, "-m", "capsule_cli", *command], check=True, capture_output=True)
+            subprocess.run(
+                [sys.executable, "-m", "capsule_cli", *command], check=True, capture_output=True
+            )
             written += [f"by {name} {round}" for name in ("anna", "bob", "a command")]
         child(_AS_SAVED, str(root / "conversations" / f"{id}.json")).hear()
         written += ["typed in an editor"]
@@ -112,7 +116,9 @@ def test_a_server_that_is_killed_while_tabs_write_and_sleep_loses_and_doubles_no
         program = child(_APPENDING, str(root), id, "150")
         written = [program.hear() for _ in range(150)]
         served.restart()
-        until(lambda: awake.locator("#compose .said").text_content() == "Sent" or again(awake))  # 150 came meanwhile.
+        until(
+            lambda: awake.locator("#compose .said").text_content() == "Sent" or again(awake)
+        )  # 150 came meanwhile.
         assert len(texts(asleep)) == 2
         asleep.context.set_offline(False)
         expected = [each.content for each in store.tail(id, 400)]
@@ -139,7 +145,11 @@ def test_a_hundred_thousand_messages_are_read_searched_and_followed_in_windows(
         for _ in range(6):
             before = page.locator("article").last.get_attribute("data-at")
             page.locator(".later > a").last.scroll_into_view_if_needed()
-            until(lambda before=before: page.locator("article").last.get_attribute("data-at") != before)  # type: ignore[misc]
+            until(
+                lambda before=before: (
+                    page.locator("article").last.get_attribute("data-at") != before
+                )
+            )  # type: ignore[misc]
             assert page.evaluate(count) < 400
         page.locator("#find").fill("needle 3")
         page.locator("#find").press("Enter")
@@ -160,7 +170,9 @@ def raw(served: Served, head: str, body: bytes = b"") -> socket.socket:
     """A connection over which a request, or the beginning of one, was sent."""
     cookie = "; ".join(f"{each.name}={each.value}" for each in served.client.cookies.jar)
     opened = socket.create_connection(("127.0.0.1", served.port or 0))
-    opened.sendall(f"{head} HTTP/1.1\r\nhost: 127.0.0.1:{served.port}\r\ncookie: {cookie}\r\n".encode() + body)
+    opened.sendall(
+        f"{head} HTTP/1.1\r\nhost: 127.0.0.1:{served.port}\r\ncookie: {cookie}\r\n".encode() + body
+    )
     return opened
 
 
@@ -172,7 +184,10 @@ def test_many_streams_and_slow_forms_delay_nobody_and_the_server_ends_with_them(
         served = serve(root)
         with ExitStack() as stack:
             streams = [stack.enter_context(raw(served, "GET /events", b"\r\n")) for _ in range(50)]
-            form = b"content-type: application/x-www-form-urlencoded\r\ncontent-length: 900\r\n\r\ncontent="
+            form = (
+                b"content-type: application/x-www-form-urlencoded\r\ncontent-length: "
+                b"900\r\n\r\ncontent="
+            )
             for _ in range(50):
                 stack.enter_context(raw(served, f"POST /c/{id}/messages", form))
             for stream in streams:
@@ -186,12 +201,23 @@ def test_many_streams_and_slow_forms_delay_nobody_and_the_server_ends_with_them(
             assert served.stop() == 0
 
 
-def test_two_hundred_loads_leave_no_thread_and_no_descriptor(root: Path, serve: Callable[..., Served]) -> None:
+def test_two_hundred_loads_leave_no_thread_and_no_descriptor(
+    root: Path, serve: Callable[..., Served]
+) -> None:
     with Store.open(root, keep_locks=False) as store:
         id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
     served = serve(root)
     assert served.client.get("/new").status_code == 200
-    paths = ["/", f"/c/{id}", f"/c/{id}/tree", "/search?q=hello", "/people", "/overview", "/events?wait=0", "/nothing"]
+    paths = [
+        "/",
+        f"/c/{id}",
+        f"/c/{id}/tree",
+        "/search?q=hello",
+        "/people",
+        "/overview",
+        "/events?wait=0",
+        "/nothing",
+    ]
 
     def load(path: str) -> None:
         assert served.client.get(path).status_code in (200, 404)

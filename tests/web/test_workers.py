@@ -27,7 +27,9 @@ def owner(store: Store, tmp_path: Path) -> Door:
 
 @pytest.fixture
 def session(store: Store) -> str:
-    """A session with a message that was answered, one that failed and one that asked a question, which is open."""
+    """A session with a message that was answered, one that failed and one that asked a question,
+    which is open.
+    """
     store.agents.register("anna")
     group(store, "bot")
 
@@ -38,7 +40,9 @@ def session(store: Store) -> str:
         if "ask" in words:
             with store.beside() as beside:
                 options = [{"label": "Yes", "value": "y"}]
-                Toolkit(beside, prompt.session, prompt.batch).ask_question("Really?", options, limit_s=86_400)
+                Toolkit(beside, prompt.session, prompt.batch).ask_question(
+                    "Really?", options, limit_s=86_400
+                )
             return Ended(0, "")
         return Ended(0, "It is <done>.")
 
@@ -49,7 +53,9 @@ def session(store: Store) -> str:
     return store.sessions.list()[0].id
 
 
-def test_a_session_shows_its_messages_and_the_way_of_one(store: Store, owner: Door, session: str) -> None:
+def test_a_session_shows_its_messages_and_the_way_of_one(
+    store: Store, owner: Door, session: str
+) -> None:
     assert "bot active, worker stopped" in text(owner.ask("/workers"))
     assert "1 failed" in text(owner.ask("/workers"))
     here = owner.ask(f"/workers/{session}")
@@ -57,14 +63,18 @@ def test_a_session_shows_its_messages_and_the_way_of_one(store: Store, owner: Do
     assert "work completed" in shown and "It is <done>." in shown and "fail failed" in shown
     assert "Really? (Yes)" in shown and "Withdraw the question" in buttons(here)
     assert "claimed try 1" in shown, "the way of the last message stands there"
-    first = next(event["id"] for event in store.sessions.history(session) if event["content"] == "work")
+    first = next(
+        event["id"] for event in store.sessions.history(session) if event["content"] == "work"
+    )
     steps = [step.kind for step in store.sessions.why(first)]
     shown = text(owner.ask(f"/workers/{session}?message={first}"))
     assert all(kind in shown for kind in steps) and "delivered" in steps
     assert "routed" in shown.partition("events, in order")[2]
 
 
-def test_a_person_pauses_resumes_retries_withdraws_and_closes(store: Store, owner: Door, session: str) -> None:
+def test_a_person_pauses_resumes_retries_withdraws_and_closes(
+    store: Store, owner: Door, session: str
+) -> None:
     here = f"/workers/{session}"
     assert press(owner, here, "Pause the session").status == 303
     assert store.sessions.get(session)["status"] == "paused"
@@ -75,7 +85,9 @@ def test_a_person_pauses_resumes_retries_withdraws_and_closes(store: Store, owne
     assert "1 pending" in text(owner.ask("/workers"))
     press(owner, here, "Cancel this message")
     press(owner, here, "Withdraw the question")
-    assert [each.state for each in store.sessions.registry.read().questions.values()] == ["cancelled"]
+    assert [each.state for each in store.sessions.registry.read().questions.values()] == [
+        "cancelled"
+    ]
     press(owner, here, "Close the session, and cancel what waits in it")
     assert store.sessions.get(session)["status"] == "closed"
     assert buttons(owner.ask(here)) == []
@@ -93,7 +105,10 @@ def test_workers_are_for_the_owner(store: Store, session: str, tmp_path: Path) -
     with store.beside(agent="anna") as anna:
         door = Door(anna, Tokens(tmp_path / "config", store.root))
         door.enter(door.site.admission.token())
-        assert 'href="/workers"' not in door.ask("/people").text and 'href="/repairs"' in door.ask("/people").text
+        assert (
+            'href="/workers"' not in door.ask("/people").text
+            and 'href="/repairs"' in door.ask("/people").text
+        )
         for path in ("/workers", f"/workers/{session}"):
             answer = door.ask(path)
             assert answer.status == 403 and "owner" in text(answer) and session not in text(answer)

@@ -94,7 +94,9 @@ def test_a_text_whose_answer_was_lost_is_sent_once_also_by_the_next_tab(
     assert texts(store, id) == ["once"]
 
 
-def test_a_text_is_sent_once_however_often_one_clicks(served: Served, store: Store, page: Page) -> None:
+def test_a_text_is_sent_once_however_often_one_clicks(
+    served: Served, store: Store, page: Page
+) -> None:
     id = store.create(title="Plan").id
     served.open(page, f"/c/{id}")
     page.get_by_label("Write as the owner").fill("once")
@@ -104,13 +106,16 @@ def test_a_text_is_sent_once_however_often_one_clicks(served: Served, store: Sto
     served.open(page, "/new")
     page.get_by_label("Title, made").fill("Made once")
     page.evaluate(
-        "() => { for (const button of document.querySelectorAll('main button')) button.click(), button.click() }"
+        "() => { for (const button of document.querySelectorAll('main button')) button.click(), "
+        "button.click() }"
     )
     page.wait_for_url("**/c/*")
     assert sum(head.title == "Made once" for head in store.heads()) == 1
 
 
-def test_the_page_says_at_once_that_somebody_wrote_meanwhile(served: Served, store: Store, page: Page) -> None:
+def test_the_page_says_at_once_that_somebody_wrote_meanwhile(
+    served: Served, store: Store, page: Page
+) -> None:
     from playwright.sync_api import expect
 
     id = store.create(title="Plan").id
@@ -124,7 +129,9 @@ def test_the_page_says_at_once_that_somebody_wrote_meanwhile(served: Served, sto
     assert texts(store, id) == ["first", "meanwhile", "mine"]
 
 
-def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: Store, page: Page, guard: Guard) -> None:
+def test_the_server_says_that_somebody_wrote_meanwhile(
+    served: Served, store: Store, page: Page, guard: Guard
+) -> None:
     from playwright.sync_api import expect
 
     guard.expect("409|/events")
@@ -135,7 +142,9 @@ def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: St
     page.get_by_label("Write as the owner").fill("mine")
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator(".said")).to_contain_text("Not sent: 1 message came behind the last one that was seen")
+    expect(page.locator(".said")).to_contain_text(
+        "Not sent: 1 message came behind the last one that was seen"
+    )
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")
     screenshot(page, "write-meanwhile")
@@ -148,7 +157,9 @@ def test_what_the_page_showed_by_scrolling_is_not_said_to_have_come_meanwhile(
     served: Served, store: Store, page: Page
 ) -> None:
     id = store.create(title="Plan").id
-    messages = store.append_many(id, [{"role": "user", "content": f"message {number}"} for number in range(250)])
+    messages = store.append_many(
+        id, [{"role": "user", "content": f"message {number}"} for number in range(250)]
+    )
     served.open(page, f"/c/{id}/m/{messages[20].id}")
     assert page.locator("input[name=seen]").get_attribute("value") != messages[-1].id
     page.get_by_label("Write as the owner").fill("mine")
@@ -204,7 +215,9 @@ def test_a_file_that_is_dropped_is_imported(served: Served, store: Store, page: 
     text = store.read(old).decode().replace(old, "came")
     served.open(page, "/")
     files = page.evaluate_handle(
-        "(text) => { const data = new DataTransfer(); data.items.add(new File([text], 'a.json')); return data; }", text
+        "(text) => { const data = new DataTransfer(); data.items.add(new File([text], 'a.json')); "
+        "return data; }",
+        text,
     )
     page.dispatch_event("main", "dragover", {"dataTransfer": files})
     expect(page.locator("body")).to_have_class("dropping")

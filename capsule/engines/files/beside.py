@@ -1,7 +1,8 @@
-"""What a store of files keeps beside its documents: the trash, files of messages, what is of this machine, and more.
+"""What a store of files keeps beside its documents: the trash, files of messages, what is of this
+machine, and more.
 
-What must stay true: a file gets its name once it is durable, and never another content; no directory on the way to it
-is a symlink; and a lock goes with its process, however that dies.
+What must stay true: a file gets its name once it is durable, and never another content; no
+directory on the way to it is a symlink; and a lock goes with its process, however that dies.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _TRIES = 50
 
 
 class AttachedFiles:
-    """The files beside the documents of a `FileStorage`. See `Files`, which describes the methods."""
+    """The files beside the documents of a `FileStorage`. See `Files`, which describes
+    the methods.
+    """
 
     def __init__(self, storage: FileStorage) -> None:
         self._storage = storage
@@ -60,7 +63,9 @@ class AttachedFiles:
                 finally:
                     whole_files.drop_name(sys, half)
             if there not in (None, data):
-                raise Refused(f"{path} is there already, with another content; choose another name", path=path)
+                raise Refused(
+                    f"{path} is there already, with another content; choose another name", path=path
+                )
             whole_files.sync_directory(sys, folder)
         return path
 
@@ -77,7 +82,11 @@ class AttachedFiles:
         folder = self._layout.folder(kind, id)
         with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
             self._layout.check(self._sys, folder)
-            names = ((name, status) for name, status in self._sys.names(folder) if not name.startswith("."))
+            names = (
+                (name, status)
+                for name, status in self._sys.names(folder)
+                if not name.startswith(".")
+            )
             return sorted(name for name, status in names if stat.S_ISREG(status.st_mode))
         return []
 
@@ -116,7 +125,9 @@ class FileTrash:
     def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
         keeping = self._storage.keeping
         with whole_files.naming(self._storage.layout.derived(TRASH), "write in"):
-            return keeping.trashed_as(os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at)))
+            return keeping.trashed_as(
+                os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at))
+            )
 
     def restore(self, kind: str, id: str, token: str) -> None:
         with self._storage.hold(kind, id) as held:
@@ -174,7 +185,8 @@ class FileMachine(Machine):
     def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
         """Whether this user wrote the file here, as a clone can carry any other.
 
-        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
+        The note knows the inode and the times of what was written, which nobody can foretell of a
+        clone.
         """
         noted = self._storage.noted(kind, id)
         if noted is None or noted.signature != signature:

@@ -1,9 +1,10 @@
 """A document under its mutex: looked at, read, and written in the three ways there are.
 
-What must stay true: a write's records are in the log before the document is touched; the log is flushed before the
-write is acknowledged, without the mutex; a whole version is flushed before it gets its name; a header that can't be
-written costs the next one a look at the whole file, never an acknowledged write; and a new version is decided upon a
-signature, which is checked again at the moment it takes its place.
+What must stay true: a write's records are in the log before the document is touched; the log is
+flushed before the write is acknowledged, without the mutex; a whole version is flushed before it
+gets its name; a header that can't be written costs the next one a look at the whole file, never an
+acknowledged write; and a new version is decided upon a signature, which is checked again at the
+moment it takes its place.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _NOT_UNDONE = "undo what it began to %s, so that it may still appear in"
 
 
 class HeldDocument(LoggedDocument):
-    """One document of a `FileStorage`, under its mutex. What has no docstring is described in `HeldFile`.
+    """One document of a `FileStorage`, under its mutex. What has no docstring is described in
+    `HeldFile`.
 
     Attributes:
         is_completed: Whether it was brought from its log what a power cut had taken.
@@ -46,19 +48,22 @@ class HeldDocument(LoggedDocument):
     _links = 0
 
     def make_durable(self) -> None:
-        """Make durable what was appended, in the log alone when another program has written the document since: then
-        whoever looks at it next does the rest."""
+        """Make durable what was appended, in the log alone when another program has written the
+        document since: then whoever looks at it next does the rest."""
         known = self.known()
         if known is None or not self.is_unsettled:
             return
         try:
             if known.doubt != "bytes":
-                self.flush_log()  # First: what a checkpoint counts that a power cut takes is found in the log.
+                # First: what a checkpoint counts that a power cut takes is found in the log.
+                self.flush_log()
             known = self.look()
             if known is None:
                 return
             if known.doubt == "bytes":
-                data = whole_files.pread_all(self.sys, self._mutex.document_fd, known.signature.size)
+                data = whole_files.pread_all(
+                    self.sys, self._mutex.document_fd, known.signature.size
+                )
                 self.replace(known.signature, data, None, [])
             elif known.doubt:
                 self.flush(known)
@@ -70,7 +75,9 @@ class HeldDocument(LoggedDocument):
             raise whole_files.failure(error, self.path, "flush") from error
 
     def close(self) -> None:
-        """Close the document, which otherwise stays open for the next holder of its mutex in this process."""
+        """Close the document, which otherwise stays open for the next holder of its mutex in this
+        process.
+        """
         fd, self._mutex.document_fd = self._mutex.document_fd, -1
         if fd >= 0:
             self.sys.close(fd)
@@ -82,12 +89,15 @@ class HeldDocument(LoggedDocument):
         return status
 
     def look(self) -> Known | None:
-        """The document, when it is as the store left it; else None. Costs reading the header of its note."""
+        """The document, when it is as the store left it; else None. Costs reading the header of its
+        note.
+        """
         known = self.known()
         if known is None:
             return None
         if self._mutex.document_fd >= 0:
-            # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
+            # Whatever is done to the path touches the inode's ctime, when the path named this inode
+            # before.
             status = self.sys.fstat(self._mutex.document_fd)
             if SIGNATURE(status) == known.signature and status.st_nlink:
                 self._links = status.st_nlink
@@ -113,7 +123,14 @@ class HeldDocument(LoggedDocument):
     def mended(self, data: bytes, signature: Signature) -> Mended | None:
         return external_edits.mendable(self, data, signature)
 
-    def put(self, expected: Signature | None, data: bytes, records: list[bytes], *, canonical: bool = True) -> str:
+    def put(
+        self,
+        expected: Signature | None,
+        data: bytes,
+        records: list[bytes],
+        *,
+        canonical: bool = True,
+    ) -> str:
         return self.replace(expected, data, survey(data) if canonical else None, records).tag
 
     def read(self) -> tuple[bytes, Signature] | None:
@@ -126,14 +143,17 @@ class HeldDocument(LoggedDocument):
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own. Costs reading the head."""
         anatomy = self._anatomy(known)
-        head = head_of(whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context + 64))
+        head = head_of(
+            whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context + 64)
+        )
         if head is None:
             self.distrust(known.doubt)
             raise Interfered
         return head
 
     def history(self, known: Known, start: int, end: int | None = None) -> bytes:
-        """The bytes of `history` between two offsets in the file, by default to the end of its last entry.
+        """The bytes of `history` between two offsets in the file, by default to the end of its last
+        entry.
 
         Raises `Interfered`. Costs reading what is asked for.
         """
@@ -145,12 +165,15 @@ class HeldDocument(LoggedDocument):
         return data
 
     def records(self) -> list[list[bytes]]:
-        """The records of a write are durable before it touches the document, and are taken out again when it fails and
-        did not change the document; those of one that was interrupted stay. Costs reading the log."""
+        """The records of a write are durable before it touches the document, and are taken out
+        again when it fails and did not change the document; those of one that was interrupted stay.
+        Costs reading the log."""
         with whole_files.naming(self.path, "read the log of"):
             return self.logged()
 
-    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str) -> Known:
+    def adopt(
+        self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str
+    ) -> Known:
         """Take the file as it is for known.
 
         Args:
@@ -160,7 +183,11 @@ class HeldDocument(LoggedDocument):
             newest: The latest `updatedAt` that it is known to have had.
         """
         before = self.known()
-        doubt = "bytes" if self.under_way or (before is not None and before.doubt == "bytes") else "name"
+        doubt = (
+            "bytes"
+            if self.under_way or (before is not None and before.doubt == "bytes")
+            else "name"
+        )
         if doubt == "bytes":
             anatomy = None  # So that the next write writes every byte anew.
         if before is not None and before.doubt == "restored":
@@ -168,10 +195,16 @@ class HeldDocument(LoggedDocument):
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             doubt = doubt if doubt == "bytes" else ""
         with whole_files.naming(self.path, "log a change of"):
-            raw = self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at) if anatomy else b""
+            raw = (
+                self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at)
+                if anatomy
+                else b""
+            )
             self.log_remark(records)
         stamp = raw.decode("ascii", "replace")
-        return self.note_down(Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest))
+        return self.note_down(
+            Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest)
+        )
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
         """Remember these writes and no others, durably; nothing, when there are none."""
@@ -204,21 +237,28 @@ class HeldDocument(LoggedDocument):
             raise ValueError(f"{self.path} has another layout: it can only be replaced")
         return known.anatomy
 
-    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = "") -> Known:
+    def splice(
+        self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = ""
+    ) -> Known:
         """Append entries, of a time if that is known, in place, and overwrite `updatedAt`.
 
         Raises `Interfered`, `StorageFailed`. Costs four pwrites, whatever the file's size.
         """
         anatomy = known.anatomy or self._anatomy(known)
         if self.storage.replaces_on_append or self._links > 1:
-            head, at = whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context), anatomy.updated_at
+            head, at = (
+                whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context),
+                anatomy.updated_at,
+            )
             head = head[:at] + stamp.encode() + head[at + WIDTH :]
             return self.rehead(known._replace(time=time), head, entries, records)
         if known.doubt:
             known = self.flush(known)
         try:
             self.log_write(records)
-            signature, after = splice(self.sys, self._mutex.document_fd, self.path, known, anatomy, entries, stamp)
+            signature, after = splice(
+                self.sys, self._mutex.document_fd, self.path, known, anatomy, entries, stamp
+            )
         except Overtaken:
             self.distrust(known.doubt, is_done=True)
             raise
@@ -226,20 +266,28 @@ class HeldDocument(LoggedDocument):
             self.distrust(known.doubt)
             raise
         except NotAsItWas as error:
-            self.distrust(known.doubt)  # Its line stays in the log: whoever finds it there completes what is torn.
+            self.distrust(
+                known.doubt
+            )  # Its line stays in the log: whoever finds it there completes what is torn.
             raise whole_files.failure(error, self.path, _NOT_UNDONE % "append to") from error
         except OSError as error:
             raise self._refused(error, "append to") from error
         newest = max(known.newest, known.stamp, stamp)
-        return self.note_down(Known(signature, after, known.tag, stamp, self.storage.boot, "", newest, time))
+        return self.note_down(
+            Known(signature, after, known.tag, stamp, self.storage.boot, "", newest, time)
+        )
 
     def flush(self, known: Known) -> Known:
-        """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
+        """Make the document durable, bytes and name, as it is. Raises `Interfered`,
+        `StorageFailed`.
+        """
         with whole_files.naming(self.path, "flush"):
             try:
                 if whole_files.signature(self._open()) != known.signature:
                     raise Interfered
-            except FileNotFoundError:  # An editor that moves the old version away first, and puts its own there next.
+            except (
+                FileNotFoundError
+            ):  # An editor that moves the old version away first, and puts its own there next.
                 raise Interfered from None
             with self._heeding_failed_flush():
                 whole_files.flush(self.sys.fsync, self._mutex.document_fd)
@@ -264,11 +312,15 @@ class HeldDocument(LoggedDocument):
         records: list[bytes],
         context: Iterable[bytes] | None = None,
     ) -> Known:
-        """Write a new head, and a new context if one is given as `Rehead` takes it, and append entries, in a new file.
+        """Write a new head, and a new context if one is given as `Rehead` takes it, and append
+        entries, in a new file.
 
-        Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the context it replaces.
+        Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the
+        context it replaces.
         """
-        version = Rehead(self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context)
+        version = Rehead(
+            self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context
+        )
         with whole_files.naming(self.path, "log a change of"):
             self.log_write(records)
         try:
@@ -279,15 +331,18 @@ class HeldDocument(LoggedDocument):
         stamp = head[version.after.updated_at :][:WIDTH].decode("ascii")
         return self._done_whole(known, signature, version.after, new_tag(), stamp, known.time)
 
-    def replace(self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]) -> Known:
+    def replace(
+        self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]
+    ) -> Known:
         """Write the whole document. Costs writing it.
 
         Args:
-            expected: What the caller decided upon; None: there must be no file, and what is remembered of one that
-                had this id is dropped.
+            expected: What the caller decided upon; None: there must be no file, and what is
+                remembered of one that had this id is dropped.
             data: The document.
             anatomy: Its anatomy, None when it isn't canonical.
-            records: What is to be remembered of it; none where nothing is remembered of a new document.
+            records: What is to be remembered of it; none where nothing is remembered of a new
+                document.
         """
         before = self.known()
         if expected is None:
@@ -301,15 +356,24 @@ class HeldDocument(LoggedDocument):
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
         return self._done_whole(
-            before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, ""
+            before or Known(signature, None, "", "", "", ""),
+            signature,
+            anatomy,
+            new_tag(),
+            stamp,
+            "",
         )
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
-        """Write a new version beside the document and give it its name; the signature it has there."""
+        """Write a new version beside the document and give it its name; the signature it
+        has there.
+        """
         layout = self.storage.layout
         temporary = layout.temporary(self.kind, self.id)
         like = None if expected is None else self.path
-        written_new = partial(whole_files.write_new, self.sys, temporary, layout.file_mode, write, like=like)
+        written_new = partial(
+            whole_files.write_new, self.sys, temporary, layout.file_mode, write, like=like
+        )
         try:
             try:
                 fd = written_new()
@@ -328,7 +392,8 @@ class HeldDocument(LoggedDocument):
             with whole_files.naming(self.path, "put a new version in place of"):
                 written = whole_files.signature(self.sys.fstat(fd))
                 whole_files.put_in_place(self.sys, temporary, self.path, expected)
-                # The rename touched ctime, and nothing else: what else differs, an editor has done since.
+                # The rename touched ctime, and nothing else: what else differs, an editor has done
+                # since.
                 signature = written._replace(ctime_ns=self.sys.fstat(fd).st_ctime_ns)
         except BaseException as error:
             if isinstance(error, Interfered):
@@ -345,7 +410,8 @@ class HeldDocument(LoggedDocument):
         return signature
 
     def is_torn(self, signature: Signature) -> bool:
-        """Whether a writer died in the file of this signature. To be asked once the records were read.
+        """Whether a writer died in the file of this signature. To be asked once the records were
+        read.
 
         A writer that lives says so when an editor was in its way, which may still be saving.
         """
@@ -353,7 +419,9 @@ class HeldDocument(LoggedDocument):
         return self.under_way and known is not None and known.signature.inode == signature.inode
 
     def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
-        """Put a mended file in place of the damaged one, which goes to the quarantine; its path there."""
+        """Put a mended file in place of the damaged one, which goes to the quarantine; its path
+        there.
+        """
         kept = self.quarantine(data, "torn")
         self._put(signature, lambda fd: whole_files.pwrite_all(self.sys, fd, mended, 0))
         return kept
@@ -368,7 +436,9 @@ class HeldDocument(LoggedDocument):
             self.make_durable()
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
         trashed = self.storage.keeping.trashed_as(os.path.basename(path))
-        with suppress(OSError):  # Without this record the log is dropped when the document is restored.
+        with suppress(
+            OSError
+        ):  # Without this record the log is dropped when the document is restored.
             self.log_remark([deleted_record(trashed.token)])
         self.forget_note()
         self.close()
@@ -394,7 +464,8 @@ class HeldDocument(LoggedDocument):
                     raise FileExistsError
                 if self.logged()[-1:] != [[deleted_record(token)]]:
                     self.drop_log()  # It is of another document that had this id.
-                # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
+                # Whoever notices the file waits for the mutex, as it is none of the note's, and
+                # learns whose it is.
                 self.distrust("restored")
                 self.storage.keeping.put_back(token, self.path)
             except FileExistsError:

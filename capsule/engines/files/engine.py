@@ -1,7 +1,8 @@
 """The engine of files: a JSON file for each document, and an index that is derived from them.
 
-What must stay true: reading takes no mutex, unless the file isn't as the store left it; it is then settled first, so
-that a hand edit is seen at once and a torn tail never is; and a store that can't be written is still read.
+What must stay true: reading takes no mutex, unless the file isn't as the store left it; it is then
+settled first, so that a hand edit is seen at once and a torn tail never is; and a store that can't
+be written is still read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, mis
 from capsule.engines.leases import LEASES, Lease
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Reads, Tracker, Trashed, Version
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy, Taken
+from capsule.errors import (
+    CapsuleError,
+    Interfered,
+    InvalidDocument,
+    NotFound,
+    Refused,
+    StorageFailed,
+    StoreBusy,
+    Taken,
+)
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
@@ -43,17 +53,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The mark of a time before which no document was written that is not flushed; and how much earlier a file's time may
-#: be than the clock says.
+#: The mark of a time before which no document was written that is not flushed; and how much earlier
+#: a file's time may be than the clock says.
 _FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
 _TRIES = 5
 _SOON_S = 0.5
-#: What a damaged file, or one that somebody writes through a mapping, may raise where it was taken for sound.
+#: What a damaged file, or one that somebody writes through a mapping, may raise where it was taken
+#: for sound.
 _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
 class FilesEngine:
-    """The documents of one store as files. See `Engine`, which describes the methods. Several threads may use it.
+    """The documents of one store as files. See `Engine`, which describes the methods. Several
+    threads may use it.
 
     Args:
         storage: The files.
@@ -71,14 +83,18 @@ class FilesEngine:
         self._index: Index | None = None
         self._owners: IndexQueries | None = None
 
-    # -- One document ----------------------------------------------------------------------------------------------
+    # -- One document ------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
         """Costs nothing where the file is as the store left it; else a read of the whole."""
         return FileTransaction(self.storage.hold(kind, id), self._caches, self._ensure_unchanged)
 
     def create(
-        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+        self,
+        kind: str,
+        document: Document,
+        written: Callable[[str], None] | None = None,
+        reads: Reads | None = None,
     ) -> int:
         data = codec.encode(document)
         with self._held(kind, document["id"], reads) as held:
@@ -89,7 +105,9 @@ class FilesEngine:
                 written(known.tag)
         return known.signature.size
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+    def put(
+        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
+    ) -> Version:
         """Costs reading and writing a small file, and as `version` for each that was read."""
         with self._held(kind, id, reads) as held:
             got = held.read()
@@ -100,7 +118,9 @@ class FilesEngine:
 
     @contextmanager
     def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
-        """The mutex of a document, and, in the order of names, of those that its decision read and nobody changed."""
+        """The mutex of a document, and, in the order of names, of those that its decision read and
+        nobody changed.
+        """
         with ExitStack() as stack:
             held = {}
             for place in sorted({(kind, id), *(reads or ())}):
@@ -110,7 +130,9 @@ class FilesEngine:
             yield held[kind, id]
 
     def _ensure_unchanged(self, reads: Reads) -> None:
-        """Raise Interfered if a document has another version. Costs an lstat for each, and reading what changed."""
+        """Raise Interfered if a document has another version. Costs an lstat for each, and reading
+        what changed.
+        """
         for (kind, id), version in reads.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)
@@ -128,7 +150,12 @@ class FilesEngine:
     def version(self, kind: str, id: str, known: Version | None = None) -> FileVersion | None:
         """Costs an lstat, and reading the file unless it is as it was."""
         scanned, now_ns = self.storage.find(kind, id), time.time_ns()
-        if scanned and isinstance(known, FileVersion) and known.is_settled and known.signature == scanned.signature:
+        if (
+            scanned
+            and isinstance(known, FileVersion)
+            and known.is_settled
+            and known.signature == scanned.signature
+        ):
             return known
         got = self.storage.read(kind, id) if scanned else None
         return None if got is None else FileVersion(*got, now_ns - got[1].ctime_ns > STEP_NS)
@@ -152,7 +179,9 @@ class FilesEngine:
         name = self.name(kind, id)
         if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
-        return self._parsed(kind, id, lambda data, is_canonical: _document(data, is_canonical, name))
+        return self._parsed(
+            kind, id, lambda data, is_canonical: _document(data, is_canonical, name)
+        )
 
     def follow(self, kind: str, id: str, since: Place | None = None) -> News:
         """Costs an lstat if nothing changed."""
@@ -165,8 +194,12 @@ class FilesEngine:
                 pass  # The next look says why.
         data, known, start = self._bytes(kind, id, since)
         if start and known is not None and known.anatomy is not None:
-            return News(Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False)
-        return News(known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True)
+            return News(
+                Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False
+            )
+        return News(
+            known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True
+        )
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return self._parsed(CONVERSATIONS, id, parse)
@@ -175,7 +208,9 @@ class FilesEngine:
         data, known, _ = self._bytes(kind, id)
         try:
             return parse(data, _is_canonical(known))
-        except _UNSOUND:  # The signature has vouched for a file that somebody wrote through a mapping.
+        except (
+            _UNSOUND
+        ):  # The signature has vouched for a file that somebody wrote through a mapping.
             try:
                 again(lambda: self._settle(kind, id, trust=False))
             except (Refused, StorageFailed):
@@ -217,24 +252,35 @@ class FilesEngine:
         except (Refused, StorageFailed):
             return None
 
-    def _settle(self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True) -> Known:
+    def _settle(
+        self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True
+    ) -> Known:
         with self.storage.hold(kind, id, timeout_s) as held:
             return take_in(held, trust=trust)
 
     def _settled_soon(self, id: str) -> Known | None:
-        """As `_settled`, for the index: a writer that holds the mutex for long is not waited for."""
+        """As `_settled`, for the index: a writer that holds the mutex for long is not
+        waited for.
+        """
         try:
             return again(partial(self._settle, CONVERSATIONS, id, _SOON_S))
         except (Refused, StorageFailed, StoreBusy):
             return None
 
-    def _bytes(self, kind: str, id: str, since: Place | None = None) -> tuple[bytes, Known | None, int]:
-        """The file's bytes, validated; what the store knows of it, which is None in a store that can't be written; and
-        the offset of the bytes: where `since` ended, if the file goes on from there, else 0."""
+    def _bytes(
+        self, kind: str, id: str, since: Place | None = None
+    ) -> tuple[bytes, Known | None, int]:
+        """The file's bytes, validated; what the store knows of it, which is None in a store that
+        can't be written; and the offset of the bytes: where `since` ended, if the file goes on from
+        there, else 0."""
         start = 0
         for _ in range(_TRIES):
             known = self._settled(kind, id)
-            start = since.tail if since is not None and known is not None and since.goes_on_in(known) else 0
+            start = (
+                since.tail
+                if since is not None and known is not None and since.goes_on_in(known)
+                else 0
+            )
             got = self.storage.read(kind, id, start)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: the next try tells which.
@@ -257,7 +303,7 @@ class FilesEngine:
     def outside_edits(self, purpose: str = "this") -> FileStorage:
         return self.storage
 
-    # -- All conversations -----------------------------------------------------------------------------------------
+    # -- All conversations -------------------------------------------------------------------------
 
     @property
     def index(self) -> Index:
@@ -308,7 +354,9 @@ class FilesEngine:
         return completed
 
     def _flush_log(self, kind: str, id: str) -> None:
-        """Make what the store appended to a document durable, without its mutex, unless a flush failed before."""
+        """Make what the store appended to a document durable, without its mutex, unless a flush
+        failed before.
+        """
         storage = self.storage
         raw = storage.raw_header(kind, id)
         known, log = decode_header(raw) or (None, None)
@@ -317,7 +365,9 @@ class FilesEngine:
         if log is None or not log.is_durable:
             path = storage.logs.file(f"{kind}-{id}")
             try:
-                with whole_files.opened(storage.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+                with whole_files.opened(
+                    storage.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                ) as fd:
                     storage.sys.fdatasync(fd)
             except FileNotFoundError:
                 pass  # It has none, or it was dropped with its document, this moment.

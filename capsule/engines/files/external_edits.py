@@ -1,8 +1,9 @@
 """Taking in a version of a document that the store did not write.
 
-A hand edit, a checkout, a copied file, the rest of a crash: whatever lies in a document's place, it is read whole
-and validated before the store goes on from it. What must stay true: a file that does not parse is never
-overwritten, except when a crash can have torn it so; and no acknowledged message is gone without a word.
+A hand edit, a checkout, a copied file, the rest of a crash: whatever lies in a document's place, it
+is read whole and validated before the store goes on from it. What must stay true: a file that does
+not parse is never overwritten, except when a crash can have torn it so; and no acknowledged message
+is gone without a word.
 """
 
 from __future__ import annotations
@@ -31,35 +32,45 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 
-#: An editor that writes in place is mostly done within this time after its last byte; so long it is waited for.
+#: An editor that writes in place is mostly done within this time after its last byte; so long it is
+#: waited for.
 _QUIET_NS = 150_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (
-    "was saved with %d messages fewer than it had, which are too old for the store to have them still; they are taken "
+    "was saved with %d messages fewer than it had, which are too old for the store to have them "
+    "still; they are taken "
     "for deleted"
 )
 _TAKEN_AWAY = "%s: the saved version takes away what the store had: %s; it is kept as %s"
-_TAKEN_BY_GIT = "%s: git put a version there that lacks what was written since: %s; it is kept as %s"
+_TAKEN_BY_GIT = (
+    "%s: git put a version there that lacks what was written since: %s; it is kept as %s"
+)
 _FROM_OLDER = (
-    "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s"
+    "%s: was saved from an older version, by an editor most likely; merged back what "
+    "that version did not have: %s"
 )
-_AFTER_A_CUT = "%s: was not flushed when the power went or the disk was gone; brought from its log: %s"
+_AFTER_A_CUT = (
+    "%s: was not flushed when the power went or the disk was gone; brought from its log: %s"
+)
 _AS_COMMITTED = (
-    "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s"
+    "%s: was put back as the last commit has it, by git or by an editor; merged back "
+    "what is in no commit: %s"
 )
 
 
-def take_in(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True) -> Known:
+def take_in(
+    held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True
+) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
         held: The document, under its mutex.
-        mend: Also have a damaged file made whole that no crash of a write left so: by this, or else by cutting it back.
-            What the store remembers comes back then; it is for a person to ask for, as what an editor was about to
-            save doesn't.
-        trust: Whether a file of the signature that the store left is as the store left it. A write through a mapping
-            may leave that as it is.
+        mend: Also have a damaged file made whole that no crash of a write left so: by this, or else
+            by cutting it back. What the store remembers comes back then; it is for a person to ask
+            for, as what an editor was about to save doesn't.
+        trust: Whether a file of the signature that the store left is as the store left it. A write
+            through a mapping may leave that as it is.
 
     Raises:
         NotFound: There is none.
@@ -102,7 +113,9 @@ def take_in(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None
 
 
 def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
-    """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
+    """A document that was there lately, once it is again: vim moves the old version away before it
+    writes the new.
+    """
     if held.known() is None:
         return None
     deadline = time.monotonic_ns() + _QUIET_NS
@@ -113,10 +126,14 @@ def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     return got
 
 
-def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False) -> Mended | None:
-    """A file that isn't valid, as it is once mended, and in words what was done; None when it is left alone.
+def mendable(
+    held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False
+) -> Mended | None:
+    """A file that isn't valid, as it is once mended, and in words what was done; None when it is
+    left alone.
 
-    Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it any more.
+    Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it
+    any more.
 
     Args:
         held: The document, under its mutex.
@@ -130,9 +147,13 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
     # Whoever saved it before the machine was started is done with it.
     is_left = asked or held.is_restarted or signature.mtime_ns < held.sys.booted_ns()
     if is_left and held.checkpoint >= 0:
-        whole = repair.cut_back(data, held.checkpoint, max((stamp for *_, stamp in written), default=""))
+        whole = repair.cut_back(
+            data, held.checkpoint, max((stamp for *_, stamp in written), default="")
+        )
         if whole is not None and _taken(whole, held) is not None:
-            return repair.Mended(whole, "completed from the log, as a power cut interrupted its writes")
+            return repair.Mended(
+                whole, "completed from the log, as a power cut interrupted its writes"
+            )
     for n, (at, entries, stamp) in enumerate(written if not held.is_restarted else ()):
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
@@ -145,10 +166,11 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
 
 
 def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
-    """Have the log of a document hold no text of a message, and no title, that the document has no more.
+    """Have the log of a document hold no text of a message, and no title, that the document has no
+    more.
 
-    A document that is gone has no log afterwards. What a person deleted stays deleted, and what the document has is
-    still protected from a stale save.
+    A document that is gone has no log afterwards. What a person deleted stays deleted, and what the
+    document has is still protected from a stale save.
 
     Raises:
         InvalidDocument: The document does not parse; nothing was done.
@@ -175,7 +197,11 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
 
 
 def _reconciled(
-    held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
+    held: HeldDocument,
+    document: dict[str, Any],
+    data: bytes,
+    signature: Signature,
+    deliberate: bool | None,
 ) -> Known:
     from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
@@ -208,17 +234,25 @@ def _reconciled(
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
         held.is_completed = held.is_restarted and len(known) > (sure or 0)
-        words = _AFTER_A_CUT if held.is_completed else _FROM_OLDER if is_gits is False else _AS_COMMITTED
+        words = (
+            _AFTER_A_CUT
+            if held.is_completed
+            else _FROM_OLDER
+            if is_gits is False
+            else _AS_COMMITTED
+        )
         _log.warning(words, held.path, outcome.lacking)
     return known_now
 
 
 def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:
-    """Whether a version that lacks something was put there by git, and what it replaced is in a commit as a whole.
+    """Whether a version that lacks something was put there by git, and what it replaced is in a
+    commit as a whole.
 
     Returns:
-        None where that can't be told: HEAD has this version, but had no other one that holds all that the store
-        remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
+        None where that can't be told: HEAD has this version, but had no other one that holds all
+        that the store remembers. It may be an editor's, saved unchanged; and what is in no commit
+        must not go.
     """
     from capsule.format.saved.reconcile import THE_LOCK, reconcile
 
@@ -228,4 +262,7 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
     documents = [taken for version in committed if (taken := _taken(version, held)) is not None]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
-    return any(not outcome.restored and outcome.remade in ([], [THE_LOCK]) for outcome in outcomes) or None
+    return (
+        any(not outcome.restored and outcome.remade in ([], [THE_LOCK]) for outcome in outcomes)
+        or None
+    )

@@ -1,15 +1,18 @@
-"""The note: what the last writer left about a document, beside its mutex; and the log of what it wrote.
+"""The note: what the last writer left about a document, beside its mutex; and the log of what it
+wrote.
 
-The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written over in place and
-never flushed. One byte behind it, the mark, says that a flush of the document or of its log failed: so what was to be
-made durable is written anew before anything else is. The log (`log.py`) is a file of its own.
+The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written
+over in place and never flushed. One byte behind it, the mark, says that a flush of the document or
+of its log failed: so what was to be made durable is written anew before anything else is. The log
+(`log.py`) is a file of its own.
 
-What must stay true: a header that is torn, stale, garbage or gone costs a look at the whole document and nothing else;
-a write's records are in the log before the document is touched, and the header counts them once it is done; no line
-leaves the log before the document is on the medium, and the log says how far that is, whatever became of the header; a
-write that failed leaves all of this as it was; the header and the log are written under the mutex only, and a reader
-without it checks the header by its CRC; and who flushed without the mutex looks at the mark before it acknowledges. The
-module knows neither what a record says nor what a conversation is.
+What must stay true: a header that is torn, stale, garbage or gone costs a look at the whole
+document and nothing else; a write's records are in the log before the document is touched, and the
+header counts them once it is done; no line leaves the log before the document is on the medium, and
+the log says how far that is, whatever became of the header; a write that failed leaves all of this
+as it was; the header and the log are written under the mutex only, and a reader without it checks
+the header by its CRC; and who flushed without the mutex looks at the mark before it acknowledges.
+The module knows neither what a record says nor what a conversation is.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from capsule.disk.whole_files import SIGNATURE, FlushFailed, Signature, failure, flush, sync_directory
+from capsule.disk.whole_files import (
+    SIGNATURE,
+    FlushFailed,
+    Signature,
+    failure,
+    flush,
+    sync_directory,
+)
 from capsule.engines.files.disk.log import Flushed, Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
@@ -39,11 +49,15 @@ if TYPE_CHECKING:
 HEADER_BYTES = 512
 _VERSION = 5
 _MARK = b'{"note":%d,' % _VERSION
-#: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
+#: Stands where earlier versions have the offset of the lock's time: without one they replace the
+#: file.
 _UNUSED = -1
 #: What stands behind a header while something is to be written anew, as a flush of it failed.
 MARKED = b"!"
-_UNFLUSHED = "what was written is there, but a power cut may take it, as its flush failed; repeat it under the same key"
+_UNFLUSHED = (
+    "what was written is there, but a power cut may take it, as its flush failed; repeat "
+    "it under the same key"
+)
 _DOUBTS = ("", "name", "bytes", "restored")
 _described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
@@ -72,7 +86,8 @@ def encode_header(known: Known, log: Position | None) -> bytes:
 
 
 def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
-    """What a header says: the document as the last writer left it, and where the log ended; None when it is none.
+    """What a header says: the document as the last writer left it, and where the log ended; None
+    when it is none.
 
     A true checksum says nothing of what is below it: a header whose fields can't be is none either.
     """
@@ -94,7 +109,9 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
 
 
 def _can_be(known: Known, position: Position | None) -> bool:
-    """Whether all fields of a header are of their types, and all offsets in it within what they are offsets of."""
+    """Whether all fields of a header are of their types, and all offsets in it within what they are
+    offsets of.
+    """
     at, signature = known.anatomy, known.signature
     if not _are_counts(signature[:2]) or not all(type(time) is int for time in signature[2:]):
         return False
@@ -108,9 +125,15 @@ def _can_be(known: Known, position: Position | None) -> bool:
         return False
     if at is None:
         return True
-    if not _are_counts(at[:-1]) or not isinstance(at.ends_active, bool) or len(known.stamp) != WIDTH:
+    if (
+        not _are_counts(at[:-1])
+        or not isinstance(at.ends_active, bool)
+        or len(known.stamp) != WIDTH
+    ):
         return False
-    is_within = at.updated_at + WIDTH < at.context < at.history <= at.tail < at.size == signature.size
+    is_within = (
+        at.updated_at + WIDTH < at.context < at.history <= at.tail < at.size == signature.size
+    )
     return is_within and at.entries <= at.tail - at.history
 
 
@@ -129,11 +152,13 @@ class LoggedDocument:
     Attributes:
         path: Where it lies.
         waits: Whether the end of the block waits until what was written is on the medium.
-        under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted.
-            Known once the records were read.
-        sure: How many writes are in the document for sure: all but the one under way; when the machine was started
-            since, those before the last checkpoint; None: all are. Known likewise.
-        checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or not needed.
+        under_way: Whether the log has a write that the header does not count, as its writer died or
+            was interrupted. Known once the records were read.
+        sure: How many writes are in the document for sure: all but the one under way; when the
+            machine was started since, those before the last checkpoint; None: all are. Known
+            likewise.
+        checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or
+            not needed.
         is_restarted: Whether the header is of another run of the machine.
         base: Gives the record that a new log is to begin with; set by who knows it.
     """
@@ -174,7 +199,12 @@ class LoggedDocument:
         if not self.is_restarted and (known is None or known.doubt != "bytes"):
             self.distrust_all()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         mutexes, mutex, log = self.storage.mutexes, self._mutex, self._mutex.log
         if not self._owes_flush or log is None or error is not None:
             mutexes.release(mutex)
@@ -233,7 +263,11 @@ class LoggedDocument:
         if mutex.log is None or not mutex.log.is_at(self._position):
             self._close_log(is_trusted=self._position is not None)
             # After a start of the machine, what is read is on the medium.
-            is_sure = self.is_restarted or self._position is not None or (known is not None and known.doubt != "bytes")
+            is_sure = (
+                self.is_restarted
+                or self._position is not None
+                or (known is not None and known.doubt != "bytes")
+            )
             mutex.log = Log.open(self.sys, self._path(), self._position, is_sure=is_sure)
         self._is_log_found = True
         return mutex.log
@@ -264,8 +298,8 @@ class LoggedDocument:
 
     @property
     def is_durable(self) -> bool:
-        """Whether the document is on the medium with every line of its log. Costs reading that, if no header names it:
-        then a writer died or failed while it put another one in its place."""
+        """Whether the document is on the medium with every line of its log. Costs reading that, if
+        no header names it: then a writer died or failed while it put another one in its place."""
         position = self._position
         if position is None:
             log = self._log()
@@ -281,7 +315,9 @@ class LoggedDocument:
         if known is None or known.doubt == "bytes" or self.under_way or fd < 0:
             return None
         with self._heeding_failed_flush():
-            if known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature:  # Another program's version.
+            if (
+                known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature
+            ):  # Another program's version.
                 flush(self.sys.fsync, fd)
                 sync_directory(self.sys, os.path.dirname(self.path))
                 return Flushed(-1)
@@ -290,29 +326,36 @@ class LoggedDocument:
         return Flushed(known.anatomy.tail if known.anatomy else -1)
 
     def distrust_all(self) -> None:
-        """Have the next holder, in whichever process, write every byte and the log anew: a flush has failed."""
+        """Have the next holder, in whichever process, write every byte and the log anew: a flush
+        has failed.
+        """
         self._close_log(is_trusted=False)
         self._position = None
-        self.write_note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
+        self.write_note(
+            Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes")
+        )
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether writes were logged that the document is not known to have on the medium. Costs reading the log of
-        one that nobody has looked at since the machine was started."""
+        """Whether writes were logged that the document is not known to have on the medium. Costs
+        reading the log of one that nobody has looked at since the machine was started."""
         if (known := self.known()) is None:
             return len(self.logged()) > (self.sure or 0)
         return bool(known.doubt) or not self.is_durable
 
     def owe_flush(self) -> bool:
-        """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable.
-        False: somebody has removed it, so that the document itself must be flushed."""
+        """Have the log be flushed before anything under this mutex is acknowledged, unless the
+        document is durable. False: somebody has removed it, so that the document itself must be
+        flushed."""
         if self.is_durable:
             return True
         self._owes_flush = self._log() is not None
         return self._owes_flush
 
     def log_write(self, records: list[bytes]) -> None:
-        """Log what is about to be written to the document; durable once `flush` was called without the mutex."""
+        """Log what is about to be written to the document; durable once `flush` was called without
+        the mutex.
+        """
         if not records:
             return
         self._owes_flush = True
@@ -331,8 +374,8 @@ class LoggedDocument:
         Args:
             known: As it is.
             flushed: That it was flushed.
-            is_other: Whether it is another file than at the last checkpoint. Nothing may be written to it before the
-                log says so on the medium.
+            is_other: Whether it is another file than at the last checkpoint. Nothing may be written
+                to it before the log says so on the medium.
         """
         if self._log() is not None:
             try:
@@ -352,7 +395,9 @@ class LoggedDocument:
         return known
 
     def log_remark(self, records: list[bytes]) -> None:
-        """Log what was found in the document, when there is a log; durable with the next write's records."""
+        """Log what was found in the document, when there is a log; durable with the next write's
+        records.
+        """
         if records and self._log() is not None:
             try:
                 log = self._roomy(records)
@@ -363,14 +408,18 @@ class LoggedDocument:
             self._position = log.position
 
     def _refuse_line(self, error: OSError) -> None:
-        """A line could not be put into the log: none was. The log is as good as before, unless a flush failed."""
+        """A line could not be put into the log: none was. The log is as good as before, unless a
+        flush failed.
+        """
         if isinstance(error, FlushFailed):
             self.distrust_all()
         else:
             self.withdraw()
 
     def _leave_log(self) -> None:
-        """Have the header name no log, before its file goes: another process that has it open would write to it."""
+        """Have the header name no log, before its file goes: another process that has it open would
+        write to it.
+        """
         known = self.known()
         self._position = None
         if known is not None and not self.write_note(known):
@@ -396,18 +445,24 @@ class LoggedDocument:
         if self._position is None or self._position[:2] != log.position[:2]:
             self._position = log.position
             if mutex.memo is not None and (known := self.known()) is not None:
-                self.write_note(known)  # Before the line is there: it must lie behind what the header counts.
+                self.write_note(
+                    known
+                )  # Before the line is there: it must lie behind what the header counts.
         return log
 
     def note_down(self, known: Known) -> Known:
-        """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
+        """Count what was begun for done, and note how the document is now. Fails silently: derived,
+        see above.
+        """
         if self._mutex.log is not None and self._position is not None:
             self._position = self._mutex.log.take()
         self.write_note(known)
         return known
 
     def write_note(self, known: Known) -> bool:
-        """Note how the document is now; what was begun stays in the log, and is not counted. Whether it could be."""
+        """Note how the document is now; what was begun stays in the log, and is not counted.
+        Whether it could be.
+        """
         mutex = self._mutex
         raw = encode_header(known, self._position)
         mark = MARKED if known.doubt == "bytes" else b""
@@ -423,7 +478,9 @@ class LoggedDocument:
         return True
 
     def withdraw(self) -> bool:
-        """Take what was begun out of the log: the document does not have it. Whether that could be done."""
+        """Take what was begun out of the log: the document does not have it. Whether that could be
+        done.
+        """
         if self._mutex.log is None:
             return True
         try:
@@ -445,7 +502,8 @@ class LoggedDocument:
             except OSError as error:
                 if flushed is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                # Its texts have to go, most likely to make space: without the old log there is some.
+                # Its texts have to go, most likely to make space: without the old log there is
+                # some.
                 self.drop_log()
                 made = Log.make(self.sys, self._path(), mode, writes, flushed, None)
         self._close_log()

@@ -1,8 +1,9 @@
 """The splice: appending to `history` in place, at a cost that the file's size has no part in.
 
-One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice that returns lies in
-the file that the path names; one that fails leaves the file as it was, complete, or torn as `repair` knows; one that an
-editor's save got in the way of takes back what it wrote and says so. Nothing is flushed: the log has it.
+One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice
+that returns lies in the file that the path names; one that fails leaves the file as it was,
+complete, or torn as `repair` knows; one that an editor's save got in the way of takes back what it
+wrote and says so. Nothing is flushed: the log has it.
 """
 
 from __future__ import annotations
@@ -19,22 +20,33 @@ from capsule.errors import Interfered
 from capsule.format.json.anatomy import Anatomy, closing_of, spliced
 from capsule.timestamps import WIDTH
 
-#: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
+#: Bytes before the splice that are looked at again after it: a file that an editor truncated has
+#: NULs there.
 _BEFORE = 48
 _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 
 
 class NotAsItWas(OSError):
-    """The system refused a splice, and then to put back what it had overwritten, or to flush that."""
+    """The system refused a splice, and then to put back what it had overwritten,
+    or to flush that.
+    """
 
 
 class Overtaken(Interfered):
-    """The whole splice lies in a file that another one took the name of: its version was there to be read."""
+    """The whole splice lies in a file that another one took the name of: its version was there to
+    be read.
+    """
 
 
 def splice(
-    sys: Syscalls, fd: int, path: str, known: Known, anatomy: Anatomy, entries: list[bytes], stamp: str
+    sys: Syscalls,
+    fd: int,
+    path: str,
+    known: Known,
+    anatomy: Anatomy,
+    entries: list[bytes],
+    stamp: str,
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -60,7 +72,8 @@ def splice(
     start = max(anatomy.tail - _BEFORE, 0)
     block, after = spliced(anatomy, entries)
     before, now, inode = known.stamp.encode(), stamp.encode(), known.signature.inode
-    # All is looked at right before it is written, so that an editor that writes in place is met in time.
+    # All is looked at right before it is written, so that an editor that writes in place is met in
+    # time.
     if SIGNATURE(sys.fstat(fd)) != known.signature:
         raise Interfered
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
@@ -72,8 +85,9 @@ def splice(
         if undisturbed:
             pwrite_all(sys, fd, now, anatomy.updated_at)
     except OSError as error:
-        # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
-        # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
+        # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs
+        # none. Cut first: a crash in between then leaves a torn tail, and not a second end behind
+        # the first.
         try:
             if sys.fstat(fd).st_size <= after.size:
                 sys.ftruncate(fd, anatomy.size)
@@ -99,11 +113,12 @@ def splice(
 
 
 def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
-    """Take what a splice wrote out of a file that an editor truncated and wrote in place at the same time.
+    """Take what a splice wrote out of a file that an editor truncated and wrote in place at the
+    same time.
 
-    The editor's text ends at some byte, before or inside what the splice wrote; what lies between is NULs. Waits
-    until the editor is done. An `updatedAt` that was put into the editor's text stays: `reconcile` knows that it shows
-    nothing of what was read.
+    The editor's text ends at some byte, before or inside what the splice wrote; what lies between
+    is NULs. Waits until the editor is done. An `updatedAt` that was put into the editor's text
+    stays: `reconcile` knows that it shows nothing of what was read.
     """
     tail = anatomy.tail
     data = _quiet(sys, fd)

@@ -1,7 +1,7 @@
 """Documents as files: the storage engine that the store uses.
 
-What must stay true: it knows kinds, ids and the canonical layout, and no conversation; every write happens
-under the document's mutex; reading takes none.
+What must stay true: it knows kinds, ids and the canonical layout, and no conversation; every write
+happens under the document's mutex; reading takes none.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _CONTEXT_LINE = b'\n  "context": '
 
 
 class FileStorage:
-    """A store's documents as files below one directory, for the index (`Source`) and for `OutsideEdits`.
+    """A store's documents as files below one directory, for the index (`Source`) and for
+    `OutsideEdits`.
 
     Args:
         root: The store's directory.
         shared: See `Layout`.
         append: "splice", or "replace" for a store where even the microseconds of a splice matter.
         mutex_timeout_s: How long to wait for a mutex, in seconds, when the caller doesn't say.
-        document_bytes: The largest document that is opened; one that is larger is a damaged one, so that it is not
-            read into memory.
+        document_bytes: The largest document that is opened; one that is larger is a damaged one, so
+            that it is not read into memory.
         sys: The seam to the system.
 
     Raises:
@@ -80,7 +81,9 @@ class FileStorage:
         self.logs = Directory(self.layout, self.sys, "logs")
         self._format_record = FormatRecord(self.layout, self.sys)
         self.mutexes = Mutexes(self.sys, self.mutex_files)
-        self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
+        self.sys.give_up_idle = weakref.WeakMethod(
+            self.mutexes.give_up_idle
+        )  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
         self.behind = FlushBehind()
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
@@ -96,8 +99,8 @@ class FileStorage:
         return held
 
     def _directory(self, kind: str, id: str = "") -> str:
-        """The directory of a document, or of all of a kind. Raises Refused, at its first use, when it or one around it
-        is a symlink; for a local kind at each use.
+        """The directory of a document, or of all of a kind. Raises Refused, at its first use, when
+        it or one around it is a symlink; for a local kind at each use.
 
         Behind it may lie another store's documents, which have another mutex there.
         """
@@ -119,13 +122,15 @@ class FileStorage:
         return self.find(kind, check_id(id)) is not None
 
     def noted(self, kind: str, id: str) -> Known | None:
-        """How the store left a document, whatever became of the file and the machine since; None without a note."""
+        """How the store left a document, whatever became of the file and the machine since; None
+        without a note.
+        """
         header = note.decode_header(self.raw_header(kind, id))
         return header and header[0]
 
     def raw_header(self, kind: str, id: str) -> bytes:
-        """The bytes of a document's note, and the mark behind it if there is one; a note that is being written may look
-        torn. Empty: there is none."""
+        """The bytes of a document's note, and the mark behind it if there is one; a note that is
+        being written may look torn. Empty: there is none."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
@@ -137,14 +142,21 @@ class FileStorage:
             return b""
 
     def mark_unflushed(self, kind: str, id: str) -> None:
-        """Have everybody know that a flush of a document or its log failed: the next holder of its mutex writes all
-        anew, and whoever flushed the log meanwhile does not acknowledge by it. Takes no mutex."""
-        with suppress(OSError), whole_files.opened(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd:
-            if self.sys.fstat(fd).st_size >= note.HEADER_BYTES:  # Else there is nothing to go by without a look at all.
+        """Have everybody know that a flush of a document or its log failed: the next holder of its
+        mutex writes all anew, and whoever flushed the log meanwhile does not acknowledge by it.
+        Takes no mutex."""
+        with (
+            suppress(OSError),
+            whole_files.opened(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd,
+        ):
+            if (
+                self.sys.fstat(fd).st_size >= note.HEADER_BYTES
+            ):  # Else there is nothing to go by without a look at all.
                 self.sys.pwrite(fd, note.MARKED, note.HEADER_BYTES)
 
     def may_lack(self, kind: str, id: str) -> bool:
-        """Whether a power cut may have taken some of what was appended to a document, which its log has then.
+        """Whether a power cut may have taken some of what was appended to a document, which its log
+        has then.
 
         Costs reading the log. Takes no mutex.
         """
@@ -156,7 +168,9 @@ class FileStorage:
         return False
 
     def known(self, kind: str, id: str) -> Known | None:
-        """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""
+        """A document as the store left it; None when the file has changed, or a writer is at work.
+        Takes no mutex.
+        """
         path = self.layout.document(kind, id)
         known = self.noted(kind, id)
         if known is None or known.boot != self.boot:
@@ -175,7 +189,9 @@ class FileStorage:
         return whole_files.open_regular(self.sys, path, flags, self._document_bytes)
 
     def read_file(self, path: str) -> bytes:
-        """The bytes of a file as large as a document at most. Raises FileNotFoundError, `InvalidDocument`, OSError."""
+        """The bytes of a file as large as a document at most. Raises FileNotFoundError,
+        `InvalidDocument`, OSError.
+        """
         return whole_files.read_regular(self.sys, path, self._document_bytes)
 
     @contextmanager
@@ -188,26 +204,33 @@ class FileStorage:
             finally:
                 self.sys.close(fd)
         except FileNotFoundError:
-            raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
+            raise NotFound(
+                f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)
+            ) from None
         except OSError as error:
             raise whole_files.failure(error, path, "read") from error
 
     def read(self, kind: str, id: str, offset: int = 0) -> tuple[bytes, Signature] | None:
         """A file from a byte on and its signature, without the mutex; None when there is none.
 
-        A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
+        A file that changed while it was read has a signature that no file has. Costs reading what
+        is behind the byte.
         """
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
             if kind not in self._checked:
                 self._directory(kind, id)
             size = max(status.st_size - offset, 0)
-            data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(status)
+            data, signature = (
+                whole_files.pread_all(self.sys, fd, size, offset),
+                whole_files.signature(status),
+            )
             unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
             return data, signature if unchanged else Signature(0, 0, 0, 0)
         return None
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
-        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`.
+        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises
+        `NotFound`.
 
         Costs an open and two reads, when the head is of a usual size.
         """
@@ -222,9 +245,15 @@ class FileStorage:
             return data, self.sys.pread(fd, 8, max(status.st_size - 8, 0))
 
     def remembered(self, kind: str) -> list[str]:
-        """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
+        """The ids of the documents that were ever written here, whatever became of them. Costs one
+        scandir.
+        """
         with whole_files.naming(self.mutex_files.path, "list"):
-            names = (name.removeprefix(f"{kind}-") for name in self.mutex_files.files() if name.startswith(f"{kind}-"))
+            names = (
+                name.removeprefix(f"{kind}-")
+                for name in self.mutex_files.files()
+                if name.startswith(f"{kind}-")
+            )
             return [id for id in names if is_id(id)]
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
@@ -239,14 +268,18 @@ class FileStorage:
             chunk = _TAIL_CHUNK
             while whole_files.signature(status) == known.signature:
                 start = max(anatomy.history, anatomy.tail - chunk)
-                entries, count = last_entries(whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
+                entries, count = last_entries(
+                    whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n
+                )
                 if count >= n or start == anatomy.history:
                     return entries
                 chunk *= 4
         return None
 
     def ids(self, kind: str) -> list[str]:
-        """The ids of all documents of a kind, sorted. Costs listing a directory; of a nested kind as `scan`."""
+        """The ids of all documents of a kind, sorted. Costs listing a directory; of a nested kind
+        as `scan`.
+        """
         if kind in NESTED:
             return sorted(scanned.id for scanned in self.scan(kind))
         directory = self.layout.documents(kind)
@@ -257,7 +290,9 @@ class FileStorage:
         except OSError as error:
             raise whole_files.failure(error, directory, "list") from error
         self._directory(kind)
-        return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
+        return sorted(
+            name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != "."
+        )
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """Every document of a kind, in no order. Costs one scandir, and an lstat a file."""
@@ -267,14 +302,18 @@ class FileStorage:
                     if name.endswith(_SUFFIX) and not name.startswith("."):
                         regular = stat.S_ISREG(status.st_mode)
                         yield Scanned(
-                            name[: -len(_SUFFIX)], path, whole_files.signature(status), regular, status.st_nlink
+                            name[: -len(_SUFFIX)],
+                            path,
+                            whole_files.signature(status),
+                            regular,
+                            status.st_nlink,
                         )
             except FileNotFoundError:
                 return
 
     def _names(self, kind: str) -> Iterator[tuple[str, str, os.stat_result]]:
-        """What lies among the documents of a kind: its name, which for a nested kind is the one that it would have if
-        all had one directory; its path; and its lstat."""
+        """What lies among the documents of a kind: its name, which for a nested kind is the one
+        that it would have if all had one directory; its path; and its lstat."""
         directory = self.layout.documents(kind)
         for name, status in self.sys.names(directory):
             if kind not in NESTED:
@@ -290,7 +329,9 @@ class FileStorage:
                         yield flat, path, status
 
     def find(self, kind: str, id: str) -> Scanned | None:
-        """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
+        """One document as a scan meets it; None when there is none of that name. Any text may be
+        the id.
+        """
         if "/" in id or "\0" in id or id.startswith("."):
             return None
         directory = self._checked.get(kind) or self._directory(kind, id)
@@ -301,18 +342,24 @@ class FileStorage:
             return None
         except OSError as error:
             raise whole_files.failure(error, path, "look for") from error
-        return Scanned(id, path, whole_files.signature(status), stat.S_ISREG(status.st_mode), status.st_nlink)
+        return Scanned(
+            id, path, whole_files.signature(status), stat.S_ISREG(status.st_mode), status.st_nlink
+        )
 
     def tracker(self, kind: str) -> Tracker | None:
-        """What tells which documents of a kind are touched from now on; None where the system can't."""
+        """What tells which documents of a kind are touched from now on; None where the system
+        can't.
+        """
         from capsule.disk.directory_tracker import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
     def notices(self, kind: str | None) -> Tracker:
-        """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises `StorageFailed`,
-        `Refused`."""
-        from capsule.disk.directory_tracker import DirectoryTracker  # Seldom needed, and ctypes with it.
+        """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises
+        `StorageFailed`, `Refused`."""
+        from capsule.disk.directory_tracker import (
+            DirectoryTracker,
+        )  # Seldom needed, and ctypes with it.
 
         directory = self.mutex_files.path if kind is None else self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
@@ -323,10 +370,15 @@ class FileStorage:
     committed = staticmethod(committed)
 
     def clear_temporary(self, kind: str, id: str) -> str:
-        """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
+        """Put away a temporary that a dead writer left; the caller holds the mutex. In words what
+        was done.
+        """
         temporary = self.layout.temporary(kind, id)
         with suppress(FileNotFoundError):
-            if self.sys.lstat(temporary).st_ino == self.sys.lstat(self.layout.document(kind, id)).st_ino:
+            if (
+                self.sys.lstat(temporary).st_ino
+                == self.sys.lstat(self.layout.document(kind, id)).st_ino
+            ):
                 self.sys.unlink(temporary)
                 return f"{temporary}: unlinked, it was a second name of the document"
         # It may be a version that an editor saved in the instant of a crash: kept, never unlinked.
@@ -353,7 +405,10 @@ class FileStorage:
         """Takes the mutex of each document that seems to have one."""
         with whole_files.naming(self.layout.root, "list"):
             dead = [(id, self.layout.derived("instances", id)) for id in self.leases.dead()]
-            leftovers = [Leftover("instance", id, path, "left by a process that is dead") for id, path in dead]
+            leftovers = [
+                Leftover("instance", id, path, "left by a process that is dead")
+                for id, path in dead
+            ]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
                 for name, *_ in self._names(kind):
@@ -365,12 +420,21 @@ class FileStorage:
                     path = self.layout.temporary(kind, id)
                     with suppress(FileNotFoundError):
                         self.sys.lstat(path)
-                        leftovers.append(Leftover("temporary", id, path, "left by a writer that is dead"))
+                        leftovers.append(
+                            Leftover("temporary", id, path, "left by a writer that is dead")
+                        )
             for name in self.mutex_files.files():
                 id = name.removeprefix(f"{kind}-")
-                if id != name and is_id(id) and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
+                if (
+                    id != name
+                    and is_id(id)
+                    and f"{id}{_SUFFIX}" not in present
+                    and self.noted(kind, id)
+                ):
                     reason = "was written by the store and then removed by something else"
-                    leftovers.append(Leftover("vanished", id, self.layout.document(kind, id), reason))
+                    leftovers.append(
+                        Leftover("vanished", id, self.layout.document(kind, id), reason)
+                    )
         return leftovers
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
@@ -386,10 +450,13 @@ class FileStorage:
                 return f"{leftover.path}: forgotten"
 
     def make_durable(self, kind: str, id: str, timeout_s: float) -> None:
-        """Make a document durable, if it is there; its mutex is waited for so many seconds. Raises `StoreBusy`."""
+        """Make a document durable, if it is there; its mutex is waited for so many seconds. Raises
+        `StoreBusy`.
+        """
         if self.exists(kind, id):
             with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
-                held.make_durable()  # Whoever takes in what another program has just written does the rest.
+                # Whoever takes in what another program has just written does the rest.
+                held.make_durable()
 
     def close(self) -> None:
         """Flush what was appended; give back every descriptor and the instance file."""

@@ -1,7 +1,9 @@
-"""A transaction on a document that is a file: which primitive a change takes is decided here, and nowhere else.
+"""A transaction on a document that is a file: which primitive a change takes is decided here, and
+nowhere else.
 
-What must stay true: splice for entries alone, rehead for the head and the context, replace for the rest; every write
-leaves its record in the log first; and what is no capsule any more is not written.
+What must stay true: splice for entries alone, rehead for the head and the context, replace for the
+rest; every write leaves its record in the log first; and what is no capsule any more is not
+written.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from capsule.format import migrations
 from capsule.format.documents.head import HeadCache
 from capsule.format.fields import names
 from capsule.format.json import anatomy, canonical, codec
-from capsule.format.saved.records import append_records, appended, head_record, lock_record, records_between
+from capsule.format.saved.records import (
+    append_records,
+    appended,
+    head_record,
+    lock_record,
+    records_between,
+)
 from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
@@ -31,7 +39,8 @@ if TYPE_CHECKING:
     from capsule.rules.consent import State
     from capsule.rules.policy import Object
 
-#: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
+#: What stands before the context in a canonical file. Unknown fields stand behind it, and go with
+#: the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
 #: An entry is looked for so far back first, in bytes.
 _NEAR = 64 << 10
@@ -55,9 +64,11 @@ def found_in(history: list[Document], id: str) -> tuple[int, Document] | None:
 
 
 class Caches:
-    """What an engine remembers of the conversations it saw: parsed heads, and ids that were made of something.
+    """What an engine remembers of the conversations it saw: parsed heads, and ids that were made of
+    something.
 
-    Several threads may use it: what is remembered of a conversation is asked for and changed under its mutex.
+    Several threads may use it: what is remembered of a conversation is asked for and changed under
+    its mutex.
     """
 
     def __init__(self) -> None:
@@ -88,7 +99,8 @@ class Caches:
 
 
 class FileTransaction:
-    """A conversation, settled under its mutex in a `with` block. See `Transaction`, which describes the methods.
+    """A conversation, settled under its mutex in a `with` block. See `Transaction`, which describes
+    the methods.
 
     Args:
         held: The document, whose mutex is taken with the block.
@@ -96,7 +108,9 @@ class FileTransaction:
         ensure_unchanged: Raises Interfered if what a decision read has another version.
     """
 
-    def __init__(self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[Reads], None]) -> None:
+    def __init__(
+        self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[Reads], None]
+    ) -> None:
         self.id = held.id
         self.name = held.path
         self.reads: Reads = {}
@@ -115,11 +129,18 @@ class FileTransaction:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._held.waits = self.waits
         self._held.__exit__(kind, error, at)
 
-    def _go_on(self, known: Known, head: Document | None = None, document: Document | None = None) -> None:
+    def _go_on(
+        self, known: Known, head: Document | None = None, document: Document | None = None
+    ) -> None:
         """Go on from the document as it is now.
 
         Args:
@@ -132,7 +153,9 @@ class FileTransaction:
         if head is not None:
             self.head = heads.put(self.name, known.tag, head)
         elif known.tag != self._tag:
-            self.head = heads.get(self.name, known.tag) or heads.put(self.name, known.tag, self._read_head())
+            self.head = heads.get(self.name, known.tag) or heads.put(
+                self.name, known.tag, self._read_head()
+            )
         self._tag = known.tag
         if anatomy is not None:
             stamp, count, ends_active = known.stamp, anatomy.entries, anatomy.ends_active
@@ -140,8 +163,12 @@ class FileTransaction:
             whole = self.document()
             stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
         newest = max(known.newest, stamp)
-        self._held.base = partial(head_record, stamp, self.head.document, count)  # No method, which would be a cycle.
-        self.state = DocumentState(stamp, known.tag, count, known.signature.size, ends_active, newest, known.time)
+        self._held.base = partial(
+            head_record, stamp, self.head.document, count
+        )  # No method, which would be a cycle.
+        self.state = DocumentState(
+            stamp, known.tag, count, known.signature.size, ends_active, newest, known.time
+        )
 
     def _read_head(self) -> Document:
         if self._known.anatomy is None:
@@ -153,7 +180,9 @@ class FileTransaction:
             got = self._held.read()
             if got is None or got[1] != self._known.signature:
                 raise Interfered
-            if self._known.anatomy is not None:  # The note says so only of a document that is valid and current.
+            if (
+                self._known.anatomy is not None
+            ):  # The note says so only of a document that is valid and current.
                 self._whole = codec.decode(got[0], self.name)
             else:
                 document, _ = migrations.current(decoded(got[0], self.name, self.id), self.name)
@@ -166,10 +195,14 @@ class FileTransaction:
             return News(place, own or [], False)
         if since is None or not since.goes_on_in(self._known):
             return News(place, self.document()["history"], True)
-        return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)
+        return News(
+            place, entries_in(self._held.history(self._known, since.tail), self.name), False
+        )
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        """Costs reading back to it; and for an id that was made of something and is not there, only what is new."""
+        """Costs reading back to it; and for an id that was made of something and is not there, only
+        what is new.
+        """
         known, at = self._known, self._known.anatomy
         if at is None:
             return found_in(self.document()["history"], id)
@@ -215,7 +248,10 @@ class FileTransaction:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
             changed |= {"history": [*changed["history"], *entries]}
             count = len(changed["history"])
-            self._replace(changed, [*append_records(stamp, entries, count), head_record(stamp, changed, count)])
+            self._replace(
+                changed,
+                [*append_records(stamp, entries, count), head_record(stamp, changed, count)],
+            )
             return
         if at.ends_active != ends_active:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
@@ -229,7 +265,11 @@ class FileTransaction:
             self._rehead(head, encoded, records, None)
 
     def set_head(
-        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+        self,
+        head: Document,
+        *,
+        context: Callable[[], Iterable[bytes]] | None = None,
+        ends_active: bool | None = None,
     ) -> None:
         self._ensure_unchanged(self.reads)
         at = self._known.anatomy
@@ -242,7 +282,8 @@ class FileTransaction:
         if ends_active is not None:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
         stamp = head["updatedAt"]
-        # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there may be many.
+        # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there
+        # may be many.
         is_lock = stamp == self.state.updated_at
         record = lock_record(stamp, head) if is_lock else head_record(stamp, head, at.entries)
         self._rehead(head, [], [record], context)
@@ -267,9 +308,14 @@ class FileTransaction:
         self._replace(document, None, removed)
 
     def _replace(
-        self, document: Document, records: list[bytes] | None, removed: tuple[str, Document] | None = None
+        self,
+        document: Document,
+        records: list[bytes] | None,
+        removed: tuple[str, Document] | None = None,
     ) -> None:
-        """Write the whole document. `records` says what the write does; None: what differs from the present one."""
+        """Write the whole document. `records` says what the write does; None: what differs from the
+        present one.
+        """
         self._ensure_unchanged(self.reads)
         before = self.document()
         data = codec.encode(document)

@@ -1,13 +1,15 @@
-"""The file of the index: opened, built aside and put into place, and built anew when anything is wrong with it.
+"""The file of the index: opened, built aside and put into place, and built anew when anything is
+wrong with it.
 
-What must stay true: a connection that writes has the file that the name stands for, or one that nobody will read any
-more, so that no two indexes share a write-ahead log; the index may be deleted, cut short or overwritten at any moment;
-and where no file can be written, the index is in memory.
+What must stay true: a connection that writes has the file that the name stands for, or one that
+nobody will read any more, so that no two indexes share a write-ahead log; the index may be deleted,
+cut short or overwritten at any moment; and where no file can be written, the index is in memory.
 
-How a new file replaces the old one: SQLite finds `index.sqlite3-wal` by name. So under the lock of `index.lock`, first
-the old file's name goes, then its log's, then the new file gets the name, complete and without a log. A process that
-opened the old file in between sees that the name stands for another one before it writes. SQLite itself leaves the log
-alone when it closes a file without a name.
+How a new file replaces the old one: SQLite finds `index.sqlite3-wal` by name. So under the lock of
+`index.lock`, first the old file's name goes, then its log's, then the new file gets the name,
+complete and without a log. A process that opened the old file in between sees that the name stands
+for another one before it writes. SQLite itself leaves the log alone when it closes a file without a
+name.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _POLL_S = 0.02
 _BUILT_S = 600.0
 _TRIES = 8
 _CACHE = 16 * 1024  # KiB
-#: Nothing of it is durable until it is put into place. Pages of 8 KiB hold more of the longer messages as a whole.
+#: Nothing of it is durable until it is put into place. Pages of 8 KiB hold more of the longer
+#: messages as a whole.
 _BUILDING = (
     "page_size = 8192",
     "journal_mode = OFF",
@@ -55,14 +58,19 @@ def _code(error: sqlite3.Error) -> int:
 
 def is_busy(error: Exception) -> bool:
     """Whether another process held the file for too long."""
-    return isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, sqlite3.Error) and _code(error) in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
 
 
 def is_of_no_use(error: Exception) -> bool:
     """Whether an error speaks against the file, and not against what was asked of it."""
     if isinstance(error, Unusable):
         return True
-    return isinstance(error, sqlite3.Error) and (_code(error) in _AGAINST or "no such table" in str(error))
+    return isinstance(error, sqlite3.Error) and (
+        _code(error) in _AGAINST or "no such table" in str(error)
+    )
 
 
 _AGAINST = frozenset(
@@ -97,15 +105,18 @@ class Database:
         assert self._kept is not None
         return self._kept
 
-    # -- Opening --------------------------------------------------------------------------------------------------
+    # -- Opening -----------------------------------------------------------------------------------
 
     def ensure(self, progress: Progress | None = None) -> tuple[sqlite3.Connection, bool]:
-        """The connection that writes; and whether it is to another index than the last time. Not thread-safe.
+        """The connection that writes; and whether it is to another index than the last time. Not
+        thread-safe.
 
         Raises:
             sqlite3.Error, Unusable: There is something wrong with the file.
         """
-        is_same = os.getpid() == self._pid and (self._kept is None or self._inode in (0, self._kept.inode(INDEX)))
+        is_same = os.getpid() == self._pid and (
+            self._kept is None or self._inode in (0, self._kept.inode(INDEX))
+        )
         if self._main is not None and is_same:
             return self._main, False
         self.forget()
@@ -124,7 +135,9 @@ class Database:
         uri = f"file:{_quoted(self._derived.path(INDEX))}?mode=rw"
         db = None
         try:
-            db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(
+                uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
             # The first read opens the log; only then is it certain whose log that is.
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if self._derived.inode(INDEX) != inode:
@@ -150,10 +163,12 @@ class Database:
             raise Unusable("without a generation")
         return row[0]
 
-    # -- Building -------------------------------------------------------------------------------------------------
+    # -- Building ----------------------------------------------------------------------------------
 
     def _build(self, progress: Progress | None) -> bool:
-        """Build the index and put it into place, unless another process has just done so; False when it can't be."""
+        """Build the index and put it into place, unless another process has just done so; False
+        when it can't be.
+        """
         try:
             release = self._lock()
         except CapsuleError as error:
@@ -179,7 +194,9 @@ class Database:
         deadline = time.monotonic() + _BUILT_S
         while (release := self._derived.try_lock(_LOCK)) is None:
             if time.monotonic() > deadline:
-                raise StoreBusy("another process takes too long to build it", id="", holder="another process")
+                raise StoreBusy(
+                    "another process takes too long to build it", id="", holder="another process"
+                )
             time.sleep(_POLL_S)
         return release
 
@@ -203,9 +220,13 @@ class Database:
             raise
 
     def _filled(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        from capsule.engines.index.search import words  # Only where something is written: a list mostly writes nothing.
+        from capsule.engines.index.search import (
+            words,
+        )  # Only where something is written: a list mostly writes nothing.
 
-        db.execute("PRAGMA temp_store = MEMORY")  # Texts go through a table there, and it needs no directory.
+        db.execute(
+            "PRAGMA temp_store = MEMORY"
+        )  # Texts go through a table there, and it needs no directory.
         db.execute("BEGIN")
         schema.create(db)
         if not db.in_transaction:
@@ -232,10 +253,14 @@ class Database:
         """Use no file any more."""
         if not self._only_memory:
             self._only_memory = True
-            _log.warning("the index can't be kept (%s); it is made in memory, anew in each process", why)
+            _log.warning(
+                "the index can't be kept (%s); it is made in memory, anew in each process", why
+            )
 
     def discard(self) -> None:
-        """Have the index built anew by the next `ensure`, as this one is of no use. Not thread-safe."""
+        """Have the index built anew by the next `ensure`, as this one is of no use. Not
+        thread-safe.
+        """
         inode = self._inode
         self.forget()
         if inode:
@@ -258,12 +283,12 @@ class Database:
         finally:
             release()
 
-    # -- The connection -------------------------------------------------------------------------------------------
+    # -- The connection ----------------------------------------------------------------------------
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite crashes the process when
-        one thread closes what another one reads."""
+        """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite
+        crashes the process when one thread closes what another one reads."""
         assert self._main is not None
         return self._main
 
@@ -271,14 +296,17 @@ class Database:
         """Close the connection. In a forked child it is the parent's, and only dropped."""
         connection, self._main, self._inode = self._main, None, 0
         if os.getpid() != self._pid:
-            _parents.append(connection)  # Closing it would meddle with files that the parent is at work on.
+            _parents.append(
+                connection
+            )  # Closing it would meddle with files that the parent is at work on.
             self._pid = os.getpid()
         elif connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
     def __del__(self) -> None:
-        # A store that nobody closed gives its files back with itself, as the rest of it does; Python 3.13 would warn.
+        # A store that nobody closed gives its files back with itself, as the rest of it does;
+        # Python 3.13 would warn.
         with suppress(AttributeError):
             self.forget()
 

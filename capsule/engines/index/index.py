@@ -1,7 +1,8 @@
-"""The index of a store's conversations, and what all its questions share; `IndexQueries` has the questions.
+"""The index of a store's conversations, and what all its questions share; `IndexQueries` has the
+questions.
 
-What must stay true: an answer is that of the files at the time of the question or later, whoever wrote them; and an
-index that is of no use is built anew without an error.
+What must stay true: an answer is that of the files at the time of the question or later, whoever
+wrote them; and an index that is of no use is built anew without an error.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _TRIES = 4
 
 
 class Index:
-    """The index of the conversations of an engine, which says how it is brought up to date. Several threads may use it.
+    """The index of the conversations of an engine, which says how it is brought up to date. Several
+    threads may use it.
 
     Args:
         derived: Where its file lies; None: it is in memory.
@@ -67,11 +69,12 @@ class Index:
         self._fresh_ns = 0
         #: By agent, what it may not read.
         self._hidden: dict[str, tuple[Sight, dict[str, int | None]]] = {}
-        #: By agent: its last cursor, and the place up to which the journal has no change behind it for this agent.
+        #: By agent: its last cursor, and the place up to which the journal has no change behind it
+        #: for this agent.
         self.read_to: dict[str, tuple[str, str]] = {}
         self._seals: dict[str, Seal] = {}
 
-    # -- Bringing it up to date -----------------------------------------------------------------------------------
+    # -- Bringing it up to date --------------------------------------------------------------------
 
     def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
         """Bring the index up to date.
@@ -86,8 +89,15 @@ class Index:
         """
         self._doing(lambda: None, ids, progress)
 
-    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
-        """Bring the index up to date, and do something with it; anew when it proves to be of no use."""
+    def _doing(
+        self,
+        act: Callable[[], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
+        """Bring the index up to date, and do something with it; anew when it proves to be of no
+        use.
+        """
         if os.getpid() != self._pid:
             self._after_fork()
         with self._guard:
@@ -96,11 +106,14 @@ class Index:
                     self._bring(ids, progress)
                     return act()
                 except UnicodeEncodeError:
-                    raise InvalidInput("half a character (a lone surrogate) is in no text of a store") from None
+                    raise InvalidInput(
+                        "half a character (a lone surrogate) is in no text of a store"
+                    ) from None
                 except (sqlite3.Error, Unusable) as error:
                     if is_busy(error):
                         raise StoreBusy(
-                            "the index is being written by another process for too long; try again when it is done",
+                            "the index is being written by another process for too long; try "
+                            "again when it is done",
                             id="",
                             holder="another process",
                         ) from error
@@ -171,10 +184,12 @@ class Index:
         """Hide conversations from the questions to `db`; see `hidden.hide`."""
         return hide(db, hidden)
 
-    # -- What is kept of the rows; within `query` only -----------------------------------------------------------
+    # -- What is kept of the rows; within `query` only ---------------------------------------------
 
     def heads(self) -> dict[str, Head]:
-        """The heads of all conversations, in no order, damaged ones among them. Not to be changed."""
+        """The heads of all conversations, in no order, damaged ones among them. Not to
+        be changed.
+        """
         if self._heads is None:
             self._heads = {head.id: head for head in self.heads_where("TRUE")}
             self.numbers = dict(self._reader[1].execute("SELECT id, num FROM capsules").fetchall())
@@ -185,7 +200,11 @@ class Index:
                 head = next(self.heads_where("id = ?", id), None)
                 for order in self._sorted.values():
                     order.change(self._heads.get(id), head)
-                self.numbers |= self._reader[1].execute("SELECT id, num FROM capsules WHERE id = ?", (id,)).fetchall()
+                self.numbers |= (
+                    self._reader[1]
+                    .execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
+                    .fetchall()
+                )
                 if head is None:
                     self._heads.pop(id, None)
                 else:
@@ -198,7 +217,9 @@ class Index:
         return self._heads
 
     def sorted_heads(self, order: Order) -> Iterable[Head]:
-        """The same in an order. Costs sorting them for the first who asks, and little when some changed since."""
+        """The same in an order. Costs sorting them for the first who asks, and little when some
+        changed since.
+        """
         from capsule.engines.index.heads import SortedHeads
 
         heads = self.heads()
@@ -217,22 +238,33 @@ class Index:
     def latest(self) -> Iterator[Head]:
         """The heads of the sound conversations, the one that changed last first."""
         # Within one millisecond, the files' own times tell.
-        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, written DESC"
+        question = (
+            "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms "
+            "DESC, written DESC"
+        )
         for row in self._reader[1].execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 
     def hidden(self, asker: Sight) -> dict[str, int | None]:
-        """What an agent may not read (None), or only from a time in milliseconds since 1970. Not to be changed."""
+        """What an agent may not read (None), or only from a time in milliseconds since 1970. Not to
+        be changed.
+        """
         heads = self.heads()
         sight, hidden = self._hidden.get(asker.agent, (None, {}))
         if sight is not asker and sight != asker:
             hidden = {id: since for id, head in heads.items() if (since := asker.since(head)) != 0}
-            self._hidden.pop(next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None)
+            self._hidden.pop(
+                next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None
+            )
             self._hidden[asker.agent] = asker, hidden
         return hidden
 
-    def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
-        """The changes of all conversations since a cursor, as the rows have them now, and the cursor behind them."""
+    def changes(
+        self, db: sqlite3.Connection, since: str | None, limit: int
+    ) -> tuple[list[Change], str]:
+        """The changes of all conversations since a cursor, as the rows have them now, and the
+        cursor behind them.
+        """
         from capsule.engines.index.tables import journal
 
         generation = self._database.generation
@@ -253,7 +285,7 @@ class Index:
             self._seals[agent] = Seal(agent, machine)
         return self._seals[agent]
 
-    # -- The whole index ------------------------------------------------------------------------------------------
+    # -- The whole index ---------------------------------------------------------------------------
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""
@@ -263,7 +295,9 @@ class Index:
             self.refresh(progress=progress)
 
     def drop(self) -> None:
-        """Remove the index's files; the next question has them built anew. Raises Refused, StorageFailed, StoreBusy."""
+        """Remove the index's files; the next question has them built anew. Raises Refused,
+        StorageFailed, StoreBusy.
+        """
         with self._guard:
             self._throw_away()
             self._database.drop()
@@ -275,7 +309,7 @@ class Index:
             self._reset()
 
 
-# -- Forking ------------------------------------------------------------------------------------------------------
+# -- Forking ---------------------------------------------------------------------------------------
 
 _all: weakref.WeakSet[Index] = weakref.WeakSet()
 _still: list[Index] = []
@@ -283,7 +317,9 @@ _forking = threading.RLock()
 
 
 def _before_fork() -> None:
-    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the child."""
+    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the
+    child.
+    """
     _forking.acquire()
     _still[:] = list(_all)
     for index in _still:
@@ -304,4 +340,8 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -1,12 +1,14 @@
 """The cursor of a list or a search: where its next page begins.
 
-What must stay true: pages of one search never repeat a message and skip none, whatever is appended meanwhile. A score
-can change with every message that is indexed, so a cursor has no score. It has the time that ages are counted from, the
-newest message that counts, and the numbers of the messages that were returned already.
+What must stay true: pages of one search never repeat a message and skip none, whatever is appended
+meanwhile. A score can change with every message that is indexed, so a cursor has no score. It has
+the time that ages are counted from, the newest message that counts, and the numbers of the messages
+that were returned already.
 
-A cursor is base64url of: version (1 byte), checksums of the generation of the index and of the request (4 bytes each),
-and, deflated, a JSON array: time, newest message, newest title, count of words, the numbers of the returned messages
-and of the returned titles. Each number of a list is the distance from the one before.
+A cursor is base64url of: version (1 byte), checksums of the generation of the index and of the
+request (4 bytes each), and, deflated, a JSON array: time, newest message, newest title, count of
+words, the numbers of the returned messages and of the returned titles. Each number of a list is the
+distance from the one before.
 """
 
 from __future__ import annotations
@@ -101,27 +103,44 @@ class PageCursor:
             now_ms, top, top_title, having = (_number(number) for number in numbers[:4])
             given, titles = (set(accumulate(map(_number, steps))) for steps in numbers[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
-            raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
+            raise InvalidInput(
+                "that is no cursor; take the one of the last page, or none to begin anew"
+            ) from None
         if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
-            raise InvalidInput("the cursor belongs to another question; give it with what was asked on the first page")
+            raise InvalidInput(
+                "the cursor belongs to another question; give it with what was asked on the first "
+                "page"
+            )
         if head != _head(generation, asked):
             raise InvalidInput(
-                "the cursor is of another store, or of an index that was built anew since; begin again without a cursor"
+                "the cursor is of another store, or of an index that was built anew since; begin "
+                "again without a cursor"
             )
         return cls(now_ms, top, top_title, having, given, titles)
 
 
 def listed(
-    db: sqlite3.Connection, heads: list[Head], asked: ListRequest, index: Index, since: Mapping[str, int | None]
+    db: sqlite3.Connection,
+    heads: list[Head],
+    asked: ListRequest,
+    index: Index,
+    since: Mapping[str, int | None],
 ) -> Listed:
-    """The first page of these conversations, in their order, or what a cursor of the same list leaves of them.
+    """The first page of these conversations, in their order, or what a cursor of the same list
+    leaves of them.
 
     `since` says from when on the asker reads one, in part.
     """
     if asked.limit is not None and asked.limit < 1:
-        raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
+        raise InvalidInput(
+            f"a page of {asked.limit} conversations can't be given; ask for one or more"
+        )
     generation, numbers = index.generation, index.numbers
-    page = PageCursor.of(asked.cursor, generation, asked.words) if asked.cursor else PageCursor(0, 0, 0)
+    page = (
+        PageCursor.of(asked.cursor, generation, asked.words)
+        if asked.cursor
+        else PageCursor(0, 0, 0)
+    )
     left = (head for head in heads if numbers[head.id] not in page.given_titles)
     shown = list(islice(left, asked.limit))
     has_more = next(left, None) is not None
@@ -129,22 +148,29 @@ def listed(
     def following(count: int) -> str | None:
         given = page.given_titles | {numbers[head.id] for head in shown[:count]}
         is_last = count >= len(shown) and not has_more
-        return None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
+        return (
+            None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
+        )
 
     theirs = index.hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
     question = (
-        f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON c.num = CAST(value AS BIGINT)"
+        f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON "
+        "c.num = CAST(value AS BIGINT)"
     )
     nums = orjson.dumps([numbers[head.id] for head in shown]).decode()
     messages, models = dict[str, int](), dict[str, str]()
-    for num, id, count, model in db.execute(question.format(theirs.of_messages), (nums,)).fetchall():
+    for num, id, count, model in db.execute(
+        question.format(theirs.of_messages), (nums,)
+    ).fetchall():
         messages[id] = seen_of(db, num, theirs.partly[num])[0] if num in theirs.partly else count
         models |= {id: model} if model else {}
     return Listed(shown, messages, models, len(heads), following)
 
 
 def _head(generation: str, asked: str) -> bytes:
-    sums = (crc32(text.encode("utf-8", "surrogatepass")).to_bytes(4) for text in (generation, asked))
+    sums = (
+        crc32(text.encode("utf-8", "surrogatepass")).to_bytes(4) for text in (generation, asked)
+    )
     return bytes([_VERSION, *b"".join(sums)])
 
 

@@ -1,15 +1,17 @@
 """Answer the queries of one asker from the index.
 
-`IndexQueries` has the queries. `last_valid_version` gives a conversation as the index had it last, for the time when
-its file is damaged.
+`IndexQueries` has the queries. `last_valid_version` gives a conversation as the index had it last,
+for the time when its file is damaged.
 
 What must stay true:
 
 - An answer is that of the documents at the time of the query or later, whoever wrote them.
-- What the asker may not read is decided (elsewhere) by the heads of the same moment, and counts in no answer.
+- What the asker may not read is decided (elsewhere) by the heads of the same moment, and counts in
+  no answer.
 - An agent's cursors are sealed.
 - A list imports nothing that only reading messages needs, so that it starts quickly.
-- If the index does not have all fields of a message, `last_valid_version` says so; the digest tells.
+- If the index does not have all fields of a message, `last_valid_version` says so; the digest
+  tells.
 """
 
 from __future__ import annotations
@@ -55,8 +57,11 @@ _TOP = ("id", "title", "version", "createdAt", "updatedAt")
 _OF_THE_FILE = ("path", "bytes", "conflicts", "imported")
 
 
-def last_valid_version(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """Return a conversation as the index had it last, and the ids of the messages whose fields it does not all have.
+def last_valid_version(
+    db: sqlite3.Connection, id: str
+) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """Return a conversation as the index had it last, and the ids of the messages whose fields it
+    does not all have.
 
     Returns: None if the index does not have the conversation. Cost: reading its rows.
     """
@@ -68,24 +73,34 @@ def last_valid_version(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any],
 
     columns = HEAD_COLUMNS.replace("damaged", "''")
     row = db.execute(
-        f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)
+        f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND "
+        "head IS NOT NULL",
+        (id,),
     ).fetchone()
     if row is None:
         return None
     number, current, context, *fields = row
     head = head_of(tuple(fields), "").as_json() | {"currentNode": current}
-    about = {name: value for name, value in head.items() if value and name not in _TOP + _OF_THE_FILE}
+    about = {
+        name: value for name, value in head.items() if value and name not in _TOP + _OF_THE_FILE
+    }
     document = {name: head[name] for name in _TOP} | {"metadata": new_metadata() | about}
     if context == zlib.crc32(orjson.dumps(empty_context())):
         document["context"] = empty_context()
     history, partial = [], set()
     for num, message, parent, role, sender, time_ms, content, digest in db.execute(
-        "SELECT num, id, parent, role, sender, time_ms, content, digest FROM messages WHERE capsule = ? ORDER BY at",
+        "SELECT num, id, parent, role, sender, time_ms, content, digest FROM messages WHERE "
+        "capsule = ? ORDER BY at",
         (number,),
     ):
         entry = {"role": role, "content": content, "timestamp": from_ms(time_ms), "id": message}
-        entry |= ({} if parent is None else {"parent": parent or None}) | ({"from": sender} if sender else {})
-        facts = db.execute(f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})", (num,))
+        entry |= ({} if parent is None else {"parent": parent or None}) | (
+            {"from": sender} if sender else {}
+        )
+        facts = db.execute(
+            f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})",
+            (num,),
+        )
         with_facts = order_message(entry | {path: value for path, value in facts if path in FIELDS})
         indexed = messages_of([with_facts], [lines_of(with_facts)])
         if indexed is not None and indexed[0].digest == digest:
@@ -120,13 +135,16 @@ class IndexQueries:
     def _opened(self, cursor: str) -> str:
         return cursor if self._seal is None else self._seal.open(cursor)
 
-    # -- Lists and searches ---------------------------------------------------------------------------------------
+    # -- Lists and searches ------------------------------------------------------------------------
 
     def conversations(self, asked: ListRequest, progress: Progress | None = None) -> Listed:
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Listed:
             if asked.order == "latest":
                 heads = [
-                    *islice((shown for head in self._index.latest() for shown in self._shown([head])), asked.limit)
+                    *islice(
+                        (shown for head in self._index.latest() for shown in self._shown([head])),
+                        asked.limit,
+                    )
                 ]
             elif asked.order is None:
                 heads = asked.of(self._shown(self._candidates(asked)))
@@ -166,9 +184,15 @@ class IndexQueries:
     def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
         """The same, without the sizes of files that it reads in part."""
         hidden, seen = self._hidden(), self._seen(heads)
-        return [replace(head, bytes=0) if head.id in hidden else head for head in seen] if hidden else seen
+        return (
+            [replace(head, bytes=0) if head.id in hidden else head for head in seen]
+            if hidden
+            else seen
+        )
 
-    def facets(self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None) -> Facets:
+    def facets(
+        self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None
+    ) -> Facets:
         from capsule.engines.queries import Facets
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Facets:
@@ -185,7 +209,8 @@ class IndexQueries:
 
         def read(db: sqlite3.Connection, hidden: VisibilityFilter) -> Found:
             if self._asker is not None:
-                # Whose a damaged file is can't be known, and its last sound messages are still in the index.
+                # Whose a damaged file is can't be known, and its last sound messages are still in
+                # the index.
                 damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
                 hidden = self._index.hide(db, self._hidden() | damaged)
             return search(db, asked, hidden, self._index.generation, *self._searches())
@@ -205,26 +230,32 @@ class IndexQueries:
         from capsule.format.filters import parse
 
         parsed, finds = parse(where), self._searches()[1]
-        return self._index.query(self._asker, lambda db, hidden: messages_with(db, parsed, conversation, hidden, finds))
+        return self._index.query(
+            self._asker, lambda db, hidden: messages_with(db, parsed, conversation, hidden, finds)
+        )
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.index.tables import facts
 
-        return self._index.query(self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden))
+        return self._index.query(
+            self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden)
+        )
 
     def stats(self, progress: Progress | None = None) -> Stats:
         from capsule.engines.index.statistics import count
 
         return self._index.query(self._asker, count, None, progress)
 
-    # -- Changes --------------------------------------------------------------------------------------------------
+    # -- Changes -----------------------------------------------------------------------------------
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
         from capsule.engines.changes import Changes
 
         place, ids = None if since is None else self._place(since), None if refresh else ()
         if self._asker is None:
-            return Changes(*self._index.query(None, lambda db, _: self._index.changes(db, place, limit), ids))
+            return Changes(
+                *self._index.query(None, lambda db, _: self._index.changes(db, place, limit), ids)
+            )
         changes, cursor = self._heard(self._asker, place, limit, ids)
         return Changes([*map(self._as_heard, changes)], self._sealed(cursor))
 
@@ -234,7 +265,9 @@ class IndexQueries:
         return self._sealed(journal.behind(self._place(cursor), messages))
 
     def _place(self, cursor: str) -> str:
-        """The place in the journal. Of an owner's cursor an agent uses only the time: its number is a count."""
+        """The place in the journal. Of an owner's cursor an agent uses only the time: its number is
+        a count.
+        """
         if self._asker is None or "." not in cursor:
             return self._opened(cursor)
         from capsule.engines.index.tables.journal import Cursor
@@ -242,13 +275,17 @@ class IndexQueries:
         return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
 
     def _as_heard(self, change: Change) -> Change:
-        before = self._sealed(change.before) if len(change.messages) > 1 else ""  # A part of it may be reported.
+        before = (
+            self._sealed(change.before) if len(change.messages) > 1 else ""
+        )  # A part of it may be reported.
         return replace(change, cursor=self._sealed(change.cursor), before=before)
 
     def _heard(
         self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str]:
-        """The changes that an agent hears of, and the cursor of the last one: no other change moves it."""
+        """The changes that an agent hears of, and the cursor of the last one: no other change moves
+        it.
+        """
         from capsule.engines.index.tables import journal
 
         heard: list[Change] = []
@@ -266,7 +303,9 @@ class IndexQueries:
                 break
             place, ids = cursor, ()
         after = cursor if heard or since is None else since
-        if heard and begin is not None and not journal.is_at(heard[-1].cursor, begin):  # Else the files were asked.
+        if (
+            heard and begin is not None and not journal.is_at(heard[-1].cursor, begin)
+        ):  # Else the files were asked.
             after = heard[-1].cursor
         self._index.read_to[asker.agent] = cursor, after
         return heard, after
@@ -274,13 +313,19 @@ class IndexQueries:
     def _judged(
         self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
-        """As `Index.changes`; and what is hidden of these conversations, and the places of what was said since."""
+        """As `Index.changes`; and what is hidden of these conversations, and the places of what was
+        said since.
+        """
         from capsule.engines.index.tables.participation import behind
         from capsule.engines.marks import Behind
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Any:
             changes, cursor = self._index.changes(db, since, limit)
-            changed, all_hidden, said = {change.id for change in changes}, self._index.hidden(asker), {}
+            changed, all_hidden, said = (
+                {change.id for change in changes},
+                self._index.hidden(asker),
+                {},
+            )
             hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
             for id, until in hidden.items():
                 if until is not None:
@@ -297,41 +342,57 @@ class IndexQueries:
             hidden |= {id: time for id, time in since_of.items() if time != 0}
         return changes, cursor, hidden, said
 
-    # -- Messages -------------------------------------------------------------------------------------------------
+    # -- Messages ----------------------------------------------------------------------------------
 
-    def mine(self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True) -> list[Mine]:
+    def mine(
+        self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True
+    ) -> list[Mine]:
         from capsule.engines.index.tables.participation import mine
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Mine]:
             found = mine(db, agent, known)
             hidden = self._hidden()
-            return [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
+            return (
+                [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
+            )
 
         return self._index.query(None, read, None if refresh else ())
 
-    def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
+    def behind(
+        self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True
+    ) -> list[Place]:
         from capsule.engines.index.tables.participation import behind
 
         ids = () if not refresh else None if conversation is None else (conversation,)
-        return self._index.query(self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids)
+        return self._index.query(
+            self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids
+        )
 
     def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
         from capsule.engines.index.tables.participation import said
 
         ids = (conversation,) if refresh else ()
-        return self._index.query(self._asker, lambda db, hidden: said(db, conversation, wanted, hidden), ids)
+        return self._index.query(
+            self._asker, lambda db, hidden: said(db, conversation, wanted, hidden), ids
+        )
 
-    def marks(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
+    def marks(
+        self, conversation: str, places: Iterable[int], *, refresh: bool = True
+    ) -> dict[int, tuple[str, str]]:
         from capsule.engines.index.tables.participation import marks
 
         ids = (conversation,) if refresh else ()
-        return self._index.query(self._asker, lambda db, hidden: marks(db, conversation, places, hidden), ids)
+        return self._index.query(
+            self._asker, lambda db, hidden: marks(db, conversation, places, hidden), ids
+        )
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
         from capsule.engines.index.tables.participation import find
 
         ids = None if conversation is None else (conversation,)
-        return self._index.query(self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids)
+        return self._index.query(
+            self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids
+        )
 
     def together(self, ask: Callable[[], T]) -> T:
         return self._index.query(None, lambda db, _: ask(), ())
@@ -342,10 +403,14 @@ class IndexQueries:
             return None
         return self._index.query(None, lambda db, _: last_valid_version(db, conversation), ())
 
-    # -- The index itself -----------------------------------------------------------------------------------------
+    # -- The index itself --------------------------------------------------------------------------
 
     def refresh(
-        self, ids: Iterable[str] | None = None, progress: Progress | None = None, *, anew: bool = False
+        self,
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
         if anew:
             self._index.rebuild(progress)

@@ -1,7 +1,8 @@
 """Reading what the index needs from a file: its head, its messages, or its damage.
 
-What must stay true: the index accepts what `Store.load` accepts, and reports damage in the same words; reading takes no
-mutex; and a file that changed while it was read, or may have, is marked to be read again.
+What must stay true: the index accepts what `Store.load` accepts, and reports damage in the same
+words; reading takes no mutex; and a file that changed while it was read, or may have, is marked to
+be read again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
-#: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT: two).
+#: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT:
+#: two).
 _YOUNG_NS, _YOUNG_COARSE_NS = 50_000_000, 2_100_000_000
 _SECOND_NS = 1_000_000_000
 _TRIES = 5
@@ -49,7 +51,9 @@ Row = dict[str, Any]
 
 
 class Message(NamedTuple):
-    """One message as the index has it; see `schema` for the columns of the same names, and for the table of facts."""
+    """One message as the index has it; see `schema` for the columns of the same names, and for the
+    table of facts.
+    """
 
     id: str
     parent: str | None
@@ -75,7 +79,8 @@ class Version(NamedTuple):
         token: Another version has another one; the index compares it, and knows no more of it.
         size: In bytes.
         order: Of two versions of one millisecond, the later one has the greater.
-        changed_ns: When the system says that it changed, in nanoseconds since 1970; 0: nothing says so.
+        changed_ns: When the system says that it changed, in nanoseconds since 1970; 0: nothing says
+            so.
     """
 
     token: str
@@ -105,8 +110,10 @@ class Found(NamedTuple):
         head: None: only `updated_at` changed.
         current: `metadata.currentNode`.
         rest: Checksums of what else is in the head, and of the context.
-        messages: Those from position `start` on; what lies before is as it was. None: all are as they were.
-        place: Offsets of the history and of its end, and the checksum of what lies between; in the canonical layout.
+        messages: Those from position `start` on; what lies before is as it was. None: all are as
+            they were.
+        place: Offsets of the history and of its end, and the checksum of what lies between; in the
+            canonical layout.
         damaged: What is wrong; nothing else is known then.
         mendable: Whether a crash can have left it so.
     """
@@ -128,7 +135,9 @@ class Found(NamedTuple):
 
 
 def is_young(signature: Signature, now_ns: int) -> bool:
-    """Whether a file is so young at `now_ns` that a change within the same tick of the clock may still come."""
+    """Whether a file is so young at `now_ns` that a change within the same tick of the clock may
+    still come.
+    """
     latest = max(signature.mtime_ns, signature.ctime_ns)
     coarse = signature.ctime_ns % _SECOND_NS == 0
     return latest > now_ns - (_YOUNG_COARSE_NS if coarse else _YOUNG_NS)
@@ -150,7 +159,8 @@ def look(
         scanned: The file as it was met.
         know: Says what the store knows of it, when it is as the store left it.
         before: What the index knows of it.
-        verify: Whether a change may have left the signature as it was, so that it vouches for nothing.
+        verify: Whether a change may have left the signature as it was, so that it vouches for
+            nothing.
 
     Returns:
         None when it is gone.
@@ -159,7 +169,9 @@ def look(
     started = time.time_ns()
 
     def damaged(problem: str) -> Found:
-        return Found(version_of(scanned.signature), is_young(scanned.signature, started), damaged=problem)
+        return Found(
+            version_of(scanned.signature), is_young(scanned.signature, started), damaged=problem
+        )
 
     if (original := original_of(id)) is not None:
         return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
@@ -179,10 +191,15 @@ def look(
             if got is None:
                 return None
             data, signature = got
-            if signature == NOTHING or (known is not None and (signature != known.signature or not known.ends(data))):
+            if signature == NOTHING or (
+                known is not None and (signature != known.signature or not known.ends(data))
+            ):
                 continue
             file = whole(data, version_of(signature), path, id, known, before, verify)
-            return file._replace(young=is_young(signature, started), mendable=bool(file.damaged) and _is_mendable(data))
+            return file._replace(
+                young=is_young(signature, started),
+                mendable=bool(file.damaged) and _is_mendable(data),
+            )
     except CapsuleError as error:
         return damaged(error.message)
     # It is written all the time: take what was read last, and read the file again later.
@@ -190,13 +207,16 @@ def look(
 
 
 def _is_mendable(data: bytes) -> bool:
-    from capsule.format.saved import repair  # Its patterns take a millisecond, and nearly no file is damaged.
+    from capsule.format.saved import (
+        repair,
+    )  # Its patterns take a millisecond, and nearly no file is damaged.
 
     return repair.mend(data) is not None
 
 
 def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) -> Found | None:
-    """A file to which the store has only appended since, read from where the index stopped; else None.
+    """A file to which the store has only appended since, read from where the index stopped; else
+    None.
 
     The note's tag tells: every other write gets a new one.
     """
@@ -204,7 +224,8 @@ def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) 
     if (
         at is None
         or not _is_continued(before)
-        or (before["tag"], signature_in(before["version"]).inode) != (known.tag, known.signature.inode)
+        or (before["tag"], signature_in(before["version"]).inode)
+        != (known.tag, known.signature.inode)
         or before["history"] != at.history
         or before["tail"] > at.tail
     ):
@@ -216,12 +237,20 @@ def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) 
 
 
 def _is_continued(before: Row) -> bool:
-    """Whether the index has the messages of a file in the canonical layout, and so can read on behind them."""
-    return not before["damaged"] and None not in (before["tail"], before["history"], before["digest"])
+    """Whether the index has the messages of a file in the canonical layout, and so can read on
+    behind them.
+    """
+    return not before["damaged"] and None not in (
+        before["tail"],
+        before["history"],
+        before["digest"],
+    )
 
 
 def _appended(version: Version, known: Known, before: Row, block: bytes) -> Found | None:
-    """What was found where these lines of entries stand behind those that the index has; None when they can't be."""
+    """What was found where these lines of entries stand behind those that the index has; None when
+    they can't be.
+    """
     assert known.anatomy is not None
     at, lines = known.anatomy, block.removeprefix(b",")
     try:
@@ -244,11 +273,21 @@ def _appended(version: Version, known: Known, before: Row, block: bytes) -> Foun
 
 
 def whole(
-    data: bytes, version: Version, path: str, id: str, known: Known | None, before: Row | None, verify: bool
+    data: bytes,
+    version: Version,
+    path: str,
+    id: str,
+    known: Known | None,
+    before: Row | None,
+    verify: bool,
 ) -> Found:
     """A file read as a whole."""
     try:
-        file = _reheaded(data, version, path, known, before) if known is not None and before is not None else None
+        file = (
+            _reheaded(data, version, path, known, before)
+            if known is not None and before is not None
+            else None
+        )
         return file or _sound(data, version, path, id, None if verify else known)
     except InvalidDocument as error:
         return Found(version, False, damaged=error.message)
@@ -290,7 +329,9 @@ def _sound(data: bytes, version: Version, path: str, id: str, known: Known | Non
 
 
 def _reheaded(data: bytes, version: Version, path: str, known: Known, before: Row) -> Found | None:
-    """A file to whose history the store has only appended since, whatever it did to the head; else None."""
+    """A file to whose history the store has only appended since, whatever it did to the head; else
+    None.
+    """
     at = known.anatomy
     if at is None or not _is_continued(before):
         return None
@@ -300,7 +341,9 @@ def _reheaded(data: bytes, version: Version, path: str, known: Known, before: Ro
     file = _appended(version, known, before, data[tail : at.tail])
     try:
         document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
-        document |= orjson.loads(b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}")
+        document |= orjson.loads(
+            b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}"
+        )
         head = Head.of(document, path, version.size)
     except (ValueError, KeyError, TypeError):
         return None
@@ -318,9 +361,11 @@ def _with_head(file: Found, document: dict[str, Any], head: Head | None) -> Foun
 
 
 def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[str, Any], bool]:
-    """The checked document in a file, and whether its layout is that of the store (its order of keys may not be).
+    """The checked document in a file, and whether its layout is that of the store (its order of
+    keys may not be).
 
-    orjson accepts a second key of one name and any depth. A file that it writes back byte for byte has no second key.
+    orjson accepts a second key of one name and any depth. A file that it writes back byte for byte
+    has no second key.
     """
     try:
         document = orjson.loads(data)
@@ -330,26 +375,38 @@ def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[s
     if not is_plain or type(document) is not dict:
         return decoded(data, path, id), False
     if not vouched:
-        if _DEEP in data or document.get("id") != id or not str(document.get("version")).startswith("2."):
+        if (
+            _DEEP in data
+            or document.get("id") != id
+            or not str(document.get("version")).startswith("2.")
+        ):
             return decoded(data, path, id), True
         validation.check(document, data, path)
     return document, True
 
 
-#: The indentation of what is nested deeper than a capsule's own fields ever are; such a file is read strictly.
+#: The indentation of what is nested deeper than a capsule's own fields ever are; such a file is
+#: read strictly.
 _DEEP = b"\n" + b" " * 120
 
 
 def _rest(document: dict[str, Any]) -> tuple[int, int]:
     """Checksums of the head, without lock and `updatedAt`, and of the context."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
-    head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
-    return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(orjson.dumps(document.get("context")))
+    head = {
+        key: value
+        for key, value in document.items()
+        if key not in ("history", "context", "updatedAt", "metadata")
+    }
+    return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(
+        orjson.dumps(document.get("context"))
+    )
 
 
-# -- Messages --------------------------------------------------------------------------------------------------------
-# Equal entries have equal digests, wherever they stand and in whatever layout; an entry without an id or a time is
-# refused, and migrating the document gives it both.
+# -- Messages
+# --------------------------------------------------------------------------------------------------------
+# Equal entries have equal digests, wherever they stand and in whatever layout; an entry without an
+# id or a time is refused, and migrating the document gives it both.
 
 
 def pieces_of(block: bytes) -> list[bytes]:
@@ -363,7 +420,9 @@ def lines_of(entry: dict[str, Any]) -> bytes:
 
 
 def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:
-    """The messages, each with the lines it stands in; None when one has no id, no time or an order of its own."""
+    """The messages, each with the lines it stands in; None when one has no id, no time or an order
+    of its own.
+    """
     made = []
     for entry, piece in zip(entries, pieces, strict=True):
         get = entry.get

@@ -1,7 +1,9 @@
-"""Bringing the index up to date: finding the files that may have changed, and correcting their rows.
+"""Bringing the index up to date: finding the files that may have changed, and correcting their
+rows.
 
-What must stay true: afterwards the index has what was acknowledged before it began, whoever wrote it; the cost follows
-what changed; a document's mutex is taken only to settle a version of another program, and no writer waits for it.
+What must stay true: afterwards the index has what was acknowledged before it began, whoever wrote
+it; the cost follows what changed; a document's mutex is taken only to settle a version of another
+program, and no writer waits for it.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
 _BATCH = 50
 #: Time between two scans without an event: a write through a memory mapping causes none.
 _RESCAN_NS = 10_000_000_000
-#: Some editors move the old version away before they write the new one; this long a missing file is waited for.
+#: Some editors move the old version away before they write the new one; this long a missing file is
+#: waited for.
 _QUIET_S, _POLL_S = 0.15, 0.002
-#: After a power cut a file may have newer times than bytes, by as long as the system delays writing them.
+#: After a power cut a file may have newer times than bytes, by as long as the system delays writing
+#: them.
 _WRITTEN_BACK_NS = 60_000_000_000
 
 
@@ -42,12 +46,15 @@ class FilesIndex(Index):
     Args:
         storage: Where the documents are read.
         kind: The kind.
-        settle: Takes in a version that the store did not write; raises `NotFound`, `InvalidDocument`, `StoreBusy`.
+        settle: Takes in a version that the store did not write; raises `NotFound`,
+            `InvalidDocument`, `StoreBusy`.
     """
 
     _tracker: Tracker | None = None
 
-    def __init__(self, storage: FileStorage, kind: str, settle: Callable[[str], Known | None]) -> None:
+    def __init__(
+        self, storage: FileStorage, kind: str, settle: Callable[[str], Known | None]
+    ) -> None:
         self._storage = storage
         self._kind = kind
         self._settle = settle
@@ -58,7 +65,8 @@ class FilesIndex(Index):
         self._close_tracker()
         #: The files as the rows have them: each a `Signature`, as a plain tuple.
         self._seen: dict[str, tuple[int, int, int, int]] | None = None
-        #: Files that may have changed although their signatures did not; and those with several names.
+        #: Files that may have changed although their signatures did not; and those with several
+        #: names.
         self._again: set[str] = set()
         self._linked: set[str] = set()
         #: What the store knew of files that are being taken in; each counts once.
@@ -72,10 +80,14 @@ class FilesIndex(Index):
             self._reset()
             self._load(db)
         started_ns = time.time_ns()
-        touched = {} if ids == () else self._touched(ids)  # Most of what a listener asks: the rows as they are.
+        touched = (
+            {} if ids == () else self._touched(ids)
+        )  # Most of what a listener asks: the rows as they are.
         if touched:
             # The progress of building the index was reported already.
-            self._take_in(db, touched, started_ns, None if is_other else progress, whole=ids is None)
+            self._take_in(
+                db, touched, started_ns, None if is_other else progress, whole=ids is None
+            )
         if ids is None:
             self._fresh_ns = started_ns
             self._refreshes += 1
@@ -83,7 +95,9 @@ class FilesIndex(Index):
     def _load(self, db: sqlite3.Connection) -> None:
         """What the rows say of the files."""
         rows = db.execute("SELECT id, version, racy FROM capsules WHERE gone = 0").fetchall()
-        self._seen = {id: tuple(orjson.loads(token)) for id, token, _ in rows}  # As `signature_in`: there are many.
+        self._seen = {
+            id: tuple(orjson.loads(token)) for id, token, _ in rows
+        }  # As `signature_in`: there are many.
         self._again = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         if meta.get("boot") != self._storage.boot:
@@ -101,7 +115,11 @@ class FilesIndex(Index):
             return self._scan()
         # What was young when it was read is not looked at here: a change would have been an event.
         scanned = {id: self._storage.find(self._kind, id) for id in names | self._linked}
-        return {id: file for id, file in scanned.items() if (id in names and file) or self._differs(id, file)}
+        return {
+            id: file
+            for id, file in scanned.items()
+            if (id in names and file) or self._differs(id, file)
+        }
 
     def _differs(self, id: str, file: Scanned | None) -> bool:
         assert self._seen is not None
@@ -166,7 +184,11 @@ class FilesIndex(Index):
         # Takes in other programs' versions outside of the transaction.
         self._met = {id: self._known(file) for id, file in touched.items() if file is not None}
         left = list(touched.items())
-        sizes = [] if progress is None else [0 if file is None else file.signature.size for file in touched.values()]
+        sizes = (
+            []
+            if progress is None
+            else [0 if file is None else file.signature.size for file in touched.values()]
+        )
         while left:
             now, left = left[:_BATCH], left[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
@@ -191,7 +213,9 @@ class FilesIndex(Index):
         if rows.changes:
             journal.add(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
         if whole:
-            db.execute("INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),))
+            db.execute(
+                "INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),)
+            )
             if meta.get("boot") != self._storage.boot:
                 db.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (self._storage.boot,))
         db.execute("COMMIT")
@@ -206,7 +230,9 @@ class FilesIndex(Index):
         self._changed(id)
 
     def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
-        """Give documents that vanished a moment to come back: vim moves the old version away first."""
+        """Give documents that vanished a moment to come back: vim moves the old version
+        away first.
+        """
         missing = {id for id, file in touched.items() if file is None and self._remembers(id)}
         deadline = time.monotonic() + _QUIET_S
         while missing and time.monotonic() < deadline:
@@ -221,14 +247,17 @@ class FilesIndex(Index):
             return False
 
     def _known(self, file: Scanned) -> Known | None:
-        """What the store knows of a file; one that changed since the store wrote it is taken in first."""
+        """What the store knows of a file; one that changed since the store wrote it is taken in
+        first.
+        """
         if not file.regular:
             return None
         id = file.id
         if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
             return met
         try:
-            # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one look tells that.
+            # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one
+            # look tells that.
             noted = self._storage.noted(self._kind, id)
             now = self._storage.find(self._kind, id) if noted is not None else file
             if now is None:
@@ -257,7 +286,8 @@ class FilesIndex(Index):
                     return file.signature, False  # Another process was here first.
                 state = self._found(file, row, verify=is_same)
                 if state is not None and row["racy"] and not is_same and state.start:
-                    # Only the end was read: what lies before may have changed within the same tick as the last time.
+                    # Only the end was read: what lies before may have changed within the same tick
+                    # as the last time.
                     state = state._replace(young=True)
         if state is None:
             if row is not None and not row["gone"]:
@@ -267,7 +297,9 @@ class FilesIndex(Index):
         return signature_in(state.version.token), state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
-        """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
+        """A file as it is, once the tear of a crash is mended and a program that writes it in place
+        is done.
+        """
         from capsule.engines.index.reading import look
 
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
@@ -295,7 +327,8 @@ class FilesIndex(Index):
         from capsule.engines.index.tables.rows import Rows
 
         started_ns = time.time_ns()
-        # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.
+        # Messages are numbered as they come, and a search ranks the newest numbers: what changed
+        # last comes last.
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
         total = sum(file.signature.size for file in files)
 
@@ -310,4 +343,6 @@ class FilesIndex(Index):
                     progress(done, total)
 
         Rows(db).fill(states())
-        db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))
+        db.execute(
+            "INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot)
+        )

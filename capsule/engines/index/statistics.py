@@ -37,20 +37,33 @@ def count(db: sqlite3.Connection, hidden: VisibilityFilter) -> Stats:
     there = f"gone = 0 AND {hidden.of_conversations}"
     in_part = f"num IN ({', '.join(map(str, hidden.partly)) or 'NULL'})"
     conversations, damaged, archived, size = db.execute(
-        "SELECT count(*), count(*) FILTER (WHERE damaged != ''), count(*) FILTER (WHERE damaged = '' AND archived = 1),"
+        "SELECT count(*), count(*) FILTER (WHERE damaged != ''), count(*) FILTER (WHERE damaged = "
+        "'' AND archived = 1),"
         f" sum(CASE WHEN {in_part} THEN 0 ELSE size END) FROM capsules AS c WHERE {there}"
     ).fetchone()
-    sound = f"{hidden.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
+    sound = (
+        f"{hidden.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 "
+        "AND damaged != '')"
+    )
     days = db.execute(
         f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, sender,"
-        f" count(*), sum(words), sum(tokens) FROM messages AS m INDEXED BY messages_narrow WHERE {sound}"
+        " count(*), sum(words), sum(tokens) FROM messages AS m INDEXED BY messages_narrow WHERE "
+        f"{sound}"
         " GROUP BY day, role, sender ORDER BY day"
     )
-    everything, by_role, by_month, by_day, by_sender, by_source = Tally(), *(dict[str, Tally]() for _ in range(5))
+    everything, by_role, by_month, by_day, by_sender, by_source = (
+        Tally(),
+        *(dict[str, Tally]() for _ in range(5)),
+    )
     for number, role, sender, *counts in days:
         day = _day(number)
         month = day if day == _NO_TIME else day[:7]
-        tallies = [(by_role, role), (by_month, month), (by_day, day), *([(by_sender, sender)] if sender else [])]
+        tallies = [
+            (by_role, role),
+            (by_month, month),
+            (by_day, day),
+            *([(by_sender, sender)] if sender else []),
+        ]
         for tally in (everything, *(where.setdefault(name, Tally()) for where, name in tallies)):
             tally.add(*counts)
     parts = []
@@ -61,13 +74,17 @@ def count(db: sqlite3.Connection, hidden: VisibilityFilter) -> Stats:
         parts.append(LargeConversation(id, title, messages, words, bytes))
         by_source.setdefault(source or HERE, Tally()).add(messages, words, tokens)
     whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND ({in_part}) IS NOT TRUE"
-    for source, *counts in db.execute(f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"):
+    for source, *counts in db.execute(
+        f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"
+    ):
         by_source.setdefault(source or HERE, Tally()).add(*counts)
     large = db.execute(
-        f"SELECT id, title, entries, words, size {whole} ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
+        f"SELECT id, title, entries, words, size {whole} ORDER BY words DESC, entries DESC, id "
+        f"LIMIT {_LARGEST}"
     )
     largest = sorted(
-        [*parts, *(LargeConversation(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id)
+        [*parts, *(LargeConversation(*row) for row in large)],
+        key=lambda each: (-each.words, -each.messages, each.id),
     )
     return Stats(
         conversations,

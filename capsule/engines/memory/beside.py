@@ -47,7 +47,11 @@ class MemoryTrash:
 
     def purge(self, older_than_s: float) -> list[str]:
         now, entries = timestamps.now(), [*self._entries.items()]
-        old = [token for token, (at, *_) in entries if timestamps.seconds_between(at.deleted_at, now) >= older_than_s]
+        old = [
+            token
+            for token, (at, *_) in entries
+            if timestamps.seconds_between(at.deleted_at, now) >= older_than_s
+        ]
         for token in old:
             self.drop(token)
         return old
@@ -61,7 +65,10 @@ class MemoryFiles:
 
     def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
         if self._files.setdefault(self._place(kind, id, name), data) != data:
-            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
+            raise Refused(
+                f"{kind}/{id}/{name} is there already, with another content; choose another name",
+                path="",
+            )
         return f"{kind}/{id}/{name}"
 
     def read(self, kind: str, id: str, name: str) -> bytes:
@@ -71,7 +78,9 @@ class MemoryFiles:
             raise NotFound(f"there is no {kind}/{id}/{name}", id=name) from None
 
     def names(self, kind: str, id: str) -> list[str]:
-        return sorted(name for folder, name in [*self._files] if folder == FOLDERS[kind].format(check_id(id)))
+        return sorted(
+            name for folder, name in [*self._files] if folder == FOLDERS[kind].format(check_id(id))
+        )
 
     def drop(self, kind: str, id: str, name: str) -> None:
         self._files.pop(self._place(kind, id, name), None)

@@ -1,6 +1,8 @@
-"""The engine in memory: documents of one process, with the same index as files, for tests of the layers above.
+"""The engine in memory: documents of one process, with the same index as files, for tests of the
+layers above.
 
-What must stay true: it keeps every promise that is not about files, and never changes a document that it handed out.
+What must stay true: it keeps every promise that is not about files, and never changes a document
+that it handed out.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ T = TypeVar("T")
 
 
 class MemoryEngine:
-    """The documents of one store in memory. See `Engine`, which describes the methods. Several threads may use it.
+    """The documents of one store in memory. See `Engine`, which describes the methods. Several
+    threads may use it.
 
     Args:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
@@ -50,12 +53,14 @@ class MemoryEngine:
         self.machine: Machine = MemoryMachine()
         self.leases = MemoryLeases()
         #: By tracker, which kind it tells of; None: all.
-        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = weakref.WeakKeyDictionary()
+        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._serial = 0
         self._index: MemoryIndex | None = None
         self._toml = TEMPLATE.encode()
 
-    # -- One document ----------------------------------------------------------------------------------------------
+    # -- One document ------------------------------------------------------------------------------
 
     @contextmanager
     def _exclusive(self, kind: str, id: str) -> Iterator[Stored | None]:
@@ -86,11 +91,15 @@ class MemoryEngine:
         time: str = "",
         ends_active: bool = False,
     ) -> Stored:
-        """Store a version of a document. The caller has the exclusive right to it; Interfered: as in `Engine.put`."""
+        """Store a version of a document. The caller has the exclusive right to it; Interfered: as
+        in `Engine.put`.
+        """
         with self._guard:
             self.ensure_unchanged(reads or {})
             self._serial += 1
-            stored = Stored(data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active)
+            stored = Stored(
+                data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active
+            )
             self._documents[kind, id] = stored
             self._touched(kind, id)
         return stored
@@ -111,7 +120,11 @@ class MemoryEngine:
             self._index.touched.add(id)
 
     def create(
-        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+        self,
+        kind: str,
+        document: Document,
+        written: Callable[[str], None] | None = None,
+        reads: Reads | None = None,
     ) -> int:
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
@@ -121,7 +134,9 @@ class MemoryEngine:
                 written(stored.tag)
             return len(stored.data)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+    def put(
+        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
+    ) -> Version:
         document = codec.decode(data, self.name(kind, id))
         with self._exclusive(kind, id):
             return self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
@@ -129,7 +144,10 @@ class MemoryEngine:
     def _put_back(self, kind: str, id: str, data: bytes) -> None:
         with self._exclusive(kind, id) as stored:
             if stored is not None:
-                raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
+                raise Refused(
+                    f"{self.name(kind, id)} is there already; delete it, then restore again",
+                    path="",
+                )
             self.store(kind, id, codec.decode(data, self.name(kind, id)), data)
 
     def delete(self, kind: str, id: str) -> Trashed:
@@ -192,7 +210,7 @@ class MemoryEngine:
     def outside_edits(self, purpose: str = "this") -> NoReturn:
         raise Refused(f"{purpose} needs a store that keeps files; this one keeps none", path="")
 
-    # -- All conversations -----------------------------------------------------------------------------------------
+    # -- All conversations -------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> IndexQueries:
         """The questions of an asker; the first one makes the index."""
@@ -219,7 +237,9 @@ class MemoryEngine:
     def set_toml(self, data: bytes, before: bytes) -> None:
         with self._guard:
             if self._toml != before:
-                raise StoreBusy("the settings were changed meanwhile; try again", id="", holder="another thread")
+                raise StoreBusy(
+                    "the settings were changed meanwhile; try again", id="", holder="another thread"
+                )
             self._toml = data
 
     def close(self) -> None:
@@ -243,7 +263,9 @@ class MemoryLeases:
         self._beats: dict[str, str] = {}
         self._fence = 0
 
-    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+    def take(
+        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    ) -> Lease:
         if is_instance(name):
             if about is not None or name not in self._instances:
                 self._instances[name] = dict(about or {})
@@ -259,7 +281,9 @@ class MemoryLeases:
     def ensure_held(self, lease: Lease) -> None:
         """Raise StoreBusy if a lease was released."""
         if self._held.get(lease.name) is not lease:
-            raise StoreBusy(f"{lease.name} has another holder by now", id=lease.name, holder="another thread")
+            raise StoreBusy(
+                f"{lease.name} has another holder by now", id=lease.name, holder="another thread"
+            )
 
     def release(self, name: str) -> None:
         self._instances.pop(name, None)
@@ -283,4 +307,6 @@ def _acquire(lock: threading.Lock, timeout_s: float | None, id: str, name: str) 
     """Take a lock. Raises StoreBusy."""
     if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
         holder = f"another thread of process {os.getpid()}"
-        raise StoreBusy(f"{name} has been held by {holder} for more than {timeout_s:g} s", id=id, holder=holder)
+        raise StoreBusy(
+            f"{name} has been held by {holder} for more than {timeout_s:g} s", id=id, holder=holder
+        )

@@ -1,4 +1,6 @@
-"""The index of an engine in memory, made from its documents: no file is looked at, and the engine says what changed."""
+"""The index of an engine in memory, made from its documents: no file is looked at, and the engine
+says what changed.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,20 @@ class MemoryIndex(Index):
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         self.touched = set()
-        documents = {id: self._engine.stored(CONVERSATIONS, id) for id in self._engine.ids(CONVERSATIONS)}
-        there = [(stored.serial, id, stored) for id, stored in documents.items() if stored is not None]
-        Rows(db).fill((id, self._found(id, stored)) for _, id, stored in sorted(there, key=lambda each: each[0]))
+        documents = {
+            id: self._engine.stored(CONVERSATIONS, id) for id in self._engine.ids(CONVERSATIONS)
+        }
+        there = [
+            (stored.serial, id, stored) for id, stored in documents.items() if stored is not None
+        ]
+        Rows(db).fill(
+            (id, self._found(id, stored))
+            for _, id, stored in sorted(there, key=lambda each: each[0])
+        )
 
     def _found(self, id: str, stored: Stored) -> Found:
         version = Version(str(stored.serial), len(stored.data), stored.serial)
-        file = whole(stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True)
+        file = whole(
+            stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True
+        )
         return file._replace(tag=stored.tag, by_store=True)

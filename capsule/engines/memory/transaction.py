@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class Stored:
     """One version of one document; `serial` is the number of the engine's write."""
 
-    def __init__(self, data: bytes, document: Document, serial: int, tag: str, time: str, ends_active: bool) -> None:
+    def __init__(
+        self, data: bytes, document: Document, serial: int, tag: str, time: str, ends_active: bool
+    ) -> None:
         self.document = document
         self.serial = serial
         self.tag = tag
@@ -48,7 +50,9 @@ class Stored:
 
 
 class MemoryTransaction:
-    """The exclusive right to a document of a `MemoryEngine`. See `Transaction`, which describes the methods."""
+    """The exclusive right to a document of a `MemoryEngine`. See `Transaction`, which describes the
+    methods.
+    """
 
     def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
         self.id = id
@@ -64,12 +68,16 @@ class MemoryTransaction:
     @property
     def state(self) -> DocumentState:
         now, at = self._now, str(self._now.document["updatedAt"])
-        return DocumentState(at, now.tag, len(now.document["history"]), len(now.data), now.ends_active, at, now.time)
+        return DocumentState(
+            at, now.tag, len(now.document["history"]), len(now.data), now.ends_active, at, now.time
+        )
 
     def document(self) -> Document:
         return self._now.document
 
-    def follow(self, since: tuple[str, int] | None = None, own: list[Document] | None = None) -> News:
+    def follow(
+        self, since: tuple[str, int] | None = None, own: list[Document] | None = None
+    ) -> News:
         return self._now.follow(since)
 
     def find(self, id: str) -> tuple[int, Document] | None:
@@ -97,18 +105,25 @@ class MemoryTransaction:
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)
 
     def set_head(
-        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+        self,
+        head: Document,
+        *,
+        context: Callable[[], Iterable[bytes]] | None = None,
+        ends_active: bool | None = None,
     ) -> None:
         document = self._with_head(head)
         if context is not None:
             document["context"] = codec.decode(b"".join(context()), "context")
-        self._write(document, ends_active=self._now.ends_active if ends_active is None else ends_active)
+        self._write(
+            document, ends_active=self._now.ends_active if ends_active is None else ends_active
+        )
 
     def _with_head(self, head: Document) -> Document:
         codec.encode(head)  # Refuses what no file could hold.
         kept = head_in(self._now.document)
         return canonical.in_order(
-            head | {key: value for key, value in self._now.document.items() if key not in kept | head}
+            head
+            | {key: value for key, value in self._now.document.items() if key not in kept | head}
         )
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
@@ -120,12 +135,25 @@ class MemoryTransaction:
         self._write(document, data=data)
 
     def _write(
-        self, document: Document, *, new_tag: bool = True, time: str = "", ends_active: bool = False, data: bytes = b""
+        self,
+        document: Document,
+        *,
+        new_tag: bool = True,
+        time: str = "",
+        ends_active: bool = False,
+        data: bytes = b"",
     ) -> None:
         tag = "" if new_tag else self._now.tag
         time = time or self._now.time
         self._now = self._engine.store(
-            self._kind, self.id, document, data, self.reads, tag=tag, time=time, ends_active=ends_active
+            self._kind,
+            self.id,
+            document,
+            data,
+            self.reads,
+            tag=tag,
+            time=time,
+            ends_active=ends_active,
         )
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_in(document))

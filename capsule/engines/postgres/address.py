@@ -1,6 +1,7 @@
 """The address of a store in PostgreSQL: a URL as libpq takes it, and `schema`, which is ours.
 
-What must stay true: a password in it goes to libpq alone; what is shown, logged, kept or given to a child has none.
+What must stay true: a password in it goes to libpq alone; what is shown, logged, kept or given to a
+child has none.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class Address:
     """An address. Its text is what may be shown.
 
     Args:
-        url: The URL. Its scheme may name a driver, as `postgresql+psycopg`. Raises InvalidInput: it is none, or names
-            no good schema.
+        url: The URL. Its scheme may name a driver, as `postgresql+psycopg`. Raises InvalidInput: it
+            is none, or names no good schema.
 
     Attributes:
         schema: The schema in which the store is.
@@ -40,30 +41,46 @@ class Address:
             query = parse_qsl(plain, keep_blank_values=True, strict_parsing=bool(plain))
         except ValueError as error:
             raise InvalidInput(f"that is no address of a database: {_why(error)}") from None
-        # Where a password is not encoded, parts of it would be taken for other parts of the address, and shown.
-        ports = [host.rpartition("]")[2].partition(":")[2] for host in parts.netloc.rpartition("@")[2].split(",")]
+        # Where a password is not encoded, parts of it would be taken for other parts of the
+        # address, and shown.
+        ports = [
+            host.rpartition("]")[2].partition(":")[2]
+            for host in parts.netloc.rpartition("@")[2].split(",")
+        ]
         is_broken = parts.fragment or "@" in parts.path + parts.query or parts.netloc.count("@") > 1
         if is_broken or not all(map(str.isdecimal, filter(None, ports))):
             raise InvalidInput(
-                "that is no address of a database: in names and passwords, @ : / ? # % are %40 %3A and so on"
+                "that is no address of a database: in names and passwords, @ : / ? # % are %40 "
+                "%3A and so on"
             )
         fields = dict(query)
         self.schema = fields.get("schema", SCHEMA)
         if _NAME.fullmatch(self.schema) is None:
             raise InvalidInput(
-                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and no digit first"
+                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and no "
+                "digit first"
             )
         user, _, hosts = parts.netloc.rpartition("@")
         secret = {"password", "passfile", "sslpassword"}
         open_to_all = [(key, value) for key, value in query if key.lower() not in secret]
         name = f"{user.partition(':')[0]}@" if user else ""
         self.shown = _url(f"{name}{hosts}", parts.path, open_to_all)
-        where = sorted((key, value) for key, value in query if key in ("host", "hostaddr", "port", "dbname", "schema"))
+        where = sorted(
+            (key, value)
+            for key, value in query
+            if key in ("host", "hostaddr", "port", "dbname", "schema")
+        )
         self.place = _url(hosts, parts.path, where)
         #: What libpq gets.
-        self.conninfo = _url(parts.netloc, parts.path, [each for each in query if each[0] != "schema"])
+        self.conninfo = _url(
+            parts.netloc, parts.path, [each for each in query if each[0] != "schema"]
+        )
         password = user.partition(":")[2]
-        self._passwords = [password, unquote(password), *(value for key, value in query if key.lower() in secret)]
+        self._passwords = [
+            password,
+            unquote(password),
+            *(value for key, value in query if key.lower() in secret),
+        ]
 
     def __repr__(self) -> str:
         return self.shown
@@ -78,8 +95,12 @@ class Address:
 
 
 def _url(netloc: str, path: str, query: list[tuple[str, str]]) -> str:
-    """Return an address. `urlunsplit` would drop the slashes of one without a host, as of a socket."""
-    fields = urlencode(query, safe="/,:", quote_via=quote)  # libpq takes %20 for a space, and no plus.
+    """Return an address. `urlunsplit` would drop the slashes of one without a host,
+    as of a socket.
+    """
+    fields = urlencode(
+        query, safe="/,:", quote_via=quote
+    )  # libpq takes %20 for a space, and no plus.
     return f"{_BEGIN}{netloc}{path}{'?' if fields else ''}{fields}"
 
 

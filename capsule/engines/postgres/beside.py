@@ -1,6 +1,7 @@
 """What a store in a database keeps beside its documents: the trash, and files.
 
-What must stay true: what was purged is in no row of the store; the database's own log and backups are its own matter.
+What must stay true: what was purged is in no row of the store; the database's own log and backups
+are its own matter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
 
 #: What a purge leaves no dead rows of.
-_TABLES = ("documents", "entries", "trash", "files", "changes", "capsules", "messages", "facts", "words", "names")
+_TABLES = (
+    "documents",
+    "entries",
+    "trash",
+    "files",
+    "changes",
+    "capsules",
+    "messages",
+    "facts",
+    "words",
+    "names",
+)
 
 
 class PostgresTrash:
@@ -27,12 +39,16 @@ class PostgresTrash:
 
     Args:
         database: The database.
-        put_back: Makes a document of a kind and an id from its bytes. Raises Refused if there is one.
+        put_back: Makes a document of a kind and an id from its bytes. Raises Refused if there is
+            one.
         index: Takes into the index what was written, so that it has nothing that was deleted.
     """
 
     def __init__(
-        self, database: Database, put_back: Callable[[str, str, bytes], None], index: Callable[[], None]
+        self,
+        database: Database,
+        put_back: Callable[[str, str, bytes], None],
+        index: Callable[[], None],
     ) -> None:
         self._database, self._put_back, self._index = database, put_back, index
 
@@ -48,7 +64,9 @@ class PostgresTrash:
 
     def entries(self, kind: str) -> list[Trashed]:
         order = "date_trunc('milliseconds', at) DESC, num DESC"
-        rows = self._database.read(f"SELECT id, @stamp(at), token FROM @trash WHERE kind = %s ORDER BY {order}", kind)
+        rows = self._database.read(
+            f"SELECT id, @stamp(at), token FROM @trash WHERE kind = %s ORDER BY {order}", kind
+        )
         return [Trashed(id, at, token, "") for id, at, token in rows]
 
     def read(self, token: str) -> bytes:
@@ -67,7 +85,8 @@ class PostgresTrash:
     def purge(self, older_than_s: float) -> list[str]:
         """Costs a vacuum, where the role may do that."""
         rows = self._database.write(
-            "DELETE FROM @trash WHERE at <= clock_timestamp() - %s * interval '1 second' RETURNING token",
+            "DELETE FROM @trash WHERE at <= clock_timestamp() - %s * interval '1 second' "
+            "RETURNING token",
             older_than_s,
             what="the purge",
         )
@@ -86,24 +105,35 @@ class PostgresFiles:
 
     def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
         place = _place(kind, id, name)
-        self._database.write("INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", *place, data)
+        self._database.write(
+            "INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", *place, data
+        )
         if self.read(kind, id, name) != data:
-            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
+            raise Refused(
+                f"{kind}/{id}/{name} is there already, with another content; choose another name",
+                path="",
+            )
         return f"{kind}/{id}/{name}"
 
     def read(self, kind: str, id: str, name: str) -> bytes:
-        row = self._database.one("SELECT data FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name))
+        row = self._database.one(
+            "SELECT data FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name)
+        )
         if row is None:
             raise NotFound(f"there is no {kind}/{id}/{name}", id=name)
         return bytes(row[0])
 
     def names(self, kind: str, id: str) -> list[str]:
         folder = FOLDERS[kind].format(check_id(id))
-        rows = self._database.read("SELECT name FROM @files WHERE folder = %s ORDER BY name", folder)
+        rows = self._database.read(
+            "SELECT name FROM @files WHERE folder = %s ORDER BY name", folder
+        )
         return [name for (name,) in rows]
 
     def drop(self, kind: str, id: str, name: str) -> None:
-        self._database.write("DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name))
+        self._database.write(
+            "DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name)
+        )
 
 
 def _place(kind: str, id: str, name: str) -> tuple[str, str]:

@@ -1,12 +1,13 @@
 """The connections to a database, and one statement at a time on them.
 
-What must stay true: a statement is a transaction of its own, so that nothing is held while Python thinks. When a
-connection is lost, it is tried again: reading changes nothing, and each function that writes knows by an id what it
-wrote. An error says whether the write is there. No session is counted on, so that a pooler in transaction mode can
-stand between: behind one, and where they are lost, no statements are prepared.
+What must stay true: a statement is a transaction of its own, so that nothing is held while Python
+thinks. When a connection is lost, it is tried again: reading changes nothing, and each function
+that writes knows by an id what it wrote. An error says whether the write is there. No session is
+counted on, so that a pooler in transaction mode can stand between: behind one, and where they are
+lost, no statements are prepared.
 
-These are few connections without a thread, and not those of psycopg_pool: a command has its answer, or the database's
-reason, after one connection, and a forked child starts over.
+These are few connections without a thread, and not those of psycopg_pool: a command has its answer,
+or the database's reason, after one connection, and a forked child starts over.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed, StoreBusy
+from capsule.errors import (
+    CapsuleError,
+    InvalidInput,
+    NotFound,
+    Refused,
+    Remedy,
+    StorageFailed,
+    StoreBusy,
+)
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -30,7 +39,8 @@ Rows = list[tuple[Any, ...]]
 _MOST = 16
 #: For so long a statement is tried again, in seconds; and the pauses in between.
 _PATIENCE_S, _FIRST_S, _LONGEST_S = 20.0, 0.02, 1.0
-#: Of the connection, where the address says nothing else: a database that is gone without a word is noticed.
+#: Of the connection, where the address says nothing else: a database that is gone without a word is
+#: noticed.
 _DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -39,13 +49,15 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "capsule",
 }
-#: What may be otherwise the next time: a server that starts or stops, one that became a standby, a deadlock.
+#: What may be otherwise the next time: a server that starts or stops, one that became a standby, a
+#: deadlock.
 _PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
 #: A wait for a standby was cancelled: the server says "done" all the same.
 _NOT_KNOWN = "01000"
 #: A table, the schema, a function or a column is not there.
 _MISSING = ("42P01", "3F000", "42883", "42703")
-#: After so many times a statement is prepared; and the errors where another session has, or had, the prepared one.
+#: After so many times a statement is prepared; and the errors where another session has, or had,
+#: the prepared one.
 _PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
 
@@ -65,7 +77,9 @@ class Database:
             import psycopg
         except ImportError:
             raise Refused(
-                "a store in PostgreSQL needs psycopg: pip install 'capsule-conversations[postgres]'", path=""
+                "a store in PostgreSQL needs psycopg: pip install "
+                "'capsule-conversations[postgres]'",
+                path="",
             ) from None
         self._psycopg = psycopg
         self.address = address
@@ -92,7 +106,7 @@ class Database:
             text = self._texts[statement] = statement.replace("@", self._prefix)
         return text
 
-    # -- Connections ----------------------------------------------------------------------------------------------
+    # -- Connections -------------------------------------------------------------------------------
 
     def connect(self) -> psycopg.Connection[Any]:
         """A new connection, which nobody else uses. Raises psycopg.OperationalError."""
@@ -103,9 +117,12 @@ class Database:
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
             raise InvalidInput(f"{self.address} is no address of a database: {reason}") from None
-        info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
+        info = make_conninfo(
+            self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given}
+        )
         connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
-        # Behind a pooler, which says another number, a session may have another client's statement of the same name.
+        # Behind a pooler, which says another number, a session may have another client's statement
+        # of the same name.
         own = (connection.info.backend_pid,)
         if self._prepares and connection.execute("SELECT pg_backend_pid()").fetchone() == own:
             connection.prepare_threshold = _PREPARED
@@ -147,7 +164,8 @@ class Database:
 
     @contextmanager
     def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in a transaction, which is committed at the end of the body, or rolled back at an error.
+        """A connection in a transaction, which is committed at the end of the body, or rolled back
+        at an error.
 
         Args:
             begin: What begins it.
@@ -163,7 +181,9 @@ class Database:
             connection.execute("COMMIT")
 
     def trying(self, act: Callable[[], T]) -> T:
-        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed, Refused, NotFound."""
+        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed,
+        Refused, NotFound.
+        """
         deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_S
         while True:
             try:
@@ -182,7 +202,7 @@ class Database:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_S)
 
-    # -- Statements -----------------------------------------------------------------------------------------------
+    # -- Statements --------------------------------------------------------------------------------
 
     def read(self, statement: str, *values: Any) -> Rows:
         """The rows of a query. Raises StorageFailed, Refused. Cost: one round trip."""
@@ -192,13 +212,21 @@ class Database:
         """The first row of a query; None: there is none."""
         return next(iter(self.read(statement, *values)), None)
 
-    def write(self, statement: str, *values: Any, named: dict[str, Any] | None = None, what: str = "the write") -> Rows:
+    def write(
+        self,
+        statement: str,
+        *values: Any,
+        named: dict[str, Any] | None = None,
+        what: str = "the write",
+    ) -> Rows:
         """The rows that a statement gives which may be done twice.
 
         Args:
-            statement: It knows by an id that it was done before, or changes nothing the second time.
+            statement: It knows by an id that it was done before, or changes nothing the second
+                time.
             values: Its values.
-            named: Its values by name, in place of `values`; `again` among them says that it was tried before.
+            named: Its values by name, in place of `values`; `again` among them says that it was
+                tried before.
             what: What it is in an error.
 
         Raises StorageFailed, which says whether it is there; Refused.
@@ -206,7 +234,11 @@ class Database:
         return self._run(statement, values if named is None else named, what)
 
     def _run(self, statement: str, values: Any, what: str) -> Rows:
-        text, deadline, pause_s = self.text(statement), time.monotonic() + self._patience_s, _FIRST_S
+        text, deadline, pause_s = (
+            self.text(statement),
+            time.monotonic() + self._patience_s,
+            _FIRST_S,
+        )
         is_sent = False
         while True:
             try:
@@ -214,9 +246,13 @@ class Database:
                     is_sent = self._was_there = True
                     _noticed.clear()
                     cursor = connection.execute(text, values or None, binary=True)
-                    rows = [] if cursor.rownumber is None else cursor.fetchall()  # `description` makes objects.
+                    rows = (
+                        [] if cursor.rownumber is None else cursor.fetchall()
+                    )  # `description` makes objects.
                 if what and _NOT_KNOWN in _noticed:
-                    raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
+                    raise self.failed(
+                        None, f"the wait for the standby was cancelled; {_whether(what, True)}"
+                    )
                 return rows
             except UnicodeEncodeError as error:
                 raise self.error(error) from None
@@ -237,7 +273,9 @@ class Database:
 
     def failed(self, error: Exception | None, more: str = "") -> StorageFailed:
         """The error that the database can't be reached or did not do it."""
-        reason = "" if error is None else self.address.without_password(" ".join(str(error).split()))
+        reason = (
+            "" if error is None else self.address.without_password(" ".join(str(error).split()))
+        )
         words = "; ".join(each for each in (reason, more) if each)
         return StorageFailed(f"{self.address}: {words}", path=str(self.address), errno=None)
 
@@ -245,18 +283,26 @@ class Database:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
         if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
-            return InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store")
+            return InvalidInput(
+                "a zero, or half a character (a lone surrogate), is in no text of a store"
+            )
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
         if state == "55P03":
             who = "another process"
-            return StoreBusy(f"{self.address}: {who} takes too long to bring the index up to date", id="", holder=who)
+            return StoreBusy(
+                f"{self.address}: {who} takes too long to bring the index up to date",
+                id="",
+                holder=who,
+            )
         if state in _MISSING:
             self.ensure_version()  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
-            return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))
+            return NotFound(
+                f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address)
+            )
         return StorageFailed(f"{self.address}: {reason}", path=str(self.address), errno=None)
 
 
@@ -292,4 +338,8 @@ def _whether(what: str, is_sent: bool) -> str:
     """Whether a write is there, after which nothing was heard; empty: it was none."""
     if not what:
         return ""
-    return f"whether {what} is there is not known: look before you repeat it" if is_sent else f"{what} is not there"
+    return (
+        f"whether {what} is there is not known: look before you repeat it"
+        if is_sent
+        else f"{what} is not there"
+    )

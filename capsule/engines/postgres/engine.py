@@ -1,7 +1,8 @@
 """The engine of a store in PostgreSQL, which any number of machines open.
 
-What must stay true: what a call acknowledged, every later call of every machine sees; what was read here earlier is
-only a guess, on which nothing is answered; and what belongs to this machine alone never reaches the database.
+What must stay true: what a call acknowledged, every later call of every machine sees; what was read
+here earlier is only a guess, on which nothing is answered; and what belongs to this machine alone
+never reaches the database.
 """
 
 from __future__ import annotations
@@ -40,27 +41,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _STATE = (
-    "SELECT version, tag, era, entries, @size(d), updated_at, newest, time, ends_active, head FROM @documents AS d"
+    "SELECT version, tag, era, entries, @size(d), updated_at, newest, time, ends_active, head "
+    "FROM @documents AS d"
     " WHERE kind = %s AND id = %s"
 )
 _WHOLE = (
     "SELECT version, head, rest, updated_at, data, ARRAY("
-    "SELECT body FROM @entries WHERE doc = d.num ORDER BY place) FROM @documents AS d WHERE kind = %s AND id = %s"
+    "SELECT body FROM @entries WHERE doc = d.num ORDER BY place) FROM @documents AS d WHERE kind "
+    "= %s AND id = %s"
 )
 #: Documents whose rows do not agree with those of their entries, and entries without a document.
 _FLAWS = (
-    "SELECT d.kind, coalesce(d.id, e.doc::text), d.entries, coalesce(e.count, 0), coalesce(e.last, -1),"
+    "SELECT d.kind, coalesce(d.id, e.doc::text), d.entries, coalesce(e.count, 0), "
+    "coalesce(e.last, -1),"
     " coalesce(e.bytes, 0), d.inner_bytes FROM @documents AS d FULL JOIN ("
-    "SELECT doc, count(*) AS count, max(place) AS last, sum(octet_length(body) + 2)::bigint AS bytes FROM @entries"
+    "SELECT doc, count(*) AS count, max(place) AS last, sum(octet_length(body) + 2)::bigint AS "
+    "bytes FROM @entries"
     " GROUP BY doc) AS e ON e.doc = d.num WHERE d.num IS NULL OR coalesce(e.count, 0) <> d.entries"
-    " OR coalesce(e.last, -1) <> d.entries - 1 OR coalesce(e.bytes, 0) <> d.inner_bytes ORDER BY 1, 2"
+    " OR coalesce(e.last, -1) <> d.entries - 1 OR coalesce(e.bytes, 0) <> d.inner_bytes ORDER BY "
+    "1, 2"
 )
 #: Documents of which this process remembers what it saw last.
 _MOST = 1024
 
 
 class PostgresEngine:
-    """The documents of one store in a database. See `Engine`, which describes the methods. Several threads may use it.
+    """The documents of one store in a database. See `Engine`, which describes the methods. Several
+    threads may use it.
 
     Args:
         database: The database; its schema was checked.
@@ -83,11 +90,13 @@ class PostgresEngine:
 
     def _begin(self) -> None:
         self._guard = threading.RLock()
-        self._locks: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()
+        self._locks: weakref.WeakValueDictionary[tuple[str, str], Any] = (
+            weakref.WeakValueDictionary()
+        )
         self._seen: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._index: PostgresIndex | None = None
 
-    # -- One document ----------------------------------------------------------------------------------------------
+    # -- One document ------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[PostgresTransaction]:
@@ -97,11 +106,16 @@ class PostgresEngine:
             lock = self._locks.get(place) or self._locks.setdefault(place, _Turn())
         if not lock.acquire(timeout=self._timeout_s):
             holder = "another thread of this process"
-            why = f"{self.name(kind, id)} has been held by {holder} for more than {self._timeout_s:g} s"
+            why = (
+                f"{self.name(kind, id)} has been held by {holder} for more than "
+                f"{self._timeout_s:g} s"
+            )
             raise StoreBusy(why, id=id, holder=holder)
         try:
             guess = self._seen.get(place)
-            transaction = PostgresTransaction(self, kind, id, guess or self._state(kind, id), is_sure=guess is None)
+            transaction = PostgresTransaction(
+                self, kind, id, guess or self._state(kind, id), is_sure=guess is None
+            )
             try:
                 yield transaction
                 transaction.ensure_sure()
@@ -123,7 +137,9 @@ class PostgresEngine:
         fields = layout.head_of(head, updated_at, self.name(kind, id)) if head else {}
         parsed = ParsedHead(layout.tag_of(tag), fields)
         return self._noted(
-            kind, id, State(version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed)
+            kind,
+            id,
+            State(version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed),
         )
 
     def _noted(self, kind: str, id: str, state: State) -> State:
@@ -153,7 +169,11 @@ class PostgresEngine:
         return self._writing.remove(kind, id, version, data, event, reads)
 
     def create(
-        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+        self,
+        kind: str,
+        document: Document,
+        written: Callable[[str], None] | None = None,
+        reads: Reads | None = None,
     ) -> int:
         state = self._create(kind, document, reads or {}, "created")
         if written is not None:
@@ -174,11 +194,19 @@ class PostgresEngine:
         }
         return self.save(save, reads, told.created(kind, document, event))
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+    def put(
+        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
+    ) -> Version:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
         try:
-            save: Save = {"kind": kind, "id": check_id(id), "tag": number, "version": number, "exact": True}
+            save: Save = {
+                "kind": kind,
+                "id": check_id(id),
+                "tag": number,
+                "version": number,
+                "exact": True,
+            }
             saved = self._writing.save(save, reads or {}, data=data)
         finally:
             self._forget((kind, id))
@@ -192,7 +220,9 @@ class PostgresEngine:
             else:
                 self.put(kind, id, data, None)
         except Interfered:
-            raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="") from None
+            raise Refused(
+                f"{self.name(kind, id)} is there already; delete it, then restore again", path=""
+            ) from None
 
     def delete(self, kind: str, id: str) -> Trashed:
         def act() -> Trashed:
@@ -208,30 +238,46 @@ class PostgresEngine:
 
     def number(self, kind: str, id: str) -> int:
         """The number of the present version of a document; 0: there is none."""
-        row = self.database.one("SELECT version FROM @documents WHERE kind = %s AND id = %s", kind, id)
+        row = self.database.one(
+            "SELECT version FROM @documents WHERE kind = %s AND id = %s", kind, id
+        )
         return row[0] if row else 0
 
     def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
         """Costs a round trip, in which the document comes only if it is another one."""
-        statement = "SELECT version, CASE WHEN version <> %s THEN data END FROM @documents WHERE kind = %s AND id = %s"
+        statement = (
+            "SELECT version, CASE WHEN version <> %s THEN data END FROM @documents WHERE "
+            "kind = %s AND id = %s"
+        )
         row = self.database.one(statement, number_of(known), kind, id)
         if row is None:
             return None
         return known if row[0] == number_of(known) else PostgresVersion(row[1], row[0])
 
     def ids(self, kind: str) -> list[str]:
-        return [id for (id,) in self.database.read("SELECT id FROM @documents WHERE kind = %s ORDER BY id", kind)]
+        return [
+            id
+            for (id,) in self.database.read(
+                "SELECT id FROM @documents WHERE kind = %s ORDER BY id", kind
+            )
+        ]
 
     def name(self, kind: str, id: str) -> str:
         return f"{kind}/{id}.json"
 
     def whole(self, kind: str, id: str) -> tuple[int, bytes, list[str]] | None:
-        """A document as it is: the number of its version, its bytes, and its entries; None: there is none."""
+        """A document as it is: the number of its version, its bytes, and its entries; None: there
+        is none.
+        """
         row = self.database.one(_WHOLE, kind, id)
         if row is None:
             return None
         version, head, rest, updated_at, data, bodies = row
-        return version, layout.joined(head, rest, updated_at, bodies) if data is None else data, bodies
+        return (
+            version,
+            layout.joined(head, rest, updated_at, bodies) if data is None else data,
+            bodies,
+        )
 
     def read(self, kind: str, id: str) -> bytes:
         found = self.whole(kind, check_id(id))
@@ -262,12 +308,15 @@ class PostgresEngine:
         """The place of an entry, and the entry; None: there is none of this id."""
         row = self.database.one(
             "SELECT place, body FROM @entries WHERE message = %s::bytea"
-            " AND doc = (SELECT num FROM @documents WHERE kind = %s AND id = %s) ORDER BY place LIMIT 1",
+            " AND doc = (SELECT num FROM @documents WHERE kind = %s AND id = %s) ORDER BY place "
+            "LIMIT 1",
             message_key(message),
             kind,
             id,
         )
-        return None if row is None else (row[0], layout.entries_in([row[1]], self.name(kind, id))[0])
+        return (
+            None if row is None else (row[0], layout.entries_in([row[1]], self.name(kind, id))[0])
+        )
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return parse(self.read(CONVERSATIONS, id), True)
@@ -275,7 +324,8 @@ class PostgresEngine:
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """Costs a round trip, in which only these entries come."""
         row = self.database.one(
-            "SELECT entries, tag, ARRAY(SELECT body FROM @entries WHERE doc = d.num AND place >= d.entries - %s"
+            "SELECT entries, tag, ARRAY(SELECT body FROM @entries WHERE doc = d.num AND place >= "
+            "d.entries - %s"
             " ORDER BY place) FROM @documents AS d WHERE kind = %s AND id = %s",
             max(n, 0),
             CONVERSATIONS,
@@ -286,7 +336,9 @@ class PostgresEngine:
         return b"[\n" + ",\n".join(row[2]).encode() + b"]", row[0], layout.tag_of(row[1])
 
     def head(self, id: str) -> tuple[Document, int]:
-        statement = "SELECT head, updated_at, @size(d) FROM @documents AS d WHERE kind = %s AND id = %s"
+        statement = (
+            "SELECT head, updated_at, @size(d) FROM @documents AS d WHERE kind = %s AND id = %s"
+        )
         row = self.database.one(statement, CONVERSATIONS, check_id(id))
         if row is None:
             raise missing(CONVERSATIONS, id)
@@ -301,17 +353,23 @@ class PostgresEngine:
             if kind is None:
                 yield "", "", f"{count} entries of document {id} are there, and no document"
             elif (count, last) != (entries, entries - 1):
-                yield kind, id, f"it has {count} entries up to place {last}, and its row says {entries}"
+                yield (
+                    kind,
+                    id,
+                    f"it has {count} entries up to place {last}, and its row says {entries}",
+                )
             else:
                 yield kind, id, f"its entries take {bytes} bytes, and its row says {said}"
 
     def durability(self) -> str:
         return schema.durability(self.database)
 
-    # -- All conversations -----------------------------------------------------------------------------------------
+    # -- All conversations -------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> IndexQueries:
-        """The questions of an asker; each takes into the index what was written since the last one of anybody."""
+        """The questions of an asker; each takes into the index what was written since the last one
+        of anybody.
+        """
         from capsule.engines.postgres.index import PostgresAsking
 
         return PostgresAsking(self.index, asker, self)

@@ -1,10 +1,11 @@
 """The feed of changes, in the order of their transactions, and who waits for it.
 
-What must stay true: a follower reads behind the horizon, where no transaction is under way any more, so that nothing
-comes in front of what it read. Nor does it where a standby took over that lacks the last transactions and gives their
-numbers again: a place says in which timeline, and the new one's are behind all of before. A change is told after its
-commit and not within, as that would have all writers wait for each other; at most every few milliseconds; and whoever
-hears nothing looks each second. A notice only wakes.
+What must stay true: a follower reads behind the horizon, where no transaction is under way any
+more, so that nothing comes in front of what it read. Nor does it where a standby took over that
+lacks the last transactions and gives their numbers again: a place says in which timeline, and the
+new one's are behind all of before. A change is told after its commit and not within, as that would
+have all writers wait for each other; at most every few milliseconds; and whoever hears nothing
+looks each second. A notice only wakes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
 
 _log = logging.getLogger("capsule")
-#: Between two notices of one process; between two looks, while something is not behind the horizon yet and else.
+#: Between two notices of one process; between two looks, while something is not behind the horizon
+#: yet and else.
 _NOTICE_S, _PENDING_S, _LOOK_S = 0.005, 0.02, 1.0
 #: For so long a notice waits for the writes of other processes.
 _SHARED_S = 0.003
@@ -55,19 +57,28 @@ class Feed:
 
     def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = weakref.WeakKeyDictionary()
+        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._follower: _Follower | None = None
         self._bell: _Bell | None = None
 
-    # -- Reading it ------------------------------------------------------------------------------------------------
+    # -- Reading it --------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Wait until what is there now is behind the horizon, but not for long: any transaction can stall that."""
+        """Wait until what is there now is behind the horizon, but not for long: any transaction can
+        stall that.
+        """
         statement = (
-            "SELECT xid::text::bigint FROM @changes WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())"
+            "SELECT xid::text::bigint FROM @changes WHERE xid >= "
+            "pg_snapshot_xmin(pg_current_snapshot())"
             " ORDER BY xid DESC LIMIT 1"
         )
-        newest, deadline, pause_s = self._database.one(statement), time.monotonic() + _SETTLE_S, 0.001
+        newest, deadline, pause_s = (
+            self._database.one(statement),
+            time.monotonic() + _SETTLE_S,
+            0.001,
+        )
         while newest is not None and time.monotonic() < deadline:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
@@ -75,7 +86,9 @@ class Feed:
             if row is None or row[0] > newest[0]:
                 return
 
-    def changes(self, generation: str, snapshot: str, cursor: Cursor | None, limit: int) -> tuple[list[Change], str]:
+    def changes(
+        self, generation: str, snapshot: str, cursor: Cursor | None, limit: int
+    ) -> tuple[list[Change], str]:
         """The changes of conversations behind a cursor, and the cursor behind them.
 
         Args:
@@ -88,7 +101,8 @@ class Feed:
         """
         if cursor is None:
             row = self._database.one(
-                "SELECT place, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot) AND event <> ''"
+                "SELECT place, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot) "
+                "AND event <> ''"
                 " ORDER BY place DESC, seq DESC LIMIT 1",
                 snapshot,
             )
@@ -97,7 +111,8 @@ class Feed:
         is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0  # That of all generations.
         if cursor.generation != generation and not is_at_beginning:
             raise InvalidInput(
-                "that cursor is of an earlier state of this database, which was restored since; take a new one"
+                "that cursor is of an earlier state of this database, which was restored since; "
+                "take a new one"
             )
         place, seq = (0, 0) if is_at_beginning else (cursor.time_ms, cursor.seq)
         rows = self._database.read(
@@ -116,7 +131,7 @@ class Feed:
         after = changes[-1].cursor if changes else str(Cursor(generation, seq, place, cursor.skip))
         return changes, after
 
-    # -- Being told of it ------------------------------------------------------------------------------------------
+    # -- Being told of it --------------------------------------------------------------------------
 
     def ring(self) -> None:
         """Tell whoever waits that something was written."""
@@ -141,7 +156,9 @@ class Feed:
             if documents is None:
                 tracker.touch(None)
             else:
-                tracker.touch([id if of else f"{kind}-{id}" for kind, id in documents if of in (kind, None)])
+                tracker.touch(
+                    [id if of else f"{kind}-{id}" for kind, id in documents if of in (kind, None)]
+                )
 
     def close(self) -> None:
         """End the threads; a notice that is due is given first."""
@@ -152,7 +169,9 @@ class Feed:
                 thread.close()
 
 
-def _change(generation: str, skip: int, place: int, seq: int, id: str, event: str, *columns: Any) -> Change:
+def _change(
+    generation: str, skip: int, place: int, seq: int, id: str, event: str, *columns: Any
+) -> Change:
     text, count, tag, was, at = columns
     fields = orjson.loads(text)
     for name in ("messages", "removed", "fields"):
@@ -163,7 +182,10 @@ def _change(generation: str, skip: int, place: int, seq: int, id: str, event: st
         event, fields["messages"] = "appended", fields["messages"][skip:]
     if event != "appended":
         fields |= {"tag": tag_of(tag), "was": tag_of(was)}
-    before, cursor = str(Cursor(generation, seq - 1, place, skip)), str(Cursor(generation, seq, place))
+    before, cursor = (
+        str(Cursor(generation, seq - 1, place, skip)),
+        str(Cursor(generation, seq, place)),
+    )
     return Change(event, id, at, cursor, count=count, before=before, **fields)
 
 
@@ -198,10 +220,11 @@ class _Bell:
             if self._database.one(statement) is None:
                 self.quiet_until_s = self._looked_s + _LOOK_S
         if time.monotonic() > self.quiet_until_s:
-            # One process at a time gives notice for all: it is heard when its transaction ends, behind what was written
-            # meanwhile. Nobody waits for the medium for this.
+            # One process at a time gives notice for all: it is heard when its transaction ends,
+            # behind what was written meanwhile. Nobody waits for the medium for this.
             self._database.read(
-                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, ''), pg_sleep(%s)"
+                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, ''), "
+                "pg_sleep(%s)"
                 " WHERE pg_try_advisory_xact_lock(hashtextextended(%s, 1))",
                 *(self._channel, _SHARED_S, self._channel),
             )
@@ -219,7 +242,8 @@ class _Follower:
         self._database, self._channel, self._touch = database, channel, touch
         self._wake, self._waker = os.pipe()
         self._id, self._known_until_s = uuid4(), 0.0
-        #: Everything from this transaction on is looked at; what of it was told, and what of that will be once more.
+        #: Everything from this transaction on is looked at; what of it was told, and what of that
+        #: will be once more.
         self._floor = self._horizon()
         self._told: set[int] = {row[1] for row in self._rows()}
         self._pending: set[int] = set()
@@ -246,7 +270,9 @@ class _Follower:
                 if is_lost:
                     self._touch(None)
                     is_lost = False
-            except Exception as error:  # Whatever it is: those who wait look themselves, and it begins again.
+            except (
+                Exception
+            ) as error:  # Whatever it is: those who wait look themselves, and it begins again.
                 _log.debug("the feed is interrupted: %s", type(error).__name__)
                 self._touch(None)
                 is_lost = True
@@ -267,20 +293,23 @@ class _Follower:
             self._known_until_s = time.monotonic() + _LISTENS_S / 2
             with suppress(Refused):  # A role that may only read looks each second.
                 self._database.write(
-                    "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
+                    "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 "
+                    "second')"
                     " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
                     *(self._id, _LISTENS_S),
                 )
 
     def _look(self) -> None:
-        """Tell what was written since the last look; and once more what is behind the horizon only now, as nobody who
-        follows the feed could see it before."""
+        """Tell what was written since the last look; and once more what is behind the horizon only
+        now, as nobody who follows the feed could see it before."""
         rows = self._rows()
         if not rows:
             return
         horizon = min(rows[-1][4], rows[-1][0] if len(rows) == _PAGE else rows[-1][4])
         touched = [(kind, id) for _, seq, kind, id, _ in rows if seq not in self._told]
-        passed = [(kind, id) for xid, seq, kind, id, _ in rows if seq in self._pending and xid < horizon]
+        passed = [
+            (kind, id) for xid, seq, kind, id, _ in rows if seq in self._pending and xid < horizon
+        ]
         self._floor = horizon
         self._told = {seq for xid, seq, *_ in rows if xid >= horizon}
         self._pending = set(self._told)
@@ -291,7 +320,8 @@ class _Follower:
 
     def _rows(self) -> list[tuple[Any, ...]]:
         return self._database.read(
-            "SELECT xid::text::bigint, seq, kind, id, pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+            "SELECT xid::text::bigint, seq, kind, id, "
+            "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
             " FROM @changes WHERE xid >= %s::text::xid8 ORDER BY xid, seq LIMIT %s",
             str(self._floor),
             _PAGE,
@@ -301,5 +331,7 @@ class _Follower:
         os.write(self._waker, b"x")
         self._thread.join()
         with suppress(CapsuleError):
-            self._database.write("DELETE FROM @listeners WHERE id = %s OR expires < clock_timestamp()", self._id)
+            self._database.write(
+                "DELETE FROM @listeners WHERE id = %s OR expires < clock_timestamp()", self._id
+            )
         os.close(self._waker)

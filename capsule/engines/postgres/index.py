@@ -1,10 +1,11 @@
 """The index of the conversations, in tables of the database, and the questions to it.
 
-What must stay true: it is derived. Before it answers it has all that was committed before the question, whoever wrote
-it: it asks for what its snapshot did not show, and not for what lies behind a number. Whoever asks takes in what is
-missing, a part in each transaction, under a lock that all machines share; a question is answered from one state of the
-database. What a process keeps of the rows it reads again when their stamps say so. Changes for the owner come from the
-feed alone, and the next question makes up for it.
+What must stay true: it is derived. Before it answers it has all that was committed before the
+question, whoever wrote it: it asks for what its snapshot did not show, and not for what lies behind
+a number. Whoever asks takes in what is missing, a part in each transaction, under a lock that all
+machines share; a question is answered from one state of the database. What a process keeps of the
+rows it reads again when their stamps say so. Changes for the owner come from the feed alone, and
+the next question makes up for it.
 """
 
 from __future__ import annotations
@@ -55,16 +56,21 @@ _FEED: frozenset[str] = frozenset()
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
 _WRITE = (
-    "BEGIN; SET LOCAL search_path = {}; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '600s';"
+    "BEGIN; SET LOCAL search_path = {}; SET LOCAL synchronous_commit = off; SET LOCAL "
+    "lock_timeout = '600s';"
     " SET LOCAL idle_in_transaction_session_timeout = '60s'"
 )
-_IS_NEW = "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= pg_snapshot_xmin(snapshot::pg_snapshot)"
+_IS_NEW = (
+    "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= "
+    "pg_snapshot_xmin(snapshot::pg_snapshot)"
+)
 _CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
 _LOOK = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
     snapshot, pg_current_snapshot()::text, NOT EXISTS ({_CHANGED}),
     (SELECT value::bigint FROM meta WHERE key = 'pruned'), ARRAY(SELECT id FROM capsules WHERE stamp > %s)
     FROM indexed"""
-#: What is to be taken in: ids, the places behind what the rows have, and the bytes that are to be read.
+#: What is to be taken in: ids, the places behind what the rows have, and the bytes that are to be
+#: read.
 _MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
     CASE WHEN era = row_era THEN size - row_size ELSE coalesce(size, 0) END
     FROM (
@@ -89,7 +95,9 @@ _TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
 class _Document(NamedTuple):
-    """A conversation as the database has it; see `schema.sql`. `start` is the place of the first of `bodies`."""
+    """A conversation as the database has it; see `schema.sql`. `start` is the place of the first of
+    `bodies`.
+    """
 
     id: str
     version: int
@@ -129,12 +137,19 @@ class PostgresIndex(Index):
     def _reset(self) -> None:
         super()._reset()
         self.generation, self._stamp = "", 0
-        #: Of the question that is asked: the generation of the database, a snapshot, and the last change that is gone.
+        #: Of the question that is asked: the generation of the database, a snapshot, and the last
+        #: change that is gone.
         self._of, self._now, self._snapshot, self._pruned = "", "", "", 0
-        #: Whether the feed was asked, and not the index, so that the next question has to bring that up to date.
+        #: Whether the feed was asked, and not the index, so that the next question has to bring
+        #: that up to date.
         self.is_owing = False
 
-    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
+    def _doing(
+        self,
+        act: Callable[[], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
         if os.getpid() != self._pid:
             self._after_fork()
         with self._guard:
@@ -142,28 +157,41 @@ class PostgresIndex(Index):
             needs = _AS_IT_IS if is_feed or (ids == () and not self.is_owing) else _ALL
             while (answer := self._source.trying(partial(self._asked, act, needs))) is None:
                 self._take_in(progress)
-                needs = _ONCE_ALL  # All of before the question is there, and others may write without a pause.
+                # All of before the question is there, and others may write without a pause.
+                needs = _ONCE_ALL
             self.is_owing = self.is_owing and needs == _AS_IT_IS
             return answer[0]
 
     def _asked(self, act: Callable[[], T], needs: int) -> tuple[T] | None:
-        """What `act` gives, asked of one state of the database; None: something is missing in the index."""
+        """What `act` gives, asked of one state of the database; None: something is missing in the
+        index.
+        """
         with self._transaction(_READ) as tables:
             self._reader = threading.get_ident(), tables
             try:
-                has = _ALL if self._look(tables) else _AS_IT_IS if self._snapshot == _EMPTY else _ONCE_ALL
+                has = (
+                    _ALL
+                    if self._look(tables)
+                    else _AS_IT_IS
+                    if self._snapshot == _EMPTY
+                    else _ONCE_ALL
+                )
                 return (act(),) if has >= needs else None
             finally:
                 self._reader = 0, None
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Tables]:
-        with self._source.transaction(begin.format(f'"{self._source.address.schema}"')) as connection:
+        with self._source.transaction(
+            begin.format(f'"{self._source.address.schema}"')
+        ) as connection:
             yield Tables(connection)
 
     def _look(self, tables: Tables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
-        since = _LAST_STAMP if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
+        since = (
+            _LAST_STAMP if self._heads is None else self._stamp
+        )  # Whoever has read no heads has none to read again.
         ((*row, stale),) = tables.query(_LOOK, since)
         generation, of, stamp, taken, now, has_all, pruned = row
         has_all = has_all and taken is not None
@@ -175,7 +203,7 @@ class PostgresIndex(Index):
         self._stale.update(stale)
         return has_all and _xmin(now) < _xmin(taken) + _FAR
 
-    # -- Bringing it up to date ------------------------------------------------------------------------------------
+    # -- Bringing it up to date --------------------------------------------------------------------
 
     def _take_in(self, progress: Progress | None) -> None:
         """Take in what is missing, a part in each transaction: an open one would stall the feed."""
@@ -227,14 +255,18 @@ class PostgresIndex(Index):
         return next((_found(_Document(*row)) for row in tables.query(_READ_THESE, [id], [0])), None)
 
     def drop(self) -> None:
-        """Empty the tables; the next question has them filled. Raises Refused, StorageFailed, StoreBusy."""
+        """Empty the tables; the next question has them filled. Raises Refused, StorageFailed,
+        StoreBusy.
+        """
 
         def empty() -> None:
             with self._transaction(_WRITE) as tables:
                 tables.query(_LOCK)
                 for table in _TABLES:
                     tables.query(f"DELETE FROM {table}")
-                tables.query("UPDATE indexed SET generation = %s, snapshot = NULL", os.urandom(8).hex())
+                tables.query(
+                    "UPDATE indexed SET generation = %s, snapshot = NULL", os.urandom(8).hex()
+                )
 
         with self._guard:
             self._source.trying(empty)
@@ -255,7 +287,7 @@ class PostgresIndex(Index):
             return super().query(asker, ask)
         return self._doing(lambda: super(PostgresIndex, self).query(asker, ask), ids, progress)
 
-    # -- Questions -------------------------------------------------------------------------------------------------
+    # -- Questions ---------------------------------------------------------------------------------
 
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
         wholly, partly = numbers(db, hidden)
@@ -265,11 +297,17 @@ class PostgresIndex(Index):
             wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})"
         )
 
-    def changes(self, db: Any, since: str | None, limit: int, *, of_all: bool = False) -> tuple[list[Change], str]:
-        """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of them."""
+    def changes(
+        self, db: Any, since: str | None, limit: int, *, of_all: bool = False
+    ) -> tuple[list[Change], str]:
+        """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of
+        them.
+        """
         cursor = None if since is None else journal.Cursor.of(since)
         if cursor is not None and 0 < cursor.time_ms < self._pruned:
-            raise InvalidInput("that cursor is older than what the database keeps of changes; take a new one")
+            raise InvalidInput(
+                "that cursor is older than what the database keeps of changes; take a new one"
+            )
         return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
 
 
@@ -286,7 +324,9 @@ class PostgresAsking(IndexQueries):
     def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.postgres.search import values_of
 
-        return self._index.query(self._asker, lambda db, hidden: values_of(db, path, conversation, hidden))
+        return self._index.query(
+            self._asker, lambda db, hidden: values_of(db, path, conversation, hidden)
+        )
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
         """Where a transaction is under way anywhere in the database, it is waited for a moment."""
@@ -303,7 +343,9 @@ class PostgresAsking(IndexQueries):
         return changes
 
     def _place(self, cursor: str) -> str:
-        """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is a count."""
+        """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is
+        a count.
+        """
         if self._asker is None or "." not in cursor:
             return self._opened(cursor)
         return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
@@ -316,7 +358,9 @@ class PostgresAsking(IndexQueries):
 
 
 def _found(document: _Document) -> Found | None:
-    """What the index needs of a conversation, of which it has the entries before `start`; None: that is not enough."""
+    """What the index needs of a conversation, of which it has the entries before `start`; None:
+    that is not enough.
+    """
     name, tag = f"{_PREFIX}{document.id}.json", layout.tag_of(document.tag)
     if not document.start:
         data = layout.joined(document.head, document.rest, document.updated_at, document.bodies)
@@ -329,5 +373,9 @@ def _found(document: _Document) -> Found | None:
     fields = layout.head_of(document.head, document.updated_at, name)
     if document.rest:
         fields |= layout.head_of(document.rest, document.updated_at, name)
-    file = Found(document.token, False, tag=tag, by_store=True, start=document.start, messages=messages)
-    return _with_head(file._replace(entries=document.entries), fields, Head.of(fields, name, document.size))
+    file = Found(
+        document.token, False, tag=tag, by_store=True, start=document.start, messages=messages
+    )
+    return _with_head(
+        file._replace(entries=document.entries), fields, Head.of(fields, name, document.size)
+    )

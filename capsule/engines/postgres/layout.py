@@ -1,7 +1,7 @@
 """What stands in the rows of a document, and the bytes of its file.
 
-What must stay true: the rows hold the canonical file in pieces, so that joined they are the same bytes; and `updatedAt`
-stands in a column of its own, as an append changes it alone. Pure.
+What must stay true: the rows hold the canonical file in pieces, so that joined they are the same
+bytes; and `updatedAt` stands in a column of its own, as an append changes it alone. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Pieces(NamedTuple):
 
 
 class State(NamedTuple):
-    """A version of a document as the rows have it; see `schema.sql` for the fields, and `Transaction` for the head."""
+    """A version of a document as the rows have it; see `schema.sql` for the fields, and
+    `Transaction` for the head.
+    """
 
     version: int
     tag: int
@@ -46,7 +48,9 @@ class State(NamedTuple):
     def public(self) -> DocumentState:
         """The same for the Store."""
         tag = tag_of(self.tag)
-        return DocumentState(self.updated_at, tag, self.entries, self.size, self.ends_active, self.newest, self.time)
+        return DocumentState(
+            self.updated_at, tag, self.entries, self.size, self.ends_active, self.newest, self.time
+        )
 
 
 def tag_of(tag: int) -> str:
@@ -58,7 +62,11 @@ def pieces(document: Document) -> Pieces:
     """The pieces of a document in canonical order. Raises InvalidInput: JSON can't hold it."""
     head = head_in(document)
     rest = {key: value for key, value in document.items() if key not in head and key != "history"}
-    return Pieces(fields(head), fields(rest), [codec.encode_entry(entry).decode() for entry in document["history"]])
+    return Pieces(
+        fields(head),
+        fields(rest),
+        [codec.encode_entry(entry).decode() for entry in document["history"]],
+    )
 
 
 def fields(part: Document) -> str:

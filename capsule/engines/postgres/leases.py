@@ -1,7 +1,8 @@
 """Leases in a database: rows that expire by its clock unless their holder renews them.
 
-What must stay true: a holder that stalls loses its leases, and its later writes are refused, as the fencing number that
-they carry is no longer the one in the row; no clock but the database's decides. A forked child holds nothing.
+What must stay true: a holder that stalls loses its leases, and its later writes are refused, as the
+fencing number that they carry is no longer the one in the row; no clock but the database's decides.
+A forked child holds nothing.
 """
 
 from __future__ import annotations
@@ -26,21 +27,27 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
 
-#: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for that another has.
+#: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for
+#: that another has.
 TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
 _TAKE = (
     "INSERT INTO @leases AS l (name, holder, fence, expires, who, about)"
     " VALUES (%(name)s, %(holder)s, @in_timeline(nextval('@fences')),"
     " clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
-    " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = excluded.expires,"
-    " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence END,"
+    " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = "
+    "excluded.expires,"
+    " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence "
+    "END,"
     " about = coalesce(%(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END)"
-    " WHERE l.expires < clock_timestamp() OR (l.holder = excluded.holder AND (%(mine)s OR %(again)s)) RETURNING fence"
+    " WHERE l.expires < clock_timestamp() OR (l.holder = excluded.holder AND (%(mine)s OR "
+    "%(again)s)) RETURNING fence"
 )
 
 
 class PostgresLeases:
-    """The leases of one store, and those of this process. See `Leases`, which describes the methods."""
+    """The leases of one store, and those of this process. See `Leases`, which describes the
+    methods.
+    """
 
     boot = ""  # The database frees the leases of the dead.
 
@@ -57,7 +64,9 @@ class PostgresLeases:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+    def take(
+        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    ) -> Lease:
         """Costs a round trip, and while another has it one each 50 ms."""
         check_id(name)
         mine = is_instance(name)
@@ -87,7 +96,9 @@ class PostgresLeases:
             else:
                 self._held[name] = lease
             if self._thread is None:
-                self._thread = threading.Thread(target=self._renew, name="capsule-leases", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._renew, name="capsule-leases", daemon=True
+                )
                 self._thread.start()
         return lease
 
@@ -97,7 +108,8 @@ class PostgresLeases:
         while not stop.wait(RENEW_S):
             with suppress(CapsuleError):
                 self._database.write(
-                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' WHERE holder = %s",
+                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' "
+                    "WHERE holder = %s",
                     TTL_S,
                     holder,
                 )
@@ -113,7 +125,9 @@ class PostgresLeases:
             self.take(name)
 
     def ensure_held(self, lease: Lease) -> None:
-        """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed soon."""
+        """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed
+        soon.
+        """
         statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s"
         if self._database.one(statement, lease.name, lease.fence) is None:
             raise lost(lease.name)
@@ -124,10 +138,14 @@ class PostgresLeases:
             self._instances.discard(name)
             self._held.pop(name, None)
         if known:
-            self._database.write("DELETE FROM @leases WHERE name = %s AND holder = %s", name, self._holder)
+            self._database.write(
+                "DELETE FROM @leases WHERE name = %s AND holder = %s", name, self._holder
+            )
 
     def live(self) -> dict[str, dict[str, Any]]:
-        rows = self._database.read("SELECT name, about FROM @leases WHERE expires > clock_timestamp() ORDER BY fence")
+        rows = self._database.read(
+            "SELECT name, about FROM @leases WHERE expires > clock_timestamp() ORDER BY fence"
+        )
         return {name: orjson.loads(about) for name, about in rows if is_instance(name)}
 
     def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
@@ -137,13 +155,19 @@ class PostgresLeases:
 
     def beat(self, session: str) -> None:
         self._database.write(
-            "INSERT INTO @beats VALUES (%s, clock_timestamp()) ON CONFLICT (session) DO UPDATE SET at = excluded.at",
+            "INSERT INTO @beats VALUES (%s, clock_timestamp()) ON CONFLICT (session) DO UPDATE "
+            "SET at = excluded.at",
             check_id(session),
         )
 
     def beaten(self, session: str) -> str | None:
-        """By the clock of this machine, to be compared with it, as the clocks of others may be wrong."""
-        statement = "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM @beats WHERE session = %s"
+        """By the clock of this machine, to be compared with it, as the clocks of others may be
+        wrong.
+        """
+        statement = (
+            "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM "
+            "@beats WHERE session = %s"
+        )
         row = self._database.one(statement, check_id(session))
         return timestamps.from_ms(time.time_ns() // 1_000_000 - row[0]) if row else None
 

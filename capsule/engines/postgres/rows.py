@@ -1,7 +1,8 @@
 """The rows of the index in a database, and the words of the messages as PostgreSQL searches them.
 
-What must stay true: the words are those that the index of files has, by the same tokenizer; a text that is too long for
-PostgreSQL is found by the words that fit, and never keeps another one from being indexed.
+What must stay true: the words are those that the index of files has, by the same tokenizer; a text
+that is too long for PostgreSQL is found by the words that fit, and never keeps another one from
+being indexed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from capsule.format.documents.head import Head
 from capsule.format.facts import BOOL, IN_LIST, NULL, TEXT
 
 _WORD = re.compile("[0-9a-z\x80-\U0010ffff]+")
-#: PostgreSQL's limits: of places, of places of one word, and of the bytes of all; and ours of the characters of a word.
+#: PostgreSQL's limits: of places, of places of one word, and of the bytes of all; and ours of the
+#: characters of a word.
 _LAST_PLACE, _MOST_PLACES, _MOST_BYTES = 16383, 255, 900_000
 LONGEST_WORD = 500
 #: Between two texts in one list of words, so that no phrase is found across them.
 _GAP = 8
 _MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, tokens, digest, active)"
+    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, "
+    "tokens, digest, active)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
 
@@ -45,9 +48,13 @@ class PostgresRows(Rows):
         super().__init__(tables)  # type: ignore[arg-type]
         self._stamp = {"stamp": stamp}
         cursor = tables.execute(
-            "SELECT * FROM capsules WHERE id IN (SELECT value FROM json_each(?))", (orjson.dumps(list(ids)).decode(),)
+            "SELECT * FROM capsules WHERE id IN (SELECT value FROM json_each(?))",
+            (orjson.dumps(list(ids)).decode(),),
         )
-        rows = [dict(zip((column[0] for column in cursor.description), row, strict=True)) for row in cursor]
+        rows = [
+            dict(zip((column[0] for column in cursor.description), row, strict=True))
+            for row in cursor
+        ]
         self._there: dict[str, Row] = {row["id"]: row for row in rows}
 
     def get(self, id: str) -> Row | None:
@@ -56,7 +63,9 @@ class PostgresRows(Rows):
     def _set(self, num: int, values: dict[str, Any]) -> None:
         super()._set(num, values | self._stamp)
 
-    def _write(self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None) -> None:
+    def _write(
+        self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None
+    ) -> None:
         super()._write(num, id, row, values | self._stamp, head)
 
     def _insert_rows(self, placed: list[Placed]) -> None:
@@ -65,8 +74,13 @@ class PostgresRows(Rows):
             self._db.executemany(_MESSAGE, rows)
         facts = {(place[0], *fact) for place, message in placed for fact in message.facts}
         if facts:
-            values = [(message, path, type, *_value(type, value)) for message, path, type, value in facts]
-            self._db.executemany("INSERT INTO facts(message, path, type, value, number) VALUES(?, ?, ?, ?, ?)", values)
+            values = [
+                (message, path, type, *_value(type, value)) for message, path, type, value in facts
+            ]
+            self._db.executemany(
+                "INSERT INTO facts(message, path, type, value, number) VALUES(?, ?, ?, ?, ?)",
+                values,
+            )
 
     def _add_words(self, placed: list[Placed]) -> None:
         rows = []
@@ -74,7 +88,9 @@ class PostgresRows(Rows):
             tools = vector(message.content, message.tools) if message.tools else None
             rows.append((place[0], vector(message.content), tools))
         if rows:
-            self._db.executemany("INSERT INTO words(num, vector, tools) VALUES(?, ?::tsvector, ?::tsvector)", rows)
+            self._db.executemany(
+                "INSERT INTO words(num, vector, tools) VALUES(?, ?::tsvector, ?::tsvector)", rows
+            )
 
     def _remove_words(self, column: str, number: int) -> None:
         where = f"num IN (SELECT num FROM messages WHERE {column} = ?)"
@@ -85,7 +101,9 @@ class PostgresRows(Rows):
             self._db.execute("DELETE FROM names WHERE num = ?", (num,))
             title, tags = new
             if words := vector(title, *orjson.loads(tags)):
-                self._db.execute("INSERT INTO names(num, vector) VALUES(?, ?::tsvector)", (num, words))
+                self._db.execute(
+                    "INSERT INTO names(num, vector) VALUES(?, ?::tsvector)", (num, words)
+                )
 
 
 def _value(type: int, value: str | float) -> tuple[str, str | None]:

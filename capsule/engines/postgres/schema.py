@@ -1,8 +1,9 @@
 """The schema of a store: made, brought to the present version, and checked at opening.
 
-What must stay true: only `migrate` makes or changes anything of it, under a lock, all or nothing; a role without the
-right to make tables can do everything else. A database that was restored from a dump gets a new generation, as its
-transactions are counted anew: cursors of the old one mean nothing any more.
+What must stay true: only `migrate` makes or changes anything of it, under a lock, all or nothing; a
+role without the right to make tables can do everything else. A database that was restored from a
+dump gets a new generation, as its transactions are counted anew: cursors of the old one mean
+nothing any more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ VERSION, _OLDEST_SERVER = 1, 140000
 _LOCK = 0x43_61_70_73_75_6C_65  # "Capsule"
 #: What tells this database from one that was restored from its dump.
 _IDENTITY = (
-    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '.' || '@meta'::regclass::oid || '.' ||"
+    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '.' || "
+    "'@meta'::regclass::oid || '.' ||"
     " (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
@@ -54,7 +56,9 @@ def meta(database: Database) -> Meta:
         rows = database.read(f"SELECT key, value FROM @meta UNION ALL SELECT 'now', ({_IDENTITY})")
     except NotFound:
         raise NotFound(
-            f"{database.address} has no Capsule store", remedy=Remedy("init", str(database.address)), id=""
+            f"{database.address} has no Capsule store",
+            remedy=Remedy("init", str(database.address)),
+            id="",
         ) from None
     values: dict[str, str] = dict(rows)
     _ensure_version(database, int(values.get("version", 0)))
@@ -67,8 +71,13 @@ def meta(database: Database) -> Meta:
 def _ensure_present_version(database: Database) -> None:
     """Raise Refused if the schema has another version by now. Cost: a connection."""
     found: tuple[Any, ...] | None = None
-    with suppress(Exception), closing(database.connect()) as connection:  # Whatever is wrong, the caller says it.
-        found = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
+    with (
+        suppress(Exception),
+        closing(database.connect()) as connection,
+    ):  # Whatever is wrong, the caller says it.
+        found = connection.execute(
+            database.text("SELECT value FROM @meta WHERE key = 'version'")
+        ).fetchone()
     _ensure_version(database, int(found[0]) if found else VERSION)
 
 
@@ -78,7 +87,8 @@ def _ensure_version(database: Database, version: int) -> None:
     is_older = version < VERSION
     todo = "" if is_older else "; install a newer Capsule"
     raise Refused(
-        f"{database.address}: its schema has version {version}, and this Capsule works with {VERSION}{todo}",
+        f"{database.address}: its schema has version {version}, and this Capsule works with "
+        f"{VERSION}{todo}",
         remedy=Remedy("migrate") if is_older else None,
         path=str(database.address),
     )
@@ -87,10 +97,13 @@ def _ensure_version(database: Database, version: int) -> None:
 def _new_generation(database: Database, identity: str) -> str:
     """Begin a new generation, as the database was restored; which one there is then."""
     statement = (
-        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' THEN '0' ELSE %s END"
-        " WHERE key IN ('identity', 'generation', 'pruned') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
+        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' "
+        "THEN '0' ELSE %s END"
+        " WHERE key IN ('identity', 'generation', 'pruned') AND (SELECT value FROM @meta WHERE "
+        "key = 'identity') <> %s"
         " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)),"
-        " anew AS (UPDATE @indexed SET snapshot = NULL WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
+        " anew AS (UPDATE @indexed SET snapshot = NULL WHERE EXISTS (SELECT FROM new)) SELECT "
+        "count(*) FROM new"
     )
     database.write(statement, identity, uuid4().hex, identity)
     row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
@@ -98,31 +111,46 @@ def _new_generation(database: Database, identity: str) -> str:
 
 
 def key(database: Database) -> bytes:
-    """The secret key of the store's cursors, which every machine that opens it has. Raises as `Database.read`."""
+    """The secret key of the store's cursors, which every machine that opens it has. Raises as
+    `Database.read`.
+    """
     ((text,),) = database.read("SELECT value FROM @meta WHERE key = 'cursors'")
     return bytes.fromhex(text)
 
 
 def set_settings(database: Database, toml: str, before: str) -> None:
-    """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as `Database.write`."""
-    statement = "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
+    """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as
+    `Database.write`.
+    """
+    statement = (
+        "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
+    )
     if not database.write(statement, toml, toml, before):
         name = f"{database.address}: {settings.FILE_NAME}"
-        raise StoreBusy(f"{name} was changed meanwhile; try again", id=name, holder="another program")
+        raise StoreBusy(
+            f"{name} was changed meanwhile; try again", id=name, holder="another program"
+        )
 
 
 def durability(database: Database) -> str:
     """What a message survives that was acknowledged, in words. Raises as `Database.read`."""
     ((commit, names, standbys),) = database.read(
-        "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+        "SELECT current_setting('synchronous_commit'), "
+        "current_setting('synchronous_standby_names'),"
         " (SELECT count(*) FROM pg_stat_replication)"
     )
     if commit == "off":
-        return "synchronous_commit is off: a crash of the server loses the last moments, though they were acknowledged"
+        return (
+            "synchronous_commit is off: a crash of the server loses the last moments, though "
+            "they were acknowledged"
+        )
     if names and commit != "local":
         return "a synchronous standby: an acknowledged message survives the loss of the server"
     standby = "standbys that may lack the last moments" if standbys else "no standby"
-    return f"{standby}: an acknowledged message survives a crash of the server, and not the loss of its disk"
+    return (
+        f"{standby}: an acknowledged message survives a crash of the server, and not the loss "
+        "of its disk"
+    )
 
 
 def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
@@ -140,7 +168,8 @@ def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
         said = connection.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
         if said[0] != "UTF8" or connection.info.server_version < _OLDEST_SERVER:
             raise Refused(
-                f"{database.address}: a store needs PostgreSQL 14 or newer and a database in UTF8; this one is "
+                f"{database.address}: a store needs PostgreSQL 14 or newer and a database in "
+                "UTF8; this one is "
                 f"{connection.info.server_version // 10000} in {said[0]}",
                 path=str(database.address),
             )
@@ -148,17 +177,29 @@ def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
                 name = database.address.schema
-                there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}".meta',)).fetchone()
+                there = connection.execute(
+                    "SELECT to_regclass(%s) IS NOT NULL", (f'"{name}".meta',)
+                ).fetchone()
                 if there == (True,):
-                    row = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
-                    _ensure_version(database, int(row[0]) if row else 0)  # There is no older version to come from.
+                    row = connection.execute(
+                        database.text("SELECT value FROM @meta WHERE key = 'version'")
+                    ).fetchone()
+                    _ensure_version(
+                        database, int(row[0]) if row else 0
+                    )  # There is no older version to come from.
                     return False
-                if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,)).fetchone() is None:
+                if (
+                    connection.execute(
+                        "SELECT FROM pg_namespace WHERE nspname = %s", (name,)
+                    ).fetchone()
+                    is None
+                ):
                     connection.execute(f'CREATE SCHEMA "{name}"')
                 connection.execute(database.text(text))
                 connection.execute(
                     database.text(
-                        "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', %s), ('settings', %s),"
+                        "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', "
+                        "%s), ('settings', %s),"
                         " ('pruned', '0'), ('cursors', %s),"
                         f" ('identity', ({_IDENTITY}))"
                     ),

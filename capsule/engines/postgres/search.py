@@ -1,8 +1,9 @@
 """The search in the tables of the database, and the filters of messages there.
 
-What must stay true: the same words, filters and profiles find the same as in the index of files. How well a text fits
-is bm25 there and here. PostgreSQL has no bm25: `ts_rank` of one word is the sum of 1/n² over the places of the word,
-divided by its limit, and so says how often the word stands there. A phrase counts once.
+What must stay true: the same words, filters and profiles find the same as in the index of files.
+How well a text fits is bm25 there and here. PostgreSQL has no bm25: `ts_rank` of one word is the
+sum of 1/n² over the places of the word, divided by its limit, and so says how often the word stands
+there. A phrase counts once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from capsule.format.filters import Test
 #: What `ts_rank` divides by, and the sums of 1/n² up to as many places as make a difference.
 _LIMIT = 1.64493406685
 _SUMS = f"ARRAY{list(accumulate(1 / (n * n) for n in range(1, 33)))}::float8[]"
-#: So many texts with a phrase are counted for the owner; beyond, what PostgreSQL's statistics say is near enough.
+#: So many texts with a phrase are counted for the owner; beyond, what PostgreSQL's statistics say
+#: is near enough.
 _COUNTED = 5000
 _PHRASE = re.compile(r'"([^"]*)"(\*?)')
 _OPERATORS = {" AND ": " & ", " OR ": " | ", " NOT ": " & !"}
@@ -66,13 +68,21 @@ class PostgresSearching(SearchPage):
         matches, found = self._match("w", self._words)
         order, most = "w.num DESC", search.WINDOW + 1
         if self._ranks_all:
-            order, most = "1 DESC, m.time_ms DESC, w.num DESC", self._asked.limit + len(self._page.given) + 1
+            order, most = (
+                "1 DESC, m.time_ms DESC, w.num DESC",
+                self._asked.limit + len(self._page.given) + 1,
+            )
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, w.num FROM words AS w JOIN messages AS m ON m.num = w.num"
-            f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT {most}",
+            f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT "
+            f"{most}",
             (*asked, *found, *self._reach(), *values),
         ).fetchall()
-        return (rows, len(rows) == most) if self._ranks_all else (rows[: search.WINDOW], len(rows) > search.WINDOW)
+        return (
+            (rows, len(rows) == most)
+            if self._ranks_all
+            else (rows[: search.WINDOW], len(rows) > search.WINDOW)
+        )
 
     def _fit(self) -> tuple[str, list[str]]:
         """How well a message fits, as SQL, and the values bound in it."""
@@ -85,8 +95,12 @@ class PostgresSearching(SearchPage):
             if len(phrase.words) > 1:
                 counts.append(f"({vector} @@ ?::tsquery)::int")
             else:  # Of several words with one beginning, the sum grows with each.
-                counts.append(f"({rank})" if phrase.prefix else f"width_bucket({rank} + 1e-6, {_SUMS})")
-        return self._corpus().fit_in("m.words", counts), [_asked(str(phrase)) for phrase in self._query.phrases]
+                counts.append(
+                    f"({rank})" if phrase.prefix else f"width_bucket({rank} + 1e-6, {_SUMS})"
+                )
+        return self._corpus().fit_in("m.words", counts), [
+            _asked(str(phrase)) for phrase in self._query.phrases
+        ]
 
     def _match(self, table: str, words: str) -> tuple[str, list[str]]:
         """What a row of the words of messages matches, and the values bound in it."""
@@ -101,9 +115,14 @@ class PostgresSearching(SearchPage):
             totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {seen}"
         else:
             counts = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
-            totals = f"SELECT {counts} FROM capsules AS c WHERE gone = 0 AND {self._hidden.of_conversations}"
+            totals = (
+                f"SELECT {counts} FROM capsules AS c WHERE gone = 0 AND "
+                f"{self._hidden.of_conversations}"
+            )
         texts, average = self._db.execute(totals).fetchone() or (0, None)
-        return corpus_of(texts, average, [self._having(phrase, seen) for phrase in phrases], phrases, ())
+        return corpus_of(
+            texts, average, [self._having(phrase, seen) for phrase in phrases], phrases, ()
+        )
 
     def _having(self, phrase: Phrase, seen: str) -> int:
         """How many messages that the asker may read have a phrase."""
@@ -127,20 +146,33 @@ class PostgresSearching(SearchPage):
             return super()._titled(conditions, values, limit)
         most = "" if limit < 0 else f" LIMIT {limit}"
         rows = self._db.execute(
-            "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON c.num = n.num"
+            "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON "
+            "c.num = n.num"
             f" WHERE n.vector @@ ?::tsquery AND {conditions} ORDER BY c.num DESC{most}",
             (_asked(self._words), *values),
         ).fetchall()
         if not rows:
             return []
         seen = f"c.gone = 0 AND {self._hidden.of_conversations}"
-        totals = f"SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c WHERE {seen}"
+        totals = (
+            "SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c "
+            f"WHERE {seen}"
+        )
         texts, average = self._db.execute(totals).fetchone() or (0, None)
-        joined = f"names AS n JOIN capsules AS c ON c.num = n.num WHERE n.vector @@ ?::tsquery AND {seen}"
+        joined = (
+            "names AS n JOIN capsules AS c ON c.num = n.num WHERE n.vector @@ ?::tsquery "
+            f"AND {seen}"
+        )
         phrases = self._query.phrases
-        having = [int(self._first(f"SELECT count(*) FROM {joined}", [_asked(str(phrase))])) for phrase in phrases]
+        having = [
+            int(self._first(f"SELECT count(*) FROM {joined}", [_asked(str(phrase))]))
+            for phrase in phrases
+        ]
         corpus = corpus_of(texts, average, having, phrases, TITLE_WEIGHTS)
-        return [(corpus.fit(len(title + tags), title, tags), updated_ms, num) for updated_ms, num, title, tags in rows]
+        return [
+            (corpus.fit(len(title + tags), title, tags), updated_ms, num)
+            for updated_ms, num, title, tags in rows
+        ]
 
     def _tools(self, tools: str) -> str:
         return tools_of(layout.entries_in([tools], "the message")[0]) or ""
@@ -154,7 +186,10 @@ class PostgresFits(Fits):
     def _compared(self, test: Test) -> set[int]:
         text, values = compared(test)
         if test.operator == "$empty":
-            text = f"(type = 0 OR type = {TEXT} AND value = '' OR type IN (4, 5) AND number = 0) AND ? = 1"
+            text = (
+                f"(type = 0 OR type = {TEXT} AND value = '' OR type IN (4, 5) AND number = 0) "
+                "AND ? = 1"
+            )
         elif test.operator == "$exists":
             text = "? = 1"
         elif not isinstance(values[-1], str):
@@ -165,13 +200,16 @@ class PostgresFits(Fits):
     def _numbers(self, condition: str, values: list[Any]) -> set[int]:
         return {
             number
-            for (number,) in self._db.execute(f"SELECT message FROM {self._at} AND path = ? AND {condition}", values)
+            for (number,) in self._db.execute(
+                f"SELECT message FROM {self._at} AND path = ? AND {condition}", values
+            )
         }
 
     def _matched(self, test: Test) -> set[int]:
         condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._seen}"
         rows = self._db.execute(
-            f"SELECT message, value FROM {self._at} AND path = ? AND {condition}", [*self._scope, test.path]
+            f"SELECT message, value FROM {self._at} AND path = ? AND {condition}",
+            [*self._scope, test.path],
         )
         matches = self._in_time(test)
         return {number for number, value in rows if matches(value)}
@@ -179,15 +217,22 @@ class PostgresFits(Fits):
 
 def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
     """As `facts.values_of`."""
-    conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
+    conditions = " AND ".join(
+        ["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")]
+    )
     rows = db.execute(
         "SELECT f.value, f.number IS NULL, count(*), max(m.time_ms) FROM capsules AS c"
-        f" JOIN messages AS m ON m.capsule = c.num JOIN facts AS f ON f.message = m.num WHERE {conditions}"
+        " JOIN messages AS m ON m.capsule = c.num JOIN facts AS f ON f.message = m.num WHERE "
+        f"{conditions}"
         f" AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST})"
         " GROUP BY 1, 2 ORDER BY 4 DESC, 2, 1",
         (conversation, path),
     )
     return [
-        FieldValue(value if is_text else orjson.loads(value), total, timestamps.known(timestamps.from_ms(time_ms)))
+        FieldValue(
+            value if is_text else orjson.loads(value),
+            total,
+            timestamps.known(timestamps.from_ms(time_ms)),
+        )
         for value, is_text, total, time_ms in rows
     ]

@@ -1,8 +1,8 @@
 """The tables of the index in a database, for questions that are written for SQLite.
 
-What must stay true: a question means the same here; what SQLite says in its own way is put in PostgreSQL's words, and
-what only one of them can do, the callers know. A text of PostgreSQL has no NUL: a character that stands for nothing
-takes its place.
+What must stay true: a question means the same here; what SQLite says in its own way is put in
+PostgreSQL's words, and what only one of them can do, the callers know. A text of PostgreSQL has no
+NUL: a character that stands for nothing takes its place.
 """
 
 from __future__ import annotations
@@ -76,10 +76,17 @@ class Tables:
         """What a statement gives, with its values for `?`."""
         bound = list(map(_bound, values))
         if "json_each" in statement:
-            bound = [_ESCAPED.sub(rf"\1{_STAND_IN}", each) if isinstance(each, str) else each for each in bound]
+            bound = [
+                _ESCAPED.sub(rf"\1{_STAND_IN}", each) if isinstance(each, str) else each
+                for each in bound
+            ]
         # A plan for any words would be one for common words.
         is_prepared = False if "tsquery" in statement else None
-        return Answer(self._connection.execute(_translated(statement), bound or None, binary=True, prepare=is_prepared))
+        return Answer(
+            self._connection.execute(
+                _translated(statement), bound or None, binary=True, prepare=is_prepared
+            )
+        )
 
     def query(self, statement: str, *values: Any) -> list[Row]:
         """The rows of a statement in PostgreSQL's words, with its values for `%s`."""
@@ -87,12 +94,16 @@ class Tables:
         return cursor.fetchall() if cursor.description else []
 
     def pipeline(self) -> AbstractContextManager[Any]:
-        """Statements of which nothing is asked are sent without waiting for each, while this is entered."""
+        """Statements of which nothing is asked are sent without waiting for each, while this is
+        entered.
+        """
         return self._connection.pipeline()
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Do a statement with each of these values."""
-        self._connection.cursor().executemany(_translated(statement), [list(map(_bound, row)) for row in rows])
+        self._connection.cursor().executemany(
+            _translated(statement), [list(map(_bound, row)) for row in rows]
+        )
 
 
 def _bound(value: Any) -> Any:

@@ -1,6 +1,8 @@
-"""What a write of a conversation tells those who follow the changes: the kinds and fields of `Change`.
+"""What a write of a conversation tells those who follow the changes: the kinds and fields of
+`Change`.
 
-What must stay true: it is what the index of a store of files would have noticed of the same write. Pure.
+What must stay true: it is what the index of a store of files would have noticed of the same write.
+Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +28,16 @@ def created(kind: str, document: Document, event: str = "created") -> Events:
     return (*events, *([_event("locked", lock=lock)] if lock else []))
 
 
-def appended(kind: str, ids: list[str], before: Document | None = None, after: Document | None = None) -> Events:
+def appended(
+    kind: str, ids: list[str], before: Document | None = None, after: Document | None = None
+) -> Events:
     """Of appended messages, and of the heads if that changed too."""
     if kind != CONVERSATIONS:
         return PLAIN
-    return (_event("appended", messages=ids), *(_of_heads(before, after) if before and after else ()))
+    return (
+        _event("appended", messages=ids),
+        *(_of_heads(before, after) if before and after else ()),
+    )
 
 
 def reheaded(kind: str, before: Document, after: Document, *, has_context: bool) -> Events:
@@ -40,7 +47,9 @@ def reheaded(kind: str, before: Document, after: Document, *, has_context: bool)
     return _of_heads(before, after, ["context"] if has_context else []) or PLAIN
 
 
-def replaced(kind: str, before: Document, after: Document, old: list[str], new: list[str]) -> Events:
+def replaced(
+    kind: str, before: Document, after: Document, old: list[str], new: list[str]
+) -> Events:
     """Of another version; `old` and `new` are the entries as they stand in the file."""
     if kind != CONVERSATIONS:
         return PLAIN
@@ -69,7 +78,9 @@ def _of_heads(before: Document, after: Document, more: list[str] | None = None) 
     old, new = (Head.of(document, "", 0) for document in (before, after))
     events, fields = [], []
     if old is not None and new is not None:
-        pairs = zip(HEAD_FIELDS, orjson.loads(fields_of(old)), orjson.loads(fields_of(new)), strict=True)
+        pairs = zip(
+            HEAD_FIELDS, orjson.loads(fields_of(old)), orjson.loads(fields_of(new)), strict=True
+        )
         fields = [name for name, was, now in pairs if was != now]
     if _metadata(before).get("currentNode") != _metadata(after).get("currentNode"):
         fields.append("current_node")
@@ -98,8 +109,14 @@ def _metadata(document: Document) -> Document:
 
 
 def _rest(document: Document) -> bytes:
-    head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
-    return _undated([head, {key: value for key, value in _metadata(document).items() if key != "lock"}])
+    head = {
+        key: value
+        for key, value in document.items()
+        if key not in ("history", "context", "updatedAt", "metadata")
+    }
+    return _undated(
+        [head, {key: value for key, value in _metadata(document).items() if key != "lock"}]
+    )
 
 
 def _undated(value: Any) -> bytes:

@@ -1,8 +1,9 @@
 """A transaction on a document in PostgreSQL.
 
-What must stay true: nothing is held in the database while Python thinks: a write is done if the document is as it was
-when that was decided. A transaction may begin with what this process knows of the document; nothing is refused and no
-answer is given on that before the database says that it is still so. Threads of one process take turns.
+What must stay true: nothing is held in the database while Python thinks: a write is done if the
+document is as it was when that was decided. A transaction may begin with what this process knows of
+the document; nothing is refused and no answer is given on that before the database says that it is
+still so. Threads of one process take turns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Place = tuple[int, int]
 
 
 class PostgresTransaction:
-    """The right to write one document on the version that is known. See `Transaction`, which describes the methods.
+    """The right to write one document on the version that is known. See `Transaction`, which
+    describes the methods.
 
     Args:
         engine: The engine.
@@ -40,7 +42,9 @@ class PostgresTransaction:
         is_sure: Whether the database was asked just now.
     """
 
-    def __init__(self, engine: PostgresEngine, kind: str, id: str, state: State, *, is_sure: bool) -> None:
+    def __init__(
+        self, engine: PostgresEngine, kind: str, id: str, state: State, *, is_sure: bool
+    ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
         self.reads: Reads = {}
@@ -52,7 +56,8 @@ class PostgresTransaction:
         self._go_on(state)
         #: Whether the next write depends on the entries that there are.
         self._has_read = kind != CONVERSATIONS
-        #: The ids of entries that are not there, on which it may depend. That of an append has none of its own there.
+        #: The ids of entries that are not there, on which it may depend. That of an append has none
+        #: of its own there.
         self._missing: set[str] = set()
 
     def _go_on(self, state: State) -> None:
@@ -63,7 +68,9 @@ class PostgresTransaction:
         self.head: ParsedHead = state.head
 
     def ensure_sure(self) -> None:
-        """Raise Interfered if the document is not as this transaction began with. Cost: at most a look."""
+        """Raise Interfered if the document is not as this transaction began with. Cost: at most a
+        look.
+        """
         if not self._is_sure:
             if self._engine.number(self._kind, self.id) != self._now.version:
                 raise Interfered
@@ -75,7 +82,11 @@ class PostgresTransaction:
             version, data, bodies = self._engine.whole(self._kind, self.id) or (0, b"", [])
             if version != self._now.version:
                 raise Interfered
-            self._document, self._is_sure, self._bodies = codec.decode(data, self.name), True, bodies
+            self._document, self._is_sure, self._bodies = (
+                codec.decode(data, self.name),
+                True,
+                bodies,
+            )
         return self._document
 
     def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
@@ -125,7 +136,10 @@ class PostgresTransaction:
             goes_on = False
         after = {} if head is None else head_in(head)
         save = self._decided(exact=not goes_on, ends_active=ends_active)
-        save |= {"messages": [*map(message_key, ids)], "bodies": [body.decode() for body in encoded]}
+        save |= {
+            "messages": [*map(message_key, ids)],
+            "bodies": [body.decode() for body in encoded],
+        }
         save |= {"active": before.ends_active, "time": time, "stamp": stamp}
         if head is not None:
             save |= {"head": layout.fields(after), "rest": self._rest_with(head)}
@@ -136,20 +150,35 @@ class PostgresTransaction:
                     entry["timestamp"] = self._now.time
 
     def set_head(
-        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+        self,
+        head: Document,
+        *,
+        context: Callable[[], Iterable[bytes]] | None = None,
+        ends_active: bool | None = None,
     ) -> None:
         before = self._now
         rest = self._rest_with(head)
         if context is not None:
-            others = {key: value for key, value in self.document().items() if key not in head_in(self.document())}
+            others = {
+                key: value
+                for key, value in self.document().items()
+                if key not in head_in(self.document())
+            }
             others = {key: value for key, value in others.items() if key != "history"}
-            rest = layout.fields(canonical.in_order(others | {"context": codec.decode(b"".join(context()), "context")}))
+            rest = layout.fields(
+                canonical.in_order(
+                    others | {"context": codec.decode(b"".join(context()), "context")}
+                )
+            )
         # A write that leaves `updatedAt` as it is leaves it as others have made it meanwhile.
         stamp = str(head.get("updatedAt", ""))
         save = self._decided(exact=self._has_read or bool(self._missing), ends_active=ends_active)
         save |= {"stamp": None if stamp == before.updated_at else stamp}
         save |= {"head": layout.fields(head_in(head)), "rest": rest}
-        self._write(save, told.reheaded(self._kind, before.head.document, head, has_context=context is not None))
+        self._write(
+            save,
+            told.reheaded(self._kind, before.head.document, head, has_context=context is not None),
+        )
 
     def _rest_with(self, head: Document) -> str | None:
         """What is not in the columns of a head, if this one has some of it; None: as it is."""
@@ -164,11 +193,16 @@ class PostgresTransaction:
         validation.check(document, data, self.name)
         before, old, new = self.document(), self._bodies, layout.pieces(document)
         shorter = zip(old, new.bodies, strict=False)
-        start = next((at for at, (was, now) in enumerate(shorter) if was != now), min(len(old), len(new.bodies)))
+        start = next(
+            (at for at, (was, now) in enumerate(shorter) if was != now),
+            min(len(old), len(new.bodies)),
+        )
         save = self._decided(exact=True, ends_active=False) | {
             "start": start,
             "inner_bytes": sum(len(body.encode()) + 2 for body in new.bodies),
-            "messages": [message_key(str(entry.get("id", ""))) for entry in document["history"][start:]],
+            "messages": [
+                message_key(str(entry.get("id", ""))) for entry in document["history"][start:]
+            ],
             "bodies": new.bodies[start:],
             "stamp": str(document.get("updatedAt", "")),
             "head": new.head,
@@ -188,14 +222,18 @@ class PostgresTransaction:
             "ends_active": ends_active,
         }
 
-    def _write(self, save: Save, events: told.Events, trash: tuple[str, bytes] | None = None) -> None:
+    def _write(
+        self, save: Save, events: told.Events, trash: tuple[str, bytes] | None = None
+    ) -> None:
         parsed = self._now.head if save.get("head") is None else None
         self._go_on(self._engine.save(save, self.reads, events, trash=trash, parsed=parsed))
         self._is_sure = True
 
     def set_aside(self, reason: str) -> str:
         self.document()
-        return self._engine.trash.keep(reason, self.id, self._engine.read(self._kind, self.id)).token
+        return self._engine.trash.keep(
+            reason, self.id, self._engine.read(self._kind, self.id)
+        ).token
 
     def delete(self) -> Trashed:
         """Cost: two round trips, one of which reads the document."""

@@ -1,7 +1,9 @@
-"""The writes of documents: each is one call of a function in the database, which does all of it or nothing.
+"""The writes of documents: each is one call of a function in the database, which does all of it or
+nothing.
 
-What must stay true: a write says on which version it was decided, and on which versions of other documents; documents
-are locked in one order by all writers; and a write that is asked for again after its answer was lost is done once.
+What must stay true: a write says on which version it was decided, and on which versions of other
+documents; documents are locked in one order by all writers; and a write that is asked for again
+after its answer was lost is done once.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
 _SAVE = "SELECT @save(%(write)s, %(again)s, %(data)s, %(trash)s)"
 _REMOVE = (
-    "SELECT * FROM @remove(%(kind)s, %(id)s, %(kinds)s::text[], %(ids)s::text[], %(versions)s::bigint[],"
-    " %(leases)s::text[], %(fences)s::bigint[], %(version)s::bigint, %(token)s, %(data)s, %(event)s)"
+    "SELECT * FROM @remove(%(kind)s, %(id)s, %(kinds)s::text[], %(ids)s::text[], "
+    "%(versions)s::bigint[],"
+    " %(leases)s::text[], %(fences)s::bigint[], %(version)s::bigint, %(token)s, %(data)s, "
+    "%(event)s)"
 )
 
 _FIRST, _LAST = itemgetter(0), itemgetter(1)
@@ -39,11 +43,13 @@ class Save(TypedDict, total=False):
 
     Attributes:
         tag, version: Of the version that it was decided on; 0: there must be no document.
-        exact: Whether it must still be that version; else only its head; see `save` in `schema.sql`.
+        exact: Whether it must still be that version; else only its head; see `save` in
+            `schema.sql`.
         active: What `ends_active` must be; None: anything.
         start: The place from which on entries are replaced; None: entries are appended.
         inner_bytes: With `start`, what all entries take in the file.
-        messages, bodies: The new entries: their ids as `message_key` writes them, and how they stand in the file.
+        messages, bodies: The new entries: their ids as `message_key` writes them, and how they
+            stand in the file.
         time: The time that an append gives its messages.
         stamp: The new `updatedAt`.
         head, rest, ends_active: Columns of the document.
@@ -101,7 +107,12 @@ class Writing:
         Raises Interfered, Taken, StoreBusy: nothing was written. StorageFailed, Refused.
         """
         kind, id = save["kind"], save["id"]
-        write = {**save, "write": os.urandom(16).hex(), "events": [*map(_FIRST, events)], "told": [*map(_LAST, events)]}
+        write = {
+            **save,
+            "write": os.urandom(16).hex(),
+            "events": [*map(_FIRST, events)],
+            "told": [*map(_LAST, events)],
+        }
         if reads:
             write |= _guard(kind, id, reads)
         if trash is not None:
@@ -113,21 +124,38 @@ class Writing:
             "trash": trash and trash[1],
         }
         ((row,),) = self._database.write(_SAVE, named=values, what="the write")
-        status, version, tag, era, entries, size, updated_at, newest, time, ends_active, head = orjson.loads(row)
+        status, version, tag, era, entries, size, updated_at, newest, time, ends_active, head = (
+            orjson.loads(row)
+        )
         if status == "taken":
             raise Taken
         self._ensure_done(status, reads)
         if parsed is None or head is not None:
             text = head if head is not None else save.get("head") or ""
             name = f"{kind}/{id}.json"
-            parsed = ParsedHead(layout.tag_of(tag), layout.head_of(text, updated_at, name) if text else {})
-        return State(version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed)
+            parsed = ParsedHead(
+                layout.tag_of(tag), layout.head_of(text, updated_at, name) if text else {}
+            )
+        return State(
+            version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed
+        )
 
-    def remove(self, kind: str, id: str, version: int, data: bytes, event: str, reads: Reads) -> Trashed:
+    def remove(
+        self, kind: str, id: str, version: int, data: bytes, event: str, reads: Reads
+    ) -> Trashed:
         """Move a version of a document to the trash. Raises as `save`."""
         token = new_token(kind, id)
-        values = {"kind": kind, "id": id, "version": version, "token": token, "data": data, "event": event}
-        rows = self._database.write(_REMOVE, named=values | _guard(kind, id, reads), what="the deletion")
+        values = {
+            "kind": kind,
+            "id": id,
+            "version": version,
+            "token": token,
+            "data": data,
+            "event": event,
+        }
+        rows = self._database.write(
+            _REMOVE, named=values | _guard(kind, id, reads), what="the deletion"
+        )
         ((status, at),) = rows
         self._ensure_done(status, reads)
         return Trashed(id, at, token, "")
@@ -144,7 +172,11 @@ class Writing:
 def _guard(kind: str, id: str, reads: Reads) -> dict[str, Any]:
     """What must be as it was: other documents by their versions, and leases."""
     others = [read for at, read in reads.items() if at != (kind, id)]
-    versions = {at: number_of(read) for at, read in reads.items() if at != (kind, id) and not isinstance(read, Lease)}
+    versions = {
+        at: number_of(read)
+        for at, read in reads.items()
+        if at != (kind, id) and not isinstance(read, Lease)
+    }
     leases = [read for read in others if isinstance(read, Lease)]
     return {
         "kinds": [kind for kind, _ in versions],

@@ -1,9 +1,10 @@
 """The documents of agents and of projects: `agents/{id}.json`, `projects/{id}.json`.
 
-What must stay true: the id of neither holds an underscore, so that `direct_{a}_{b}` names two agents and
-`channel_{project}_{name}` one channel of one project, and both are so short that this is an id; a project's is made of
-its folder, and none is `global`, which stands for no project; only the `id` is required, as people write such files
-too; unknown fields are kept. What cursors say and links let see is for `capsule.messaging` to know. Pure; no pydantic.
+What must stay true: the id of neither holds an underscore, so that `direct_{a}_{b}` names two
+agents and `channel_{project}_{name}` one channel of one project, and both are so short that this is
+an id; a project's is made of its folder, and none is `global`, which stands for no project; only
+the `id` is required, as people write such files too; unknown fields are kept. What cursors say and
+links let see is for `capsule.messaging` to know. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -67,5 +68,7 @@ def project_id(path: str) -> str:
 
 
 def direct_id(a: str, b: str) -> str:
-    """The id of the direct of two agents. No agent's id has a `_`, so that no other pair has the same."""
+    """The id of the direct of two agents. No agent's id has a `_`, so that no other pair has the
+    same.
+    """
     return f"direct_{'_'.join(sorted((a, b)))}"

@@ -1,8 +1,8 @@
 """The channels: conversations with a name, which belong to a project or to all.
 
-What must stay true: the id of a channel's conversation says its scope and its name, so that a name is taken once in a
-scope, also when clones are merged; that of a private channel, which must not be guessed, says its scope alone; and what
-can't be understood grants nothing. Pure; no pydantic.
+What must stay true: the id of a channel's conversation says its scope and its name, so that a name
+is taken once in a scope, also when clones are merged; that of a private channel, which must not be
+guessed, says its scope alone; and what can't be understood grants nothing. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Channel(NamedTuple):
 def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
     """The channel in the metadata of a conversation; None if it is none.
 
-    An access that can't be understood counts as private, and a scope as that of no project. A type that is unknown is
-    taken for `channel`: a slip in an editor must not open one.
+    An access that can't be understood counts as private, and a scope as that of no project. A type
+    that is unknown is taken for `channel`: a slip in an editor must not open one.
     """
     about = metadata.get("channel")
     if about is None or metadata.get("type") in _OTHERS:

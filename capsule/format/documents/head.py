@@ -1,7 +1,8 @@
 """The head: what a list needs to know of a conversation, without its history.
 
-What must stay true: making one costs a small parse and no validation library, so that a list of thousands is
-quick to start and to run; a head that is not as the format says is None here, and the whole file is asked.
+What must stay true: making one costs a small parse and no validation library, so that a list of
+thousands is quick to start and to run; a head that is not as the format says is None here, and the
+whole file is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from capsule.format.documents.servers import are_switches, switches_in
 
 #: In the place of the program that a conversation was imported from: it was written here.
 HERE = "here"
-_OPTIONAL = ("sourceConversationId", "titleSetBy", "forkedFrom", "history", "createdBy", "description")
+_OPTIONAL = (
+    "sourceConversationId",
+    "titleSetBy",
+    "forkedFrom",
+    "history",
+    "createdBy",
+    "description",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +32,23 @@ class Head:
     """The head of one conversation.
 
     Attributes:
-        conflicts: The fields that await a decision, as two merged versions had changed them differently.
+        conflicts: The fields that await a decision, as two merged versions had changed them
+            differently.
         mcp_servers: The MCP servers that are on (True) or off there, other than by default.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
         created_by: Who made it; None: it does not say.
         description: What it is for; None: it does not say.
         channel: What makes it a channel; None: it is none.
-        source: The program that it was imported from, by the name of its format; empty: it was written here.
-        folder: The folder that it is about: where the imported session ran, or that of its context, which only lists
-            know; empty: none.
+        source: The program that it was imported from, by the name of its format; empty: it was
+            written here.
+        folder: The folder that it is about: where the imported session ran, or that of its context,
+            which only lists know; empty: none.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
         bytes: Size of the file; 0: an agent asks that reads only a part.
-        damaged: What is wrong with the file, as `path:line:column: what`; empty when nothing is. The other
-            fields are empty then.
+        damaged: What is wrong with the file, as `path:line:column: what`; empty when nothing is.
+            The other fields are empty then.
     """
 
     id: str
@@ -75,7 +85,9 @@ class Head:
         about = document.get("metadata")
         if not isinstance(about, dict):
             return None
-        texts: list[Any] = [document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")]
+        texts: list[Any] = [
+            document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")
+        ]
         texts.append(about.get("mode", "api"))
         optional = [about.get(name) for name in _OPTIONAL]
         tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
@@ -96,13 +108,33 @@ class Head:
         *named, history, created_by, description = optional
         more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
         on = switches_in(servers) if servers else {}
-        whose = members_in(members) if members else (), history or "", created_by, description, channel_in(about)
+        whose = (
+            members_in(members) if members else (),
+            history or "",
+            created_by,
+            description,
+            channel_in(about),
+        )
         origin = _source_in(about), folder_of(document)
-        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, *origin, holder, path, size))
+        return cls(
+            *(
+                *texts,
+                *more,
+                on,
+                _fields_in(about.get("conflicts")),
+                *whose,
+                *origin,
+                holder,
+                path,
+                size,
+            )
+        )
 
     @property
     def named(self) -> bool:
-        """Whether a person gave the title, as far as can be told: files of version 2.0 don't say who did."""
+        """Whether a person gave the title, as far as can be told: files of version 2.0 don't say
+        who did.
+        """
         return bool(self.title) and self.title_set_by != "auto"
 
     def as_json(self) -> dict[str, Any]:
@@ -115,7 +147,15 @@ class Head:
         shown["channel"] = self.channel and self.channel.as_json()
         imported = {"format": shown.pop("source"), "folder": shown.pop("folder")}
         shown["imported"] = {name: value for name, value in imported.items() if value}
-        for name in ("conflicts", "participants", "history", "createdBy", "description", "channel", "imported"):
+        for name in (
+            "conflicts",
+            "participants",
+            "history",
+            "createdBy",
+            "description",
+            "channel",
+            "imported",
+        ):
             if not shown[name]:
                 del shown[name]
         return shown
@@ -145,7 +185,9 @@ class ParsedHead:
         self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
         self.type = str(self.metadata.get("type") or "chat")
         lock = self.metadata.get("lock")
-        self.lock: dict[str, Any] | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
+        self.lock: dict[str, Any] | None = (
+            lock if isinstance(lock, dict) and lock.get("active") is True else None
+        )
         self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
         self.participants = members_in(self.metadata.get("participants"))
         self.joined = max((member.joined_at for member in self.participants), default="")
@@ -187,7 +229,11 @@ _KEYS = {field.name: camel(field.name) for field in fields(Head) if field.name !
 
 def _fields_in(conflicts: Any) -> tuple[str, ...]:
     entries = conflicts if type(conflicts) is list else ()
-    return tuple(entry["field"] for entry in entries if type(entry) is dict and type(entry.get("field")) is str)
+    return tuple(
+        entry["field"]
+        for entry in entries
+        if type(entry) is dict and type(entry.get("field")) is str
+    )
 
 
 #: The names under which programs keep the folder of a session.
@@ -202,7 +248,8 @@ def _source_in(about: dict[str, Any]) -> str:
 def folder_of(document: dict[str, Any]) -> str:
     """Return the folder of a conversation. Empty: it has none.
 
-    It is the one that a program kept in `metadata.source`, or in the first of its lines there; or that of a context.
+    It is the one that a program kept in `metadata.source`, or in the first of its lines there; or
+    that of a context.
     """
     source = _object(_object(document.get("metadata")).get("source"))
     lines = source.get("lines")

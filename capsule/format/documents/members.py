@@ -1,8 +1,9 @@
 """Who takes part in a conversation: `metadata.participants`.
 
-What must stay true: an item is a text, the id of an agent that was there from the start, or an object with `id` and
-perhaps the times, the origin and the rights of the membership; what else stands in an object is kept; and one who left
-comes back under the same item, so that an id stands there once. Pure; no pydantic.
+What must stay true: an item is a text, the id of an agent that was there from the start, or an
+object with `id` and perhaps the times, the origin and the rights of the membership; what else
+stands in an object is kept; and one who left comes back under the same item, so that an id stands
+there once. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ class Member(NamedTuple):
     Attributes:
         id: The agent's id.
         joined_at: When it joined, as the format writes times; empty: it was there from the start.
-        left_at: When it left; empty: it takes part. The later of leaving and joining counts; of equal times, leaving.
+        left_at: When it left; empty: it takes part. The later of leaving and joining counts; of
+            equal times, leaving.
         opted_out_at: When it left by itself; empty: it did not, or joined later.
         invited_by: The agent that let it in, or `self` or `system`; empty: it does not say.
-        source: Why it is there: `manual`, `frontmatter`, `default` or `system`; empty: it does not say.
-        can_leave, can_send, can_invite, can_manage: What it may do there; None: what the conversation grants.
+        source: Why it is there: `manual`, `frontmatter`, `default` or `system`; empty: it does not
+            say.
+        can_leave, can_send, can_invite, can_manage: What it may do there; None: what the
+            conversation grants.
     """
 
     id: str
@@ -49,7 +53,9 @@ class Member(NamedTuple):
 
     @property
     def is_invited(self) -> bool:
-        """Whether somebody else let it in; not, if it joined by itself or by a rule of its project."""
+        """Whether somebody else let it in; not, if it joined by itself or by a rule of
+        its project.
+        """
         return self.invited_by != "self" and self.source not in _BY_RULE
 
 
@@ -67,10 +73,11 @@ def are_members(value: Any) -> bool:
 
 
 def members_in(value: Any) -> tuple[Member, ...]:
-    """The members in a `participants`, in their order; what is none is passed over. Times are in canonical form.
+    """The members in a `participants`, in their order; what is none is passed over. Times are in
+    canonical form.
 
-    If an id stands there twice, its items are taken as one, as if two versions with one each were merged.
-    The last lists are remembered: one of thousands is read again with every message.
+    If an id stands there twice, its items are taken as one, as if two versions with one each were
+    merged. The last lists are remembered: one of thousands is read again with every message.
     """
     if not isinstance(value, list):
         return ()
@@ -96,8 +103,8 @@ def _members(items: list[Any]) -> tuple[Member, ...]:
 
 
 def precedence(name: str, value: Any) -> tuple[int, str]:
-    """Which value of a field of an item stands where two versions differ, the greater one: the later time, and what
-    grants less."""
+    """Which value of a field of an item stands where two versions differ, the greater one: the
+    later time, and what grants less."""
     if name in _RIGHTS:
         return 2 if value is False else 0 if value is True else 1, ""
     is_less = value == "self" if name == "invitedBy" else name == "source" and value in _BY_RULE
@@ -105,9 +112,15 @@ def precedence(name: str, value: Any) -> tuple[int, str]:
 
 
 def as_json(members: Iterable[Member]) -> list[Item]:
-    """Members as the format writes them. To change a list of a file use `joined` and `left`, which keep the rest."""
+    """Members as the format writes them. To change a list of a file use `joined` and `left`, which
+    keep the rest.
+    """
     items: Iterable[dict[str, Any]] = (
-        {name: value for name, value in zip(_FIELDS, member, strict=True) if value not in ("", None)}
+        {
+            name: value
+            for name, value in zip(_FIELDS, member, strict=True)
+            if value not in ("", None)
+        }
         for member in members
     )
     return [item if len(item) > 1 else str(item["id"]) for item in items]
@@ -116,10 +129,13 @@ def as_json(members: Iterable[Member]) -> list[Item]:
 def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """A valid `participants` after these agents have joined; who takes part already stays as it is.
 
-    Whom somebody took out comes back without the rights that it had been given; what it may not do stays so. `fields`
-    are more fields of those who join, by their names in the format; None removes one.
+    Whom somebody took out comes back without the rights that it had been given; what it may not do
+    stays so. `fields` are more fields of those who join, by their names in the format; None removes
+    one.
     """
-    return _changed(value, ids, {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": at}, was_in=False)
+    return _changed(
+        value, ids, {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": at}, was_in=False
+    )
 
 
 def left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
@@ -128,7 +144,9 @@ def left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
 
 
 def granted(value: Any, ids: Iterable[str], rights: dict[str, Any]) -> list[Item]:
-    """As `joined`, after those of these agents that take part were given or refused these rights."""
+    """As `joined`, after those of these agents that take part were given or refused
+    these rights.
+    """
     return _changed(value, ids, rights, was_in=True)
 
 
@@ -146,9 +164,13 @@ def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: 
             del waiting[id]
             kept = {"id": item} if isinstance(item, str) else item
             if not was_in and "optedOutAt" not in kept:
-                kept = {name: field for name, field in kept.items() if not (name in _RIGHTS and field)}
+                kept = {
+                    name: field for name, field in kept.items() if not (name in _RIGHTS and field)
+                }
             item = {
-                name: field for name, field in {**kept, **fields}.items() if field is not None or name not in fields
+                name: field
+                for name, field in {**kept, **fields}.items()
+                if field is not None or name not in fields
             }
         result.append(item)
     return result
@@ -168,7 +190,9 @@ def _member(item: Item) -> Member:
         return Member(item)
     get = item.get
     times = [sortable(time) if (time := get(name)) else "" for name in _TIMES]
-    return _sound(item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS))
+    return _sound(
+        item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS)
+    )
 
 
 def _both(member: Member, other: Member) -> Member:
@@ -179,5 +203,7 @@ def _both(member: Member, other: Member) -> Member:
 def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any) -> Member:
     """A member without the times of leaving that a later time of joining made void."""
     if joined_at:
-        left_at, opted_out_at = (time if time >= joined_at else "" for time in (left_at, opted_out_at))
+        left_at, opted_out_at = (
+            time if time >= joined_at else "" for time in (left_at, opted_out_at)
+        )
     return Member(id, joined_at, left_at, opted_out_at, *rest)

@@ -1,6 +1,7 @@
 """A new capsule, as the format writes it.
 
-What must stay true: what comes out of here is valid, canonical, and complete for a reader of version 2.0.
+What must stay true: what comes out of here is valid, canonical, and complete for a reader of
+version 2.0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ def inactive_lock() -> dict[str, Any]:
 
 def new_metadata() -> dict[str, Any]:
     """The metadata of a conversation of which nothing is known."""
-    return {"mode": "api", "tags": [], "isSummary": False, "sourceConversationId": None, "lock": inactive_lock()}
+    return {
+        "mode": "api",
+        "tags": [],
+        "isSummary": False,
+        "sourceConversationId": None,
+        "lock": inactive_lock(),
+    }
 
 
 def empty_context() -> dict[str, Any]:
@@ -54,13 +61,25 @@ def new_capsule(
         messages: Its first messages, as `check_message` gives them.
         metadata: More fields of the metadata, by their names in the file; None leaves one out.
     """
-    about = new_metadata() | {"mode": mode, "tags": list(tags), "isSummary": is_summary, "titleSetBy": title_set_by}
+    about = new_metadata() | {
+        "mode": mode,
+        "tags": list(tags),
+        "isSummary": is_summary,
+        "titleSetBy": title_set_by,
+    }
     about["sourceConversationId"] = source_conversation_id
     if lock is not None:
         about["lock"] = dict(lock)
     if type != "chat":
         about["type"] = type
     about.update({key: value for key, value in (metadata or {}).items() if value is not None})
-    document = {"id": id, "title": title, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp, "metadata": about}
+    document = {
+        "id": id,
+        "title": title,
+        "version": CURRENT,
+        "createdAt": stamp,
+        "updatedAt": stamp,
+        "metadata": about,
+    }
     document["context"] = empty_context() if context is None else dict(context)
     return in_order(document | {"history": list(messages)})

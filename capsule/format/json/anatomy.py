@@ -1,9 +1,10 @@
 """Line anatomy: where the parts of a canonical capsule lie, in bytes.
 
-The canonical layout is line-addressable, as JSON strings hold no raw newline: a line that is exactly four
+The canonical layout is line-addressable, as JSON strings hold no raw newline: a line that is
+exactly four
 spaces and `{` starts a message, the line `  "context": ` ends what a list needs, and the last three lines
-close `history`. What must stay true: nothing here is asked of a file that is not canonical, and nothing but
-the storage layer and its callers leans on these offsets.
+close `history`. What must stay true: nothing here is asked of a file that is not canonical, and
+nothing but the storage layer and its callers leans on these offsets.
 
     {                          <- 0
       "id": ...,
@@ -34,7 +35,8 @@ _HISTORY = b'\n  "history": ['
 _ENTRY = b"\n    {\n"
 _ENTRY_END = b"\n    }"
 _ID = b'\n      "id": "%s"'
-#: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand deeper.
+#: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand
+#: deeper.
 _MADE_ID = _ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _CONTEXT_END = b"\n  },\n"
 _CONTEXT_EMPTY = b'  "context": {},\n'
@@ -45,12 +47,14 @@ CONTEXT_END_BYTES = len(_CONTEXT_END) - 1
 class Anatomy(NamedTuple):
     """Offsets (bytes) in a canonical capsule; the module's docstring draws them.
 
-    A tuple, as an append makes two of them, and a frozen dataclass costs three times as much to make.
+    A tuple, as an append makes two of them, and a frozen dataclass costs three times as much to
+    make.
 
     Attributes:
         size: Bytes of the whole file.
         entries: How many entries `history` has.
-        ends_active: Whether the last message is known to be the end of the active branch. False: not known.
+        ends_active: Whether the last message is known to be the end of the active branch. False:
+            not known.
     """
 
     size: int
@@ -91,7 +95,9 @@ def _stamp_in(head: bytes) -> int:
 
 
 def head_of(beginning: bytes) -> bytes | None:
-    """The head as a JSON document, from the first bytes of a canonical capsule; None when it ends further on."""
+    """The head as a JSON document, from the first bytes of a canonical capsule; None when it ends
+    further on.
+    """
     end = beginning.find(_CONTEXT)
     if end < 0 or not beginning.startswith(b"{\n") or beginning[end - 1 : end] != b",":
         return None
@@ -99,7 +105,9 @@ def head_of(beginning: bytes) -> bytes | None:
 
 
 def joined(head: bytes) -> bytes:
-    """The reverse of `head_of`: a head encoded as a document of its own, as it stands before `context`."""
+    """The reverse of `head_of`: a head encoded as a document of its own, as it stands before
+    `context`.
+    """
     return head.rstrip(b"\n").removesuffix(b"\n}") + b",\n"
 
 
@@ -109,7 +117,8 @@ def closing_of(anatomy: Anatomy) -> bytes:
 
 
 def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
-    """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the anatomy after it.
+    """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the
+    anatomy after it.
 
     No entries close the file as it was.
     """
@@ -119,28 +128,37 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
     block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
     tail = anatomy.tail + len(block)
     size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
-    after = Anatomy(size, anatomy.updated_at, anatomy.context, anatomy.history, tail, count, anatomy.ends_active)
+    after = Anatomy(
+        size, anatomy.updated_at, anatomy.context, anatomy.history, tail, count, anatomy.ends_active
+    )
     return block + _CLOSING, after
 
 
 def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
-    """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is no head."""
+    """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is
+    no head.
+    """
     updated_at = _stamp_in(head)
     if updated_at < 0:
         return None
-    return moved(anatomy._replace(updated_at=updated_at, context=len(head)), len(head) - anatomy.context)
+    return moved(
+        anatomy._replace(updated_at=updated_at, context=len(head)), len(head) - anatomy.context
+    )
 
 
 def moved(anatomy: Anatomy, by: int) -> Anatomy:
     """The anatomy once the context has become so many bytes longer, or shorter (negative)."""
-    return anatomy._replace(size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by)
+    return anatomy._replace(
+        size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by
+    )
 
 
 def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """A context as it stands in a capsule, from the first byte of its line to the newline behind it.
+    """A context as it stands in a capsule, from the first byte of its line to the newline behind
+    it.
 
-    The pieces are of a JSON object in the canonical layout, without a newline at its end. They may be cut anywhere but
-    within a line's indentation or before it.
+    The pieces are of a JSON object in the canonical layout, without a newline at its end. They may
+    be cut anywhere but within a line's indentation or before it.
     """
     yield b'  "context": '
     for piece in pieces:
@@ -161,7 +179,9 @@ def context_end(block: bytes, *, first: bool) -> int:
 
 
 def context_in(data: bytes) -> tuple[int, int] | None:
-    """Where in a whole canonical capsule the value of its context begins and ends; None when it is no object."""
+    """Where in a whole canonical capsule the value of its context begins and ends; None when it is
+    no object.
+    """
     line = data.find(_CONTEXT) + 1
     start = line + len(_CONTEXT) - 1
     if not line or data[start : start + 1] != b"{":
@@ -173,8 +193,8 @@ def context_in(data: bytes) -> tuple[int, int] | None:
 
 
 def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
-    """The JSON array of the last entries in a piece of a canonical history that ends at `tail`, and their number: fewer
-    than `wanted` when `block` holds fewer whole ones."""
+    """The JSON array of the last entries in a piece of a canonical history that ends at `tail`, and
+    their number: fewer than `wanted` when `block` holds fewer whole ones."""
     at, count = len(block), 0
     while count < wanted and (start := block.rfind(_ENTRY, 0, at)) >= 0:
         at, count = start, count + 1
@@ -182,18 +202,23 @@ def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
 
 
 def id_line(id: str) -> bytes:
-    """The line that holds a message's id in a canonical history; nothing inside a message can look like it."""
+    """The line that holds a message's id in a canonical history; nothing inside a message can look
+    like it.
+    """
     return b'\n      "id": ' + orjson.dumps(id)
 
 
 def made_ids(block: bytes) -> frozenset[bytes]:
-    """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of migrated messages."""
+    """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of
+    migrated messages.
+    """
     return frozenset(re.findall(_MADE_ID, block))
 
 
 def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
-    """The entry with an id in a piece of the bytes from `history` to `tail`: its position among those that begin in the
-    piece, and its bytes as JSON; None also if it begins before the piece."""
+    """The entry with an id in a piece of the bytes from `history` to `tail`: its position among
+    those that begin in the piece, and its bytes as JSON; None also if it begins before the
+    piece."""
     line = history.find(id_line(id))
     start = history.rfind(_ENTRY, 0, line + 1) if line >= 0 else -1
     if start < 0:

@@ -1,7 +1,9 @@
-"""The canonical order of keys: the known fields as the format lists them, then the unknown in their own order.
+"""The canonical order of keys: the known fields as the format lists them, then the unknown in their
+own order.
 
-What must stay true: ordering changes no value and loses no key; `history` is the last key of a capsule, so that
-the storage layer can append to the file. This module imports nothing heavy, as appending goes through it.
+What must stay true: ordering changes no value and loses no key; `history` is the last key of a
+capsule, so that the storage layer can append to the file. This module imports nothing heavy, as
+appending goes through it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from capsule.format.fields import PARTS, names
 
 #: The fields of each part whose objects, alone or in a list, are parts themselves, and which.
 _INSIDE = {
-    part: [(field.name, inside) for field in fields if (inside := f"{part}.{field.name}".lstrip(".")) in PARTS]
+    part: [
+        (field.name, inside)
+        for field in fields
+        if (inside := f"{part}.{field.name}".lstrip(".")) in PARTS
+    ]
     for part, fields in PARTS.items()
 }
 _MESSAGE = names("history")
@@ -38,7 +44,9 @@ def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             ordered[name] = _in_order(inside, value)
         elif isinstance(value, list):
-            ordered[name] = [_in_order(inside, item) if isinstance(item, dict) else item for item in value]
+            ordered[name] = [
+                _in_order(inside, item) if isinstance(item, dict) else item for item in value
+            ]
     return ordered
 
 
@@ -48,7 +56,9 @@ def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The same document without a history with its keys in canonical order, as a new dict; its entries are sorted."""
+    """The same document without a history with its keys in canonical order, as a new dict; its
+    entries are sorted.
+    """
     ordered = _ordered(part, record)
     for name in _SORTED:
         if isinstance(entries := ordered.get(name), dict):

@@ -1,12 +1,14 @@
 """Bytes to documents and back: the exact, strict reader and the canonical writer.
 
-What must stay true: `decode` refuses what `encode` could not write back, and loses nothing: what it accepts is
-written again with every key, every text and the very digits of every number. The writer's layout is orjson's of
-two spaces with a newline at the end; the storage layer addresses its lines.
+What must stay true: `decode` refuses what `encode` could not write back, and loses nothing: what it
+accepts is written again with every key, every text and the very digits of every number. The
+writer's layout is orjson's of two spaces with a newline at the end; the storage layer addresses its
+lines.
 
-A number that orjson would write differently from how it is written in the file (beyond 64 bits, ``2.50``,
-``-0``, ``1e999``) is kept as an `orjson.Fragment`, which stands for its text. Equal texts of up to 64 characters
-mostly give the same fragment, so that documents compare; where that matters, compare what `encode` gives.
+A number that orjson would write differently from how it is written in the file (beyond 64 bits,
+``2.50``, ``-0``, ``1e999``) is kept as an `orjson.Fragment`, which stands for its text. Equal texts
+of up to 64 characters mostly give the same fragment, so that documents compare; where that matters,
+compare what `encode` gives.
 
 This module knows JSON, and nothing of conversations.
 """
@@ -33,7 +35,9 @@ _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 _PLAIN = frozenset({str, int, bool, type(None), orjson.Fragment})
 _CONTAINERS = frozenset({dict, list, tuple})
-_DEEP = f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
+_DEEP = (
+    f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
+)
 _HALF = "half a character (a lone surrogate), which UTF-8 can't hold"
 
 
@@ -46,13 +50,15 @@ class _Constant(Exception):
 
 
 def decode(data: bytes, path: str) -> dict[str, Any]:
-    """The document that stands in `data`, the whole file, exactly. A byte order mark and CRLF are accepted.
+    """The document that stands in `data`, the whole file, exactly. A byte order mark and CRLF are
+    accepted.
 
     Raises:
-        InvalidDocument: It is no JSON, no object, or holds what could not be written back unchanged; with the file's
-            name, which is `path`, line and column.
+        InvalidDocument: It is no JSON, no object, or holds what could not be written back
+            unchanged; with the file's name, which is `path`, line and column.
 
-    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several times that.
+    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several
+    times that.
     """
     if data.startswith(b"{\n"):
         try:
@@ -68,11 +74,15 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         raise _invalid(path, text, _conflicts(text) or [_syntax(error, text)]) from None
     except _DuplicateKey:
         twice = [
-            (at, f"a second field {name!r} in the same object; keep one") for at, name in places.duplicate_keys(text)
+            (at, f"a second field {name!r} in the same object; keep one")
+            for at, name in places.duplicate_keys(text)
         ]
         raise _invalid(path, text, twice) from None
     except _Constant:
-        numbers = [(at, f"{name} is no JSON number; write null or a number") for at, name in places.constants(text)]
+        numbers = [
+            (at, f"{name} is no JSON number; write null or a number")
+            for at, name in places.constants(text)
+        ]
         raise _invalid(path, text, numbers) from None
     except RecursionError:
         raise _too_deep(path, text) from None
@@ -83,25 +93,34 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     try:
         orjson.dumps(document)
     except TypeError:
-        halves = [(at, f"{escape} is {_HALF}; remove it") for at, escape in places.lone_surrogates(text)]
+        halves = [
+            (at, f"{escape} is {_HALF}; remove it") for at, escape in places.lone_surrogates(text)
+        ]
         raise (_invalid(path, text, halves) if halves else _too_deep(path, text)) from None
     return document
 
 
 def decode_entries(data: bytes, path: str) -> list[dict[str, Any]]:
-    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises InvalidDocument."""
-    entries: list[dict[str, Any]] = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)["history"]
+    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises
+    InvalidDocument.
+    """
+    entries: list[dict[str, Any]] = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)[
+        "history"
+    ]
     return entries
 
 
 def decode_record(data: bytes) -> dict[str, Any]:
-    """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or RecursionError."""
+    """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or
+    RecursionError.
+    """
     record: dict[str, Any] = _DECODER.decode(data.decode())
     return record
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a file that holds `document`, in the layout of the store and the order of the mapping.
+    """The bytes of a file that holds `document`, in the layout of the store and the order of the
+    mapping.
 
     Raises InvalidInput if something in it has no place in JSON, by its path.
     """
@@ -133,7 +152,9 @@ def encode_entry(entry: Mapping[str, Any]) -> bytes:
 
 
 def encode_entries(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises InvalidInput."""
+    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises
+    InvalidInput.
+    """
     return b"[\n" + b",\n".join(map(encode_entry, entries)) + b"]"
 
 
@@ -179,29 +200,38 @@ def _constant(_: str) -> NoReturn:
     raise _Constant
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_int, parse_float=_float, parse_constant=_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_int, parse_float=_float, parse_constant=_constant
+)
 
 
 def _invalid(path: str, text: str, faults: list[tuple[int, str]]) -> InvalidDocument:
-    return InvalidDocument.of([Problem(path, *place_in(text, at), "", reason) for at, reason in faults[:100]])
+    return InvalidDocument.of(
+        [Problem(path, *place_in(text, at), "", reason) for at, reason in faults[:100]]
+    )
 
 
 def _too_deep(path: str, text: str) -> InvalidDocument:
     return _invalid(path, text, [(places.too_deep(text, MAX_DEPTH) or 0, _DEEP)])
 
 
-#: A line that git begins a conflict, its common ancestor, its other side or its end with (`merge.conflictStyle`).
+#: A line that git begins a conflict, its common ancestor, its other side or its end with
+#: (`merge.conflictStyle`).
 _MARKER = r"(?m)^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$"
 
 
 def _conflicts(text: str) -> list[tuple[int, str]]:
-    """Where git has left conflicts to be settled; none unless a conflict begins, divides and ends."""
+    """Where git has left conflicts to be settled; none unless a conflict begins,
+    divides and ends.
+    """
     markers = list(re.finditer(_MARKER, text))
     if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in markers}:
         return []
     reason = (
-        "a conflict that git's merge left here; keep one of the sides and take the marker lines out, or take a whole "
-        "side with git checkout --ours or --theirs; a clone that is set up for conversations merges them by message"
+        "a conflict that git's merge left here; keep one of the sides and take the marker lines "
+        "out, or take a whole "
+        "side with git checkout --ours or --theirs; a clone that is set up for conversations "
+        "merges them by message"
     )
     return [(marker.start(), reason) for marker in markers if marker[1] == "<<<<<<<"]
 
@@ -213,7 +243,8 @@ _WORDS = {
     ),
     "Expecting ',' delimiter": "a comma or a closing bracket is missing before this",
     "Expecting ':' delimiter": "a colon is missing between the field's name and its value",
-    "Expecting value": "a value is expected here; is there a comma too many before, or a quote missing?",
+    "Expecting value": "a value is expected here; is there a comma too many before, or a quote "
+    "missing?",
     "Unterminated string starting at": "the text that starts here has no closing quote",
     "Extra data": "the document is complete before this; remove what follows",
 }
@@ -238,29 +269,48 @@ def _in_words(error: json.JSONDecodeError, text: str) -> str:
     rest = text[error.pos :].lstrip()
     unclosed = error.msg.startswith("Unterminated")
     if not rest and not unclosed:
-        return "the file ends in the middle of the document; complete it, or restore it from a backup"
+        return (
+            "the file ends in the middle of the document; complete it, or restore it from a backup"
+        )
     if rest.startswith("\0"):
         return "NUL bytes stand here; remove them, or restore the file from a backup"
     if error.msg.startswith("Invalid control character"):
         code = ord(text[error.pos])
-        return f"a raw control character (U+{code:04X}) inside a text; write it as \\u{code:04x}" + (
-            ", a line break as \\n, or close the text before it with a quote" if code in {10, 13} else ""
+        return (
+            f"a raw control character (U+{code:04X}) inside a text; write it as \\u{code:04x}"
+            + (
+                ", a line break as \\n, or close the text before it with a quote"
+                if code in {10, 13}
+                else ""
+            )
         )
     if error.msg.startswith("Invalid \\"):
         return "this backslash starts no JSON escape; write a backslash itself as \\\\"
-    return _WORDS.get(error.msg, error.msg[:1].lower() + error.msg[1:] + "; correct it in an editor")
+    return _WORDS.get(
+        error.msg, error.msg[:1].lower() + error.msg[1:] + "; correct it in an editor"
+    )
 
 
 def kind_of(value: Any) -> str:
     """What `value` is, in the words of the messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    names = {str: "a text", list | tuple: "a list", int | float | orjson.Fragment: "a number", dict: "an object"}
-    return next((name for kind, name in names.items() if isinstance(value, kind)), f"a {type(value).__name__}")
+    names = {
+        str: "a text",
+        list | tuple: "a list",
+        int | float | orjson.Fragment: "a number",
+        dict: "an object",
+    }
+    return next(
+        (name for kind, name in names.items() if isinstance(value, kind)),
+        f"a {type(value).__name__}",
+    )
 
 
 def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
-    """Refuse what orjson writes though JSON has no such thing: NaN as null, an enum, a date, a dataclass."""
+    """Refuse what orjson writes though JSON has no such thing: NaN as null, an enum, a date, a
+    dataclass.
+    """
     rest = [values]
     while rest:
         for value in rest.pop():
@@ -282,7 +332,9 @@ def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> No
         if reason := _fault(value, len(where) + depth):
             raise InvalidInput(f"{dotted(where)}: {reason}" if where else reason)
         if isinstance(value, dict | list | tuple):
-            inside: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+            inside: Iterable[tuple[Any, Any]] = (
+                value.items() if isinstance(value, dict) else enumerate(value)
+            )
             rest.extend(reversed([((*where, step), item) for step, item in inside]))
     raise InvalidInput(f"this can't be written as JSON: {error}")
 

@@ -1,8 +1,8 @@
 """Where things stand in the text of a JSON file: used only when something is wrong with it.
 
-What must stay true: nothing here raises on any text, recurses, or looks at a value more than once; a place
-is a line and a column in characters, both from 1, and a byte order mark counts as nothing. Lines end in LF
-(a CR before it belongs to its line).
+What must stay true: nothing here raises on any text, recurses, or looks at a value more than once;
+a place is a line and a column in characters, both from 1, and a byte order mark counts as nothing.
+Lines end in LF (a CR before it belongs to its line).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def dotted(where: Where) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[Kind, int, str]]:
-    """The tokens of `text` that are no commas or colons: what each is, where it starts, what it says."""
+    """The tokens of `text` that are no commas or colons: what each is, where it starts, what it
+    says.
+    """
     objects: list[bool] = []
     key_next = False
     for match in re.finditer(_TOKEN, text):
@@ -87,7 +89,9 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
     deepest = max(map(len, wanted), default=-1)
     text = text_of(data)
     starts: dict[Where, int] = {}
-    path: list[str | int] = []  # Of each container around the walk, the key or the index that it has come to.
+    path: list[
+        str | int
+    ] = []  # Of each container around the walk, the key or the index that it has come to.
     for kind, position, token in _tokens(text):
         if kind == "key":
             path[-1] = _text_in(token)
@@ -100,7 +104,10 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
                 starts.setdefault(where, position)
             if kind == "open":
                 path.append("" if token == "{" else -1)
-    ends = {where: next((starts[part] for part in _upwards(where) if part in starts), 0) for where in wanted}
+    ends = {
+        where: next((starts[part] for part in _upwards(where) if part in starts), 0)
+        for where in wanted
+    }
     lines: dict[int, Place] = {}
     line, seen = 1, 0
     for position in sorted(set(ends.values())):
@@ -114,7 +121,9 @@ def _upwards(where: Where) -> Iterator[Where]:
 
 
 def locate(data: bytes, where: Where) -> Place:
-    """The line and column of the value at the path `where`, or of the deepest part of it that exists."""
+    """The line and column of the value at the path `where`, or of the deepest part of it that
+    exists.
+    """
     return locate_all(data, [where])[where]
 
 
@@ -135,10 +144,16 @@ def duplicate_keys(text: str) -> Iterator[tuple[int, str]]:
 
 
 def lone_surrogates(text: str) -> Iterator[tuple[int, str]]:
-    """Every ``\\ud800``-like escape that is not one half of a pair: its position, and how it is written."""
+    """Every ``\\ud800``-like escape that is not one half of a pair: its position, and how it is
+    written.
+    """
     for kind, start, token in _tokens(text):
         if kind in {"key", "string"} and "\\u" in token:
-            yield from ((start + match.start(), match[1]) for match in re.finditer(_ESCAPE, token) if match[1])
+            yield from (
+                (start + match.start(), match[1])
+                for match in re.finditer(_ESCAPE, token)
+                if match[1]
+            )
 
 
 def constants(text: str) -> Iterator[tuple[int, str]]:

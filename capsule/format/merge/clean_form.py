@@ -1,8 +1,9 @@
-"""The form in which a document enters git: canonical, of the version that is written, and locked by nobody.
+"""The form in which a document enters git: canonical, of the version that is written, and locked by
+nobody.
 
-What must stay true: cleaning a clean document changes no byte; a lock does not change the clean form, and nothing but
-the lock is lost; what is no document is refused. A capsule of a newer major version is left alone. No clock, no
-chance: two clones clean alike. Pure.
+What must stay true: cleaning a clean document changes no byte; a lock does not change the clean
+form, and nothing but the lock is lost; what is no document is refused. A capsule of a newer major
+version is left alone. No clock, no chance: two clones clean alike. Pure.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     Raises:
         InvalidDocument: It is no document of its kind; with `path`, line and column.
 
-    Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look at each message,
-    which is a twentieth of a second for 10 MB; of any other a strict parse, some three times as much.
+    Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look
+    at each message, which is a twentieth of a second for 10 MB; of any other a strict parse, some
+    three times as much.
     """
     quick = _quick(data) if KINDS[kind].has_entries else None
     if quick is not None:
@@ -46,21 +48,29 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     if migrations.is_newer(document):
         return data
     KINDS[kind].check(document, path, data)
-    return codec.encode(cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document))
+    return codec.encode(
+        cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document)
+    )
 
 
 def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises InvalidDocument."""
+    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises
+    InvalidDocument.
+    """
     document = migrations.current(document, path)[0]
     about = document["metadata"]
     document = {**document, "metadata": {**about, "lock": inactive_lock()}}
-    return document if "lock" in about else in_order(document)  # What came without a lock gets it where it belongs.
+    return (
+        document if "lock" in about else in_order(document)
+    )  # What came without a lock gets it where it belongs.
 
 
 def _quick(data: bytes) -> bytes | None:
-    """The clean form of a file in the layout of the store, of the version that is written; None: look closer.
+    """The clean form of a file in the layout of the store, of the version that is written; None:
+    look closer.
 
-    That orjson gives back the very bytes says as much as `codec.decode` would, so only the fields are left to check.
+    That orjson gives back the very bytes says as much as `codec.decode` would, so only the fields
+    are left to check.
     """
     try:
         document = orjson.loads(data)
@@ -77,7 +87,9 @@ def _quick(data: bytes) -> bytes | None:
 
 
 def is_clean(entry: Any, part: str = "history") -> bool:
-    """Whether a message, or another part of a capsule, is as this version writes it: cleaning would leave it alone."""
+    """Whether a message, or another part of a capsule, is as this version writes it: cleaning would
+    leave it alone.
+    """
     if type(entry) is not dict:
         return type(entry) is str and part == "metadata.participants"
     shape = _shape(part, tuple(entry), tuple(map(type, entry.values())))
@@ -99,7 +111,9 @@ def is_clean(entry: Any, part: str = "history") -> bool:
 
 
 class _Shape(NamedTuple):
-    """What of an object is left to be looked at when its keys are known, and the types of their values."""
+    """What of an object is left to be looked at when its keys are known, and the types of their
+    values.
+    """
 
     times: tuple[str, ...]
     choices: tuple[tuple[str, tuple[str, ...]], ...]

@@ -1,7 +1,8 @@
 """What changed between two versions of a conversation: as data, and in words.
 
-What must stay true: a lock, `updatedAt` and what the next write fills in (ids, times, the version) are no changes;
-messages are compared by id, wherever they stand; and every other difference is named. Pure.
+What must stay true: a lock, `updatedAt` and what the next write fills in (ids, times, the version)
+are no changes; messages are compared by id, wherever they stand; and every other difference is
+named. Pure.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ Message = Mapping[str, Any]
 
 #: Fields whose changes do not count.
 _UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
-#: Fields that change along with one that has words: who gave the title and when, and the active branch.
-_WORDLESS = frozenset({"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"})
+#: Fields that change along with one that has words: who gave the title and when, and the active
+#: branch.
+_WORDLESS = frozenset(
+    {"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"}
+)
 _QUOTED = 60
 _FLAGS = ("created", "deleted", "reordered", "switched")
 
@@ -36,7 +40,8 @@ class FieldChange:
 
     Attributes:
         name: `title`, `metadata.tags`, `context`.
-        before: What it held; None also when it was not there. Of a context its metadata, without the list of files.
+        before: What it held; None also when it was not there. Of a context its metadata, without
+            the list of files.
         after: What it holds.
     """
 
@@ -53,9 +58,11 @@ class Comparison:
         created: Whether the conversation was not there before.
         deleted: Whether it is gone.
         added: Messages that came, in the order of the history; of a created one all.
-        edited: Messages that changed, as they were and as they are, in the order of the history as it is.
+        edited: Messages that changed, as they were and as they are, in the order of the history as
+            it is.
         removed: Messages that went, in the order of the history as it was; of a deleted one all.
-        moved: Messages that answer another one than before, though nothing else of them changed, and that one is there.
+        moved: Messages that answer another one than before, though nothing else of them changed,
+            and that one is there.
         reordered: Whether messages that stayed stand in another order.
         switched: Whether another branch is the active one, and not just longer.
         fields: The head's fields that changed; of a created or deleted conversation none.
@@ -76,9 +83,11 @@ class Comparison:
         return self != Comparison()
 
     def words(self) -> list[str]:
-        """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when nothing did.
+        """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when
+        nothing did.
 
-        What stands in the conversation is quoted as Python quotes texts, so that nothing in it commands a terminal.
+        What stands in the conversation is quoted as Python quotes texts, so that nothing in it
+        commands a terminal.
         """
         if self.deleted:
             return ["deleted"]
@@ -87,18 +96,24 @@ class Comparison:
         parts = {name: getattr(self, name) for name in ("added", "edited", "removed")}
         parts["moved to another branch"] = self.moved
         words = [f"{_count(len(messages))} {verb}" for verb, messages in parts.items() if messages]
-        words += ["messages put in another order"] * self.reordered + ["switched to another branch"] * self.switched
+        words += ["messages put in another order"] * self.reordered + [
+            "switched to another branch"
+        ] * self.switched
         for field in self.fields:
             words += _words_of(field)
         if self.fields and not words:
-            words.append(", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields) + " changed")
+            words.append(
+                ", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields)
+                + " changed"
+            )
         return words
 
     def as_json(self, *, messages: bool = False) -> dict[str, Any]:
         """What `--json` prints: what is empty is left out.
 
         Args:
-            messages: Whether messages are given whole, the edited ones as they were and as they are; else their ids.
+            messages: Whether messages are given whole, the edited ones as they were and as they
+                are; else their ids.
         """
         result: dict[str, Any] = {name: True for name in _FLAGS if getattr(self, name)}
         for name in ("added", "removed", "moved"):
@@ -106,20 +121,28 @@ class Comparison:
                 result[name] = [message if messages else message["id"] for message in part]
         if self.edited:
             result["edited"] = [
-                {"before": before, "after": after} if messages else after["id"] for before, after in self.edited
+                {"before": before, "after": after} if messages else after["id"]
+                for before, after in self.edited
             ]
         if self.fields:
-            result["fields"] = {field.name: {"before": field.before, "after": field.after} for field in self.fields}
+            result["fields"] = {
+                field.name: {"before": field.before, "after": field.after} for field in self.fields
+            }
         return result
 
 
 def compare(before: Document | None, after: Document | None) -> Comparison:
-    """What changed from one version of a conversation, as `codec.decode` gives it, to the next; None: it is not there.
+    """What changed from one version of a conversation, as `codec.decode` gives it, to the next;
+    None: it is not there.
 
     Raises InvalidDocument if one is of a newer major version. Cost: a few microseconds a message.
     """
     if before is None:
-        return Comparison() if after is None else Comparison(created=True, added=tuple(_current(after)["history"]))
+        return (
+            Comparison()
+            if after is None
+            else Comparison(created=True, added=tuple(_current(after)["history"]))
+        )
     if after is None:
         return Comparison(deleted=True, removed=tuple(_current(before)["history"]))
     old, new = _current(before), _current(after)
@@ -133,11 +156,15 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
     return Comparison(
         added=tuple(message for place, message in enumerate(new["history"]) if place not in stays),
         edited=tuple(compress(versions, edited)),
-        removed=tuple(message for place, message in enumerate(old["history"]) if place not in became),
+        removed=tuple(
+            message for place, message in enumerate(old["history"]) if place not in became
+        ),
         moved=tuple(
             new["history"][now]
             for (was, now), is_edited in zip(pairs, edited, strict=True)
-            if not is_edited and "parent" in new["history"][now] and _is_moved(trees, was, now, became)
+            if not is_edited
+            and "parent" in new["history"][now]
+            and _is_moved(trees, was, now, became)
         ),
         reordered=any(first > second for (first, _), (second, _) in pairwise(pairs)),
         switched=_is_switched(trees, old, new, became),
@@ -154,11 +181,13 @@ def _alone(message: Message) -> dict[str, Any]:
     return {name: value for name, value in bare(message).items() if name != "id"}
 
 
-def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]) -> list[tuple[int, int]]:
+def _paired(
+    before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]
+) -> list[tuple[int, int]]:
     """Which message became which, by places, in the order of `new`.
 
-    The next write gives a message without an id one that is made of its place and its words. If one of the two changed
-    before that write, the other one still identifies the message.
+    The next write gives a message without an id one that is made of its place and its words. If one
+    of the two changed before that write, the other one still identifies the message.
     """
     typed = [[not message.get("id") for message in side["history"]] for side in (before, after)]
     pairs: dict[int, int] = {}
@@ -193,7 +222,9 @@ def _is_moved(trees: tuple[Tree, Tree], was: int, now: int, became: Mapping[int,
     return above not in (None, trees[1].parents[now])
 
 
-def _is_switched(trees: tuple[Tree, Tree], old: Document, new: Document, became: Mapping[int, int]) -> bool:
+def _is_switched(
+    trees: tuple[Tree, Tree], old: Document, new: Document, became: Mapping[int, int]
+) -> bool:
     """Whether the end of the branch that was active lies on another branch than the one that is."""
     leaf = became.get(trees[0].active_leaf(old["metadata"].get("currentNode")))
     return leaf is not None and leaf not in trees[1].path(new["metadata"].get("currentNode"))
@@ -213,7 +244,11 @@ def _fields(old: Document, new: Document) -> Iterator[FieldChange]:
 def _of_context(context: Any) -> Any:
     """What of a context is shown: its text may be megabytes, and its files thousands."""
     about = (context or {}).get("metadata")
-    return {name: value for name, value in about.items() if name != "files"} if isinstance(about, dict) else None
+    return (
+        {name: value for name, value in about.items() if name != "files"}
+        if isinstance(about, dict)
+        else None
+    )
 
 
 def _count(number: int) -> str:
@@ -230,11 +265,18 @@ def _words_of(field: FieldChange) -> Iterator[str]:
     elif name == "tags":
         yield from _came_and_went(field, "tagged {}", "untagged {}")
     elif name == "participants":
-        ids = [[member.id for member in members_in(side) if member.is_in] for side in (before, after)]
+        ids = [
+            [member.id for member in members_in(side) if member.is_in] for side in (before, after)
+        ]
         is_same, there = ids[0] == ids[1], FieldChange(field.name, *ids)
-        yield from ["participants changed"] if is_same else _came_and_went(there, "{} joined", "{} left")
+        yield from (
+            ["participants changed"] if is_same else _came_and_went(there, "{} joined", "{} left")
+        )
     elif name == "history":
-        yield f"participants read {'everything' if after == 'all' else 'what is said after they join'}"
+        yield (
+            "participants read "
+            f"{'everything' if after == 'all' else 'what is said after they join'}"
+        )
     elif name in _SWITCHES:
         if bool(before) != bool(after):
             yield _SWITCHES[name][0 if after else 1]
@@ -242,11 +284,16 @@ def _words_of(field: FieldChange) -> Iterator[str]:
         yield f"{_CHANGED[name]} changed"
     elif name == "conflicts":
         many = len(after) if isinstance(after, list) else 0
-        yield f"{many} conflict{'' if many == 1 else 's'} to settle" if many else "conflicts settled"
+        yield (
+            f"{many} conflict{'' if many == 1 else 's'} to settle" if many else "conflicts settled"
+        )
     elif name in ("type", "mode"):
         yield f"{name} changed to {_plain(after)}"
     else:
-        yield f"{_plain(name)} {'set' if before is None else 'removed' if after is None else 'changed'}"
+        yield (
+            f"{_plain(name)} "
+            f"{'set' if before is None else 'removed' if after is None else 'changed'}"
+        )
 
 
 _CHANGED = {"context": "project context", "mcpServers": "MCP servers"}
@@ -258,9 +305,16 @@ _SWITCHES = {
 
 
 def _came_and_went(field: FieldChange, came: str, went: str) -> Iterator[str]:
-    before, after = (value if isinstance(value, list) else [] for value in (field.before, field.after))
-    names = {came: [name for name in after if name not in before], went: [name for name in before if name not in after]}
-    yield from (words.format(", ".join(map(_plain, changed))) for words, changed in names.items() if changed)
+    before, after = (
+        value if isinstance(value, list) else [] for value in (field.before, field.after)
+    )
+    names = {
+        came: [name for name in after if name not in before],
+        went: [name for name in before if name not in after],
+    }
+    yield from (
+        words.format(", ".join(map(_plain, changed))) for words, changed in names.items() if changed
+    )
     if not any(names.values()):
         yield f"{field.name.removeprefix('metadata.')} put in another order"
 
@@ -268,7 +322,11 @@ def _came_and_went(field: FieldChange, came: str, went: str) -> Iterator[str]:
 def _plain(text: Any) -> str:
     """A word that needs no quotes; any other one in quotes."""
     text = text if isinstance(text, str) else str(text)
-    return text if text and text.isprintable() and len(text) <= _QUOTED and "," not in text else _quoted(text)
+    return (
+        text
+        if text and text.isprintable() and len(text) <= _QUOTED and "," not in text
+        else _quoted(text)
+    )
 
 
 def _quoted(text: Any) -> str:

@@ -1,6 +1,7 @@
 """The names that file synchronizers give to one of two versions that were changed at the same time.
 
-What must stay true: a name that may be an id counts as a copy's only if it has a mark that no person types. Pure.
+What must stay true: a name that may be an id counts as a copy's only if it has a mark that no
+person types. Pure.
 
 | program | name of the copy of `x.json` |
 | --- | --- |
@@ -44,7 +45,9 @@ def _pattern(*, computers: bool) -> re.Pattern[str]:
 
 
 def original_of(name: str) -> str | None:
-    """The id of the conversation that a file is a copy of, by its name without `.json`; None: it is no copy's."""
+    """The id of the conversation that a file is a copy of, by its name without `.json`; None: it is
+    no copy's.
+    """
     if "conflict" not in name.lower() and not name.endswith((")", *"0123456789")):
         return None
     if is_id(name) and "conflict-" not in name:
@@ -54,7 +57,9 @@ def original_of(name: str) -> str | None:
 
 
 def may_be_copy_of(name: str, id: str) -> bool:
-    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by its name."""
+    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by
+    its name.
+    """
     if original_of(name) == id:
         return True
     return name.startswith(id) and _pattern(computers=True).fullmatch(name[len(id) :]) is not None

@@ -1,8 +1,9 @@
 """Merging two heads field by field, and finding what a person has to settle.
 
-What must stay true: the result does not depend on the order of the sides; where both changed a field and the format has
-no rule, `metadata.conflicts` holds every value; and where a rule compares times, the time is written to the result, so
-that the next merge compares with it and not with the time of this merge. No clock, no chance. Pure.
+What must stay true: the result does not depend on the order of the sides; where both changed a
+field and the format has no rule, `metadata.conflicts` holds every value; and where a rule compares
+times, the time is written to the result, so that the next merge compares with it and not with the
+time of this merge. No clock, no chance. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from capsule.format.documents.members import id_of, precedence
 from capsule.format.documents.servers import overrides_in
 from capsule.format.fields import ACCESSES, names
 from capsule.format.merge.notes import Conflict, merged_conflicts
-from capsule.format.merge.values import ABSENT, Clash, Rule, bytes_of, first, merged, merged_object, merged_set, same
+from capsule.format.merge.values import (
+    ABSENT,
+    Clash,
+    Rule,
+    bytes_of,
+    first,
+    merged,
+    merged_object,
+    merged_set,
+    same,
+)
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
@@ -43,7 +54,9 @@ class Heads:
     notes: list[str] = field(default_factory=list)
 
     def merged(self) -> dict[str, Any]:
-        """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
+        """The head of both: everything but `history`; `currentNode` is not looked at, and not
+        there.
+        """
         rules: dict[str, Rule] = {
             "version": lambda _, mine, yours: max(
                 (mine, yours), key=lambda side: (parse_version(side) or (0, 0), side)
@@ -53,12 +66,28 @@ class Heads:
             "metadata": self._metadata,
             "context": self._context,
         }
-        head = by_rules(self.base, self.ours, self.theirs, rules | _left_out("title", "history"), self.conflicts, "")
+        head = by_rules(
+            self.base,
+            self.ours,
+            self.theirs,
+            rules | _left_out("title", "history"),
+            self.conflicts,
+            "",
+        )
         title = self._title()
-        was, mine, yours = (side.get("metadata", {}).get("conflicts") for side in (self.base, self.ours, self.theirs))
-        recorded = merged_conflicts(was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt")))
+        was, mine, yours = (
+            side.get("metadata", {}).get("conflicts")
+            for side in (self.base, self.ours, self.theirs)
+        )
+        recorded = merged_conflicts(
+            was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt"))
+        )
         head["title"] = title.pop("title")
-        head["metadata"] = {**head["metadata"], **title, **({"conflicts": recorded} if recorded else {})}
+        head["metadata"] = {
+            **head["metadata"],
+            **title,
+            **({"conflicts": recorded} if recorded else {}),
+        }
         return head
 
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
@@ -73,13 +102,15 @@ class Heads:
     def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
         where = ("metadata", "mcpServers")
         if any(isinstance(side, list) for side in (base, ours, theirs)) and not same(ours, theirs):
-            base, ours, theirs = (overrides_in(side) if side is not ABSENT else side for side in (base, ours, theirs))
+            base, ours, theirs = (
+                overrides_in(side) if side is not ABSENT else side for side in (base, ours, theirs)
+            )
         if isinstance(ours, dict) or isinstance(theirs, dict):
             # No override at all is as good as an empty list of them.
             ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
         return merged(base, ours, theirs, self.conflicts, where) or ABSENT
 
-    # -- The title -----------------------------------------------------------------------------------------------
+    # -- The title ---------------------------------------------------------------------------------
 
     def _title(self) -> dict[str, Any]:
         """`title`, `titleSetBy` and `titleSetAt`: a person's before a rule's, then the later."""
@@ -93,13 +124,16 @@ class Heads:
             return yours
         winner, loser = sorted((mine, yours), key=_title_rank, reverse=True)
         if winner["title"] == loser["title"]:
-            return {**winner, "titleSetAt": max(mine.get("titleSetAt") or "", yours.get("titleSetAt") or "")}
+            return {
+                **winner,
+                "titleSetAt": max(mine.get("titleSetAt") or "", yours.get("titleSetAt") or ""),
+            }
         if _person(winner) and _person(loser):
             values = ((side["title"], side.get("titleSetAt") or None) for side in (mine, yours))
             self.conflicts.append(Conflict.of(("title",), values, winner["title"]))
         return winner
 
-    # -- The context ---------------------------------------------------------------------------------------------
+    # -- The context -------------------------------------------------------------------------------
 
     def _context(self, base: Any, ours: Any, theirs: Any) -> Any:
         """The context that was changed; of two the newer capture, with the digest of the other."""
@@ -111,8 +145,12 @@ class Heads:
             return mine
         if same(ours, base):
             return yours
-        winner, loser = sorted((mine, yours), key=lambda side: (_captured(side) or "", bytes_of(side)), reverse=True)
-        former = [digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()]
+        winner, loser = sorted(
+            (mine, yours), key=lambda side: (_captured(side) or "", bytes_of(side)), reverse=True
+        )
+        former = [
+            digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()
+        ]
         others = {*former, _hash_of(loser)} - {_hash_of(winner), ""}
         about = {name: value for name, value in winner["metadata"].items() if name != "otherHashes"}
         if _hash_of(loser) not in ("", _hash_of(winner)):
@@ -124,14 +162,22 @@ class Clashes(list[Conflict]):
     """The conflicts of a merge: both sides changed a field, and no rule says which stands."""
 
     def __call__(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-        """Record one. Until a person decides, the value does; of two accesses of a channel it is the closer one."""
+        """Record one. Until a person decides, the value does; of two accesses of a channel it is
+        the closer one.
+        """
         kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
         self.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
         return kept
 
 
 def by_rules(
-    base: Any, ours: Any, theirs: Any, rules: Mapping[str, Rule], clash: Clash, part: str, where: tuple[str, ...] = ()
+    base: Any,
+    ours: Any,
+    theirs: Any,
+    rules: Mapping[str, Rule],
+    clash: Clash,
+    part: str,
+    where: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """One part of the format out of three: each field by its rule, or key by key."""
 
@@ -160,7 +206,9 @@ def _title_of(document: Document) -> dict[str, Any]:
 
 
 def _dated(title: dict[str, Any], base: Mapping[str, Any], document: Document) -> dict[str, Any]:
-    """A title with the time it was set; one that was changed without that is as old as its version."""
+    """A title with the time it was set; one that was changed without that is as old as
+    its version.
+    """
     if title["title"] == base.get("title") and title.get("titleSetBy") == base.get("titleSetBy"):
         return title
     stamp = title.get("titleSetAt")
@@ -178,11 +226,17 @@ def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
 
 
 def _members(base: Any, ours: Any, theirs: Any) -> Any:
-    """Those of both, field by field; where both changed one, `precedence` decides, and an object is before a text."""
+    """Those of both, field by field; where both changed one, `precedence` decides, and an object is
+    before a text.
+    """
 
     def first(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
         name = where[-1] if where else ""
-        return max(mine, yours, key=lambda side: (isinstance(side, dict), precedence(name, side), bytes_of(side)))
+        return max(
+            mine,
+            yours,
+            key=lambda side: (isinstance(side, dict), precedence(name, side), bytes_of(side)),
+        )
 
     return merged_set(base, ours, theirs, id_of, first)
 
@@ -197,7 +251,9 @@ def _captured(context: Any) -> str | None:
 
 
 def _capture(context: Any, was: str | None, document: Document) -> Any:
-    """A context with the time of its capture; one that was changed without that is as old as its version."""
+    """A context with the time of its capture; one that was changed without that is as old as its
+    version.
+    """
     if not isinstance(context, dict):
         return context
     stamp = _captured(context)

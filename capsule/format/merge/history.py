@@ -1,9 +1,10 @@
-"""Merging two histories: which messages there are, what is in them, and which message each one answers.
+"""Merging two histories: which messages there are, what is in them, and which message each one
+answers.
 
-What must stay true: a message vanishes only if one side deleted it and the other left it alone; a message that both
-edited is kept in both versions; a message keeps its parent, and while that is deleted it has the parent's parent; what
-the two sides say decides, not what was merged before; and the result does not depend on the order of the sides.
-No clock, no chance. Pure.
+What must stay true: a message vanishes only if one side deleted it and the other left it alone; a
+message that both edited is kept in both versions; a message keeps its parent, and while that is
+deleted it has the parent's parent; what the two sides say decides, not what was merged before; and
+the result does not depend on the order of the sides. No clock, no chance. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _KNOWN = frozenset(names("history"))
 
 
 class Histories:
-    """The three versions of a history of a conversation, and what becomes of them. `base` is empty if there is none."""
+    """The three versions of a history of a conversation, and what becomes of them. `base` is empty
+    if there is none.
+    """
 
     def __init__(self, base: Side, ours: Side, theirs: Side, conversation: str) -> None:
         self.base, self.ours, self.theirs = base, ours, theirs
@@ -40,7 +43,9 @@ class Histories:
         self.notes: list[str] = []
 
     def merged(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
+        """The one history, and what was decided besides, in words; sorted, as neither side comes
+        first.
+        """
         mine, yours = self.ours, self.theirs
         for id in dict.fromkeys((*mine.ids, *yours.ids)):
             message = mine.entries.get(id)
@@ -50,20 +55,28 @@ class Histories:
                 self.kept[id] = message
         for id in self.kept:
             parent = mine.parents.get(id, ABSENT)
-            if parent != yours.parents.get(id, ABSENT) or (parent is not LINE and parent not in self.kept):
+            if parent != yours.parents.get(id, ABSENT) or (
+                parent is not LINE and parent not in self.kept
+            ):
                 parent = self._parent(id)
             self.parents[id] = parent
         for id, versions in self.beside.items():
-            self.beside[id] = new = {beside: entry for beside, entry in versions.items() if beside not in self.kept}
+            self.beside[id] = new = {
+                beside: entry for beside, entry in versions.items() if beside not in self.kept
+            }
             self.kept |= new
             self.parents |= dict.fromkeys(new, BESIDE)
         base, ours, theirs = (self._order(side) for side in (self.base, mine, yours))
         order = in_one_order(
-            base, ours, theirs, key=lambda id: (self.kept[id].get("timestamp") or "", id), parents=self.parents
+            base,
+            ours,
+            theirs,
+            key=lambda id: (self.kept[id].get("timestamp") or "", id),
+            parents=self.parents,
         )
         return self._linked(order), sorted(self.notes)
 
-    # -- Which messages, and what is in them ---------------------------------------------------------------------
+    # -- Which messages, and what is in them -------------------------------------------------------
 
     def _message(self, id: str) -> Message | None:
         """What becomes of a message of either side; None: it vanishes."""
@@ -78,7 +91,9 @@ class Histories:
         if base is not None:
             if written == base:
                 return None
-            self.notes.append(f"message {_named(id)} was deleted on one side and edited on the other; it is kept")
+            self.notes.append(
+                f"message {_named(id)} was deleted on one side and edited on the other; it is kept"
+            )
         return side.entries[id]
 
     def _both_changed(self, id: str) -> Message:
@@ -89,7 +104,10 @@ class Histories:
 
         def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
             if name == "editedAt" and not (same(mine, was) or same(yours, was)):
-                return max((time for time in (mine, yours) if time is not ABSENT), key=lambda time: time or "")
+                return max(
+                    (time for time in (mine, yours) if time is not ABSENT),
+                    key=lambda time: time or "",
+                )
             if name == "editedBy":
                 return mine  # That of the later edit.
             return merged(was, mine, yours, clash, (name,))
@@ -103,12 +121,18 @@ class Histories:
             return order_message(combined)
         beside = version_id_for(self.conversation, id, digest(loser))
         about = {**(loser.get("metadata") or {}), VERSION_OF: id}
-        self.beside.setdefault(id, {})[beside] = order_message({**loser, "id": beside, "metadata": about})
-        self.notes.append(f"message {_named(id)} was edited on both sides; both are kept, as branches")
+        self.beside.setdefault(id, {})[beside] = order_message(
+            {**loser, "id": beside, "metadata": about}
+        )
+        self.notes.append(
+            f"message {_named(id)} was edited on both sides; both are kept, as branches"
+        )
         return order_message(combined)
 
     def _order(self, side: Side) -> list[str]:
-        """The kept messages in the order of a side. A version that lost stands before the one that won."""
+        """The kept messages in the order of a side. A version that lost stands before the one that
+        won.
+        """
         ids: Sequence[str] = side.ids
         if any(id in self.kept and id not in side.entries for id in self.base.ids):
             # What it deleted and the other side keeps stands in its old place.
@@ -125,14 +149,16 @@ class Histories:
             order += [*sorted(versions), id]
         return order
 
-    # -- The parents --------------------------------------------------------------------------------------------
+    # -- The parents -------------------------------------------------------------------------------
 
     def _parent(self, id: str) -> Parent:
         """The parent of a message that is in the result."""
         ours, theirs = (side.parents.get(id, ABSENT) for side in (self.ours, self.theirs))
         if ours is theirs or ours == theirs:
             if isinstance(ours, str) and ours not in self.kept and ours not in self.base.entries:
-                return self._latest_parent(id)  # No message there; what stands before it may differ.
+                return self._latest_parent(
+                    id
+                )  # No message there; what stands before it may differ.
             return self._there(id, ours, self.ours)
         if id not in self.base.parents:
             if ours is ABSENT or theirs is ABSENT:
@@ -176,13 +202,16 @@ class Histories:
             parent = side.above[id]
         elif is_new:
             self.notes.append(
-                f"message {_named(id)} answers message {_named(parent)}, which was deleted on the other side; "
+                f"message {_named(id)} answers message {_named(parent)}, which was deleted on the "
+                "other side; "
                 "it answers now whom that one answered"
             )
         return self.base.lifted(parent, self.kept)
 
     def _linked(self, order: list[str]) -> list[dict[str, Any]]:
-        """The messages in this order. Each names its parent where that is not the message before it."""
+        """The messages in this order. Each names its parent where that is not the message before
+        it.
+        """
         answered: dict[str, str | None] = {}
         end: str | None = None
         line: set[str | None] = set()
@@ -214,8 +243,13 @@ class Histories:
                 message = bare(message)
                 if id in self.answered:
                     message = with_original_parent(message, self.answered[id])
-            # Who answers one of the line from beside it always says so, so as not to be taken for the line.
-            if parent != before or (parent in line and self.parents[id] is not LINE) or id in self.answered:
+            # Who answers one of the line from beside it always says so, so as not to be taken for
+            # the line.
+            if (
+                parent != before
+                or (parent in line and self.parents[id] is not LINE)
+                or id in self.answered
+            ):
                 message = order_message({**message, "parent": parent})
             elif "parent" in message:
                 message = {name: value for name, value in message.items() if name != "parent"}
@@ -238,13 +272,15 @@ class Histories:
         """Keep the notes of both sides about parents that are still deleted."""
         for side in (self.ours, self.theirs):
             for id, parent in side.answered.items():
-                is_gone = parent is not None and parent not in side.entries and parent not in self.kept
+                is_gone = (
+                    parent is not None and parent not in side.entries and parent not in self.kept
+                )
                 if is_gone and id in self.kept and self.parents[id] is not LINE:
                     self.answered[id] = max(str(parent), self.answered.get(id) or "")
 
     def _mark_beside(self, order: Sequence[str], answered: Mapping[str, str | None]) -> None:
-        """Note the parent of messages beside the line that stand before the next message of the line: without the
-        note, a reader would take them for the line."""
+        """Note the parent of messages beside the line that stand before the next message of the
+        line: without the note, a reader would take them for the line."""
         ended: set[str | None] = set()  # Those of the line whose follower stands already.
         passed: set[str | None] = {None}
         for id in order:
@@ -256,17 +292,24 @@ class Histories:
                 self.answered.setdefault(id, parent)
 
     def _open_circles(self, answered: dict[str, str | None]) -> None:
-        """Make the first message of each circle a root, where only both sides together made the circle."""
+        """Make the first message of each circle a root, where only both sides together made the
+        circle.
+        """
         if new := list(map(set, circles(answered))):
             new = [
                 circle
                 for circle in new
-                if all(circle not in map(set, circles(side.above)) for side in (self.ours, self.theirs))
+                if all(
+                    circle not in map(set, circles(side.above)) for side in (self.ours, self.theirs)
+                )
             ]
         for circle in new:
             first = next(id for id in answered if id in circle)
             answered[first] = None
-            self.notes.append(f"message {_named(first)} would answer itself by what both sides changed; it begins anew")
+            self.notes.append(
+                f"message {_named(first)} would answer itself by what both sides changed; it "
+                "begins anew"
+            )
 
 
 def _lateness(message: Message) -> tuple[str, bytes]:

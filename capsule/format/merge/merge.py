@@ -1,13 +1,16 @@
-"""Merging two versions of a capsule by meaning, three ways; docs/format.md, "Merging", has the laws and the rules.
+"""Merging two versions of a capsule by meaning, three ways; docs/format.md, "Merging", has the laws
+and the rules.
 
-What must stay true besides: what decides is what the versions say of their ancestor, never what an earlier merge made
-of it. What a merged capsule could not show otherwise is noted in it: the deleted message that a message answered
-(`metadata.originalParent` of the message), and the message that a version switched to (`metadata.currentWanted`).
+What must stay true besides: what decides is what the versions say of their ancestor, never what an
+earlier merge made of it. What a merged capsule could not show otherwise is noted in it: the deleted
+message that a message answered (`metadata.originalParent` of the message), and the message that a
+version switched to (`metadata.currentWanted`).
 
-The steps: what each version says, with the same ids for what was typed (`side`); the messages by id (`history`) and
-their order (`order`); the active branch (below); the head field by field (`head`). `values` merges single values, and
-`conflicts` holds what a person has to settle. The three ways are those of diff3 (Khanna, Kunal, Pierce: A Formal
-Investigation of Diff3, 2007). Pure: no clock, no chance, no file.
+The steps: what each version says, with the same ids for what was typed (`side`); the messages by id
+(`history`) and their order (`order`); the active branch (below); the head field by field (`head`).
+`values` merges single values, and `conflicts` holds what a person has to settle. The three ways are
+those of diff3 (Khanna, Kunal, Pierce: A Formal Investigation of Diff3, 2007). Pure: no clock, no
+chance, no file.
 """
 
 from __future__ import annotations
@@ -36,12 +39,15 @@ _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
 
 def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> Merged:
-    """Merge two versions of a capsule, as `codec.decode` gave them and `validation.check` accepts them.
+    """Merge two versions of a capsule, as `codec.decode` gave them and `validation.check` accepts
+    them.
 
-    `base` is the version that both began from; None: there is none. `path` names the file in the error.
+    `base` is the version that both began from; None: there is none. `path` names the file in the
+    error.
 
     Raises:
-        InvalidDocument: They are not versions of one conversation, or one is of a newer major version.
+        InvalidDocument: They are not versions of one conversation, or one is of a newer major
+            version.
 
     Cost: about that of parsing the three; what they share is compared once.
     """
@@ -57,13 +63,17 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     if _are_alike(ours, was):
         return Merged(theirs)
     names = same_ids(was["history"], ours["history"], theirs["history"])
-    ours, theirs = (renamed_in(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True))
+    ours, theirs = (
+        renamed_in(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True)
+    )
     heads = Heads(was, ours, theirs)
     document = heads.merged()
     is_line = document["metadata"].get("type", "chat") != "chat"
     side = partial(Side, conversation=ours["id"], is_line=is_line)
     first = side(was["history"])
-    histories = Histories(first, side(ours["history"], base=first), side(theirs["history"], base=first), ours["id"])
+    histories = Histories(
+        first, side(ours["history"], base=first), side(theirs["history"], base=first), ours["id"]
+    )
     history, notes = histories.merged()
     document["metadata"] |= _merged_current(was, ours, theirs, histories, history)
     # The messages are as they should be by now.
@@ -73,10 +83,16 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
 
 
 def _version(document: Document, path: str, *known: Document) -> Document:
-    """The clean form. A message that is written as in one of the known versions, as nearly all are, is the very one."""
+    """The clean form. A message that is written as in one of the known versions, as nearly all are,
+    is the very one.
+    """
     if document.get("version") == CURRENT:
         history = _shared(document["history"], known)
-        if all(is_clean(now) for now, had in zip(history, document["history"], strict=True) if now is had):
+        if all(
+            is_clean(now)
+            for now, had in zip(history, document["history"], strict=True)
+            if now is had
+        ):
             return cleaned({**document, "history": []}, path) | {"history": history}
     document = cleaned(document, path)
     return document | {"history": _shared(document["history"], known)}
@@ -87,7 +103,9 @@ def _shared(history: list[Document], known: Iterable[Document]) -> list[Document
         there = {message["id"]: message for message in version["history"]}
         pairs = [(message, there.get(message.get("id"))) for message in history]
         history = [
-            other if other is not message and other == message and _is_alike(message, other) else message
+            other
+            if other is not message and other == message and _is_alike(message, other)
+            else message
             for message, other in pairs
         ]
     return history
@@ -95,7 +113,9 @@ def _shared(history: list[Document], known: Iterable[Document]) -> list[Document
 
 def _is_alike(left: Document, right: Document) -> bool:
     """Whether two equal messages are written alike; of texts Python's equality says enough."""
-    return ([*left] == [*right] and _TEXTS.issuperset(map(type, left.values()))) or same(left, right)
+    return ([*left] == [*right] and _TEXTS.issuperset(map(type, left.values()))) or same(
+        left, right
+    )
 
 
 def _are_alike(left: Document, right: Document) -> bool:
@@ -105,23 +125,29 @@ def _are_alike(left: Document, right: Document) -> bool:
     return are_same and same(left | {"history": []}, right | {"history": []})
 
 
-# -- The active branch -----------------------------------------------------------------------------------------------
+# -- The active branch -----------------------------------------------------------------------------
 
 
 def _merged_current(
-    base: Document, ours: Document, theirs: Document, histories: Histories, history: Sequence[Mapping[str, Any]]
+    base: Document,
+    ours: Document,
+    theirs: Document,
+    histories: Histories,
+    history: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """`currentNode` and `currentWanted` of the merged capsule, as far as it needs them.
 
-    The side that switched to another branch wins, and of two the one that switched to the later message. If that
-    message is gone, the node is set as after a deletion in the store.
+    The side that switched to another branch wins, and of two the one that switched to the later
+    message. If that message is gone, the node is set as after a deletion in the store.
     """
     was = base.get("metadata", {})
     # Later is what the message says itself: the leaf under it may have grown on either side since.
     went = [place for side in (ours, theirs) if (place := _went(was, side["metadata"]))]
     wanted, instead = was.get(_NODE, ABSENT), ABSENT
     if went:
-        wanted, instead = max(went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1])))
+        wanted, instead = max(
+            went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1]))
+        )
     if not isinstance(wanted, str):
         return {}
     there = {message["id"] for message in history}
@@ -136,11 +162,17 @@ def _merged_current(
 
 
 def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Where a version went; and, when that was gone by then, what took its place, if anything did. None: nowhere."""
+    """Where a version went; and, when that was gone by then, what took its place, if anything did.
+    None: nowhere.
+    """
     current, wanted = now.get(_NODE, ABSENT), wanted_in(now)
     if wanted is not None and wanted != wanted_in(was):
         return wanted
-    return None if wanted == wanted_in(was) and same(current, was.get(_NODE, ABSENT)) else (current, ABSENT)
+    return (
+        None
+        if wanted == wanted_in(was) and same(current, was.get(_NODE, ABSENT))
+        else (current, ABSENT)
+    )
 
 
 def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
@@ -149,7 +181,9 @@ def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
     return isinstance(current, str), message.get("timestamp") or "", bytes_of(current)
 
 
-def _made_good(current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]) -> str | None:
+def _made_good(
+    current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]
+) -> str | None:
     """The message that takes the place of a deleted one, as in the store."""
     gone = {at for at, id in enumerate(base.ids) if id not in there}
     path = base.tree.path_to(base.tree.active_leaf(current))

@@ -1,13 +1,17 @@
-"""What a merge notes in a capsule for a person and for the next merge: who writes, reads and settles each note.
+"""What a merge notes in a capsule for a person and for the next merge: who writes, reads and
+settles each note.
 
-What must stay true: no note says whose a value was, so that every order of merging writes the same; a conflict that one
-side settled stays settled; and a field of a note's name with another form of value is kept as it is. Pure.
+What must stay true: no note says whose a value was, so that every order of merging writes the same;
+a conflict that one side settled stays settled; and a field of a note's name with another form of
+value is kept as it is. Pure.
 
-- `metadata.conflicts`: the fields that both sides changed, with their values, for a person to settle;
-- `metadata.currentWanted`: the `message` that a version switched to and that is deleted, and what is active `instead`;
+- `metadata.conflicts`: the fields that both sides changed, with their values, for a person to
+  settle;
+- `metadata.currentWanted`: the `message` that a version switched to and that is deleted, and what
+  is active `instead`;
 - `versionOf` in the metadata of a message: the id of the message that it is a version of, and lost;
-- `originalParent` there: its deleted parent (or null), where a merge gave it another one; or its parent, where it
-  stands beside a line and would be taken for a part of it.
+- `originalParent` there: its deleted parent (or null), where a merge gave it another one; or its
+  parent, where it stands beside a line and would be taken for a part of it.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ from capsule.format.merge.values import ABSENT, bytes_of
 Message = Mapping[str, Any]
 VERSION_OF, ORIGINAL_PARENT = "versionOf", "originalParent"
 
-# -- Conflicts ---------------------------------------------------------------------------------------------------------
+# -- Conflicts -------------------------------------------------------------------------------------
 
 #: Values by what is written for them, each with the time when it was set, if known.
 _Values = dict[bytes, tuple[Any, str | None]]
-#: Conflicts by (0, field). An entry of another form stands as its only value, by (1, what is written for it).
+#: Conflicts by (0, field). An entry of another form stands as its only value, by (1, what is
+#: written for it).
 _Recorded = dict[tuple[int, Any], _Values]
 
 
@@ -36,8 +41,10 @@ class Conflict:
     """A field that two merged versions changed differently.
 
     Attributes:
-        field: The field, such as `title` or `metadata.description`; a dot within a name is written `\\.`.
-        values: The candidates, each with the time when it was set, if known; a value of None: the field is absent.
+        field: The field, such as `title` or `metadata.description`; a dot within a name is written
+            `\\.`.
+        values: The candidates, each with the time when it was set, if known; a value of None: the
+            field is absent.
         kept: The present value.
         id: The conversation; empty in the result of a merge.
         title: Its title; likewise.
@@ -50,7 +57,9 @@ class Conflict:
     title: str = ""
 
     @classmethod
-    def of(cls, where: Iterable[str], values: Iterable[tuple[Any, str | None]], kept: Any) -> Conflict:
+    def of(
+        cls, where: Iterable[str], values: Iterable[tuple[Any, str | None]], kept: Any
+    ) -> Conflict:
         """The conflict of the field at `where`. A value is ABSENT where there is none."""
         name = ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in where)
         present = sorted(values, key=lambda value: bytes_of(value[0]))
@@ -59,7 +68,13 @@ class Conflict:
     def as_json(self) -> dict[str, Any]:
         """The fields for `--json`."""
         values = [_value_as_json(*value) for value in self.values]
-        return {"id": self.id, "title": self.title, "field": self.field, "kept": self.kept, "values": values}
+        return {
+            "id": self.id,
+            "title": self.title,
+            "field": self.field,
+            "kept": self.kept,
+            "values": values,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +105,11 @@ def conflicts_in(document: Mapping[str, Any]) -> list[Conflict]:
     return conflicts
 
 
-def merged_conflicts(base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title: tuple[Any, Any]) -> list[Any]:
-    """`metadata.conflicts` of both sides, less what one of them settled, and with what this merge adds.
+def merged_conflicts(
+    base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title: tuple[Any, Any]
+) -> list[Any]:
+    """`metadata.conflicts` of both sides, less what one of them settled, and with what this merge
+    adds.
 
     Args:
         base, ours, theirs: The field in each version.
@@ -115,7 +133,9 @@ def merged_conflicts(base: Any, ours: Any, theirs: Any, added: Iterable[Conflict
 
 
 def take_out(metadata: dict[str, Any], field: str) -> bool:
-    """Take a field out of the conflicts in this metadata; False: it has none. The last one takes `conflicts` away."""
+    """Take a field out of the conflicts in this metadata; False: it has none. The last one takes
+    `conflicts` away.
+    """
     recorded = _read(metadata.get("conflicts"))
     if recorded.pop((0, field), None) is None:
         return False
@@ -161,7 +181,9 @@ def _read(value: Any) -> _Recorded:
             case {"field": str(name), "values": [_, *_] as items, **others} if not others and all(
                 map(_is_value, items)
             ):
-                values = [{bytes_of(item["value"]): (item["value"], item.get("at"))} for item in items]
+                values = [
+                    {bytes_of(item["value"]): (item["value"], item.get("at"))} for item in items
+                ]
                 recorded[0, name] = _joined(recorded.get((0, name), {}), *values)
             case _:
                 written = bytes_of(entry)
@@ -188,7 +210,9 @@ def _as_json(recorded: _Recorded) -> list[Any]:
     for (is_other, name), values in sorted(recorded.items()):
         listed = [values[key] for key in sorted(values)]
         entries.append(
-            listed[0][0] if is_other else {"field": name, "values": [_value_as_json(*value) for value in listed]}
+            listed[0][0]
+            if is_other
+            else {"field": name, "values": [_value_as_json(*value) for value in listed]}
         )
     return entries
 
@@ -197,11 +221,13 @@ def _value_as_json(value: Any, at: str | None) -> dict[str, Any]:
     return {"value": value, "at": at} if at else {"value": value}
 
 
-# -- The branch that a version wanted ----------------------------------------------------------------------------------
+# -- The branch that a version wanted --------------------------------------------------------------
 
 
 def wanted_in(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """The message and what took its place, as an earlier merge noted them, unless somebody went elsewhere since."""
+    """The message and what took its place, as an earlier merge noted them, unless somebody went
+    elsewhere since.
+    """
     wanted = metadata.get("currentWanted")
     if not isinstance(wanted, dict) or not isinstance(wanted.get("message"), str):
         return None
@@ -209,7 +235,7 @@ def wanted_in(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
     return (wanted["message"], instead) if instead == metadata.get("currentNode") else None
 
 
-# -- Where a message belongs -------------------------------------------------------------------------------------------
+# -- Where a message belongs -----------------------------------------------------------------------
 
 
 def version_of(message: Message) -> str | None:
@@ -235,7 +261,9 @@ def bare(message: Message) -> dict[str, Any]:
     """The message without its parent and the note about it."""
     result = {name: value for name, value in message.items() if name != "parent"}
     if has_original_parent(message):
-        result["metadata"] = {name: value for name, value in message["metadata"].items() if name != ORIGINAL_PARENT}
+        result["metadata"] = {
+            name: value for name, value in message["metadata"].items() if name != ORIGINAL_PARENT
+        }
         if not result["metadata"]:
             del result["metadata"]
     return result
@@ -245,4 +273,6 @@ def digest(message: Message) -> str:
     """What tells one version of a message from another, in hexadecimal."""
     from hashlib import sha256  # OpenSSL with it, which a reader does not need.
 
-    return sha256(orjson.dumps({name: value for name, value in bare(message).items() if name != "id"})).hexdigest()
+    return sha256(
+        orjson.dumps({name: value for name, value in bare(message).items() if name != "id"})
+    ).hexdigest()

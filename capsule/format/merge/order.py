@@ -1,10 +1,12 @@
-"""Merging two orders of messages: each side's order is kept, and between the sides the earlier message comes first.
+"""Merging two orders of messages: each side's order is kept, and between the sides the earlier
+message comes first.
 
-What must stay true: the result does not depend on the order of the sides, nor on which two of three are merged first;
-contradictions have one result too, in linear time. Pure.
+What must stay true: the result does not depend on the order of the sides, nor on which two of three
+are merged first; contradictions have one result too, in linear time. Pure.
 
-Both lists are passed once, as when sorted lists are merged. A message that both sides have waits until both lists have
-come to it. Of two messages that wait for nothing, the one with the lower key goes first.
+Both lists are passed once, as when sorted lists are merged. A message that both sides have waits
+until both lists have come to it. Of two messages that wait for nothing, the one with the lower key
+goes first.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ def in_one_order(
 ) -> list[str]:
     """The ids of both sides in one order.
 
-    `base` is the common ancestor's order. The key of a message is its time, then its id. `parents` are used only where
-    the two orders contradict each other.
+    `base` is the common ancestor's order. The key of a message is its time, then its id. `parents`
+    are used only where the two orders contradict each other.
     """
-    begun = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    begun = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    )
     result = [*ours[:begun]]  # Most begin alike.
     done = set(result)
     base = [id for id in base if id not in done]
@@ -49,7 +53,8 @@ def in_one_order(
             j += 1
             continue
         elif left in yours and right in mine:
-            # Each side has the other's message first: the one whose parent stands already, then the earlier.
+            # Each side has the other's message first: the one whose parent stands already, then the
+            # earlier.
             following = min(left, right, key=in_contradiction)
         elif left in yours or not (right in mine or key(left) < key(right)):
             following = right
@@ -60,8 +65,12 @@ def in_one_order(
     return result + [id for id in (*ours[i:], *theirs[j:]) if id not in done]
 
 
-def _moved(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The sides, the one that moved nothing brought into the order of the other, when that moved something."""
+def _moved(
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The sides, the one that moved nothing brought into the order of the other, when that moved
+    something.
+    """
     shared = set(ours) & set(theirs)
     mine, yours = ([id for id in side if id in shared] for side in (ours, theirs))
     if mine == yours:

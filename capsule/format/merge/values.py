@@ -1,7 +1,9 @@
-"""Merging three versions of a value: the change of one side is taken, and objects are merged key by key.
+"""Merging three versions of a value: the change of one side is taken, and objects are merged key by
+key.
 
-What must stay true: no result depends on the order of the sides; the caller is told of each value that both changed
-differently; and values are compared by their JSON, because in Python `1`, `1.0` and `true` are equal. Pure.
+What must stay true: no result depends on the order of the sides; the caller is told of each value
+that both changed differently; and values are compared by their JSON, because in Python `1`, `1.0`
+and `true` are equal. Pure.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ Rule = Callable[[Any, Any, Any], Any]
 
 
 def bytes_of(value: Any) -> bytes:
-    """What tells one value from another. Where no rule decides, the greater stands; an absent field is least."""
+    """What tells one value from another. Where no rule decides, the greater stands; an absent field
+    is least.
+    """
     return b"" if value is ABSENT else orjson.dumps(value)
 
 
 def sorted_bytes(value: Any) -> bytes:
-    """What equal values have in common, whatever the order of their keys; numbers count by their digits."""
+    """What equal values have in common, whatever the order of their keys; numbers count by their
+    digits.
+    """
     return b"" if value is ABSENT else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
@@ -42,7 +48,11 @@ def flat_head(document: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in document.items():
         is_nested = name == "metadata" and isinstance(value, dict)
-        flat |= {f"metadata.{inner}": field for inner, field in value.items()} if is_nested else {name: value}
+        flat |= (
+            {f"metadata.{inner}": field for inner, field in value.items()}
+            if is_nested
+            else {name: value}
+        )
     return flat
 
 
@@ -57,7 +67,12 @@ def first(rank: Callable[[Any], Any]) -> Rule:
     """The value that changed; where both did, the one of the higher rank."""
 
     def rule(base: Any, ours: Any, theirs: Any) -> Any:
-        return changed(base, ours, theirs, lambda: max(ours, theirs, key=lambda value: (rank(value), bytes_of(value))))
+        return changed(
+            base,
+            ours,
+            theirs,
+            lambda: max(ours, theirs, key=lambda value: (rank(value), bytes_of(value))),
+        )
 
     return rule
 
@@ -72,19 +87,27 @@ def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ..
         if not (isinstance(ours, dict) and isinstance(theirs, dict)):
             return clash(where, ours, theirs)
         return merged_object(
-            base, ours, theirs, lambda key, was, mine, yours: merged(was, mine, yours, clash, (*where, key))
+            base,
+            ours,
+            theirs,
+            lambda key, was, mine, yours: merged(was, mine, yours, clash, (*where, key)),
         )
 
     return changed(base, ours, theirs, both)
 
 
 def merged_object(
-    base: Any, ours: Mapping[str, Any], theirs: Mapping[str, Any], each: Each, known: Collection[str] = ()
+    base: Any,
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    each: Each,
+    known: Collection[str] = (),
 ) -> dict[str, Any]:
-    """One object out of three, field by field with `each`. A base that is no object counts as empty.
+    """One object out of three, field by field with `each`. A base that is no object counts as
+    empty.
 
-    The fields in `known` get their place by the format. The others keep the order of the side that changed it, and are
-    sorted where both did.
+    The fields in `known` get their place by the format. The others keep the order of the side that
+    changed it, and are sorted where both did.
     """
     base = base if isinstance(base, Mapping) else {}
     was, mine, yours = ([key for key in side if key not in known] for side in (base, ours, theirs))
@@ -102,18 +125,24 @@ def greater(where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
     return max(ours, theirs, key=bytes_of)
 
 
-def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = bytes_of, clash: Clash = greater) -> Any:
+def merged_set(
+    base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = bytes_of, clash: Clash = greater
+) -> Any:
     """A list in which the order means little: the additions and the removals of both sides.
 
-    What was in the base keeps its order; what is new is sorted behind it. `key` says by what an item is known again,
-    and `clash` is asked about an item, or a field of one, that both changed differently.
+    What was in the base keeps its order; what is new is sorted behind it. `key` says by what an
+    item is known again, and `clash` is asked about an item, or a field of one, that both changed
+    differently.
     """
 
     def both() -> list[Any]:
         lists = (side if isinstance(side, list) else () for side in (base, ours, theirs))
         was, mine, yours = ({key(item): item for item in side} for side in lists)
         order = [*was, *sorted({*mine, *yours} - {*was})]
-        items = (merged(was.get(id, ABSENT), mine.get(id, ABSENT), yours.get(id, ABSENT), clash) for id in order)
+        items = (
+            merged(was.get(id, ABSENT), mine.get(id, ABSENT), yours.get(id, ABSENT), clash)
+            for id in order
+        )
         return [item for item in items if item is not ABSENT]
 
     return changed(base, ours, theirs, both)

@@ -1,30 +1,32 @@
 """Comparing a file that another program saved with what the store wrote lately.
 
-An editor saves what it read some time ago, with the changes of a person. The file then lacks what the store wrote in
-between, and also what the person removed. This is how the two are told apart:
+An editor saves what it read some time ago, with the changes of a person. The file then lacks what
+the store wrote in between, and also what the person removed. This is how the two are told apart:
 
 1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
-2. A saved version shows what its author can have read: the write of its `updatedAt`, every append that introduced one
-   of its messages, and all writes before those. A message that was put back introduces nothing, as the author may have
-   it from before. An append that an editor's save interrupted, or a power cut, may have left its `updatedAt` in a text
-   that lacks its messages: that `updatedAt` shows nothing, then and later.
-3. The log gives each message that it knows: whether the document has it, since which write, what it says and has said.
-   Messages are compared by their ids and by what they say.
-4. A message that the version lacks comes back, at the end, if it is there since a later write than those that were
-   read. Otherwise the person removed it: it stays out, and is kept.
-5. The edits, removals and head changes of a later write are made again where the person left what they change alone.
-   Where not, the person's change stands, and the store's is kept.
+2. A saved version shows what its author can have read: the write of its `updatedAt`, every append
+   that introduced one of its messages, and all writes before those. A message that was put back
+   introduces nothing, as the author may have it from before. An append that an editor's save
+   interrupted, or a power cut, may have left its `updatedAt` in a text that lacks its messages:
+   that `updatedAt` shows nothing, then and later.
+3. The log gives each message that it knows: whether the document has it, since which write, what it
+   says and has said. Messages are compared by their ids and by what they say.
+4. A message that the version lacks comes back, at the end, if it is there since a later write than
+   those that were read. Otherwise the person removed it: it stays out, and is kept.
+5. The edits, removals and head changes of a later write are made again where the person left what
+   they change alone. Where not, the person's change stands, and the store's is kept.
 6. What a version takes back that the store had written before, an edit or a head, is kept.
-7. If the `updatedAt` is later than every record, the log is behind, or a program set it. Only messages come back then;
-   what else would be made again is kept.
+7. If the `updatedAt` is later than every record, the log is behind, or a program set it. Only
+   messages come back then; what else would be made again is kept.
 8. A message without an id is the logged one of the same role, text and time, each once.
 9. What the log no longer holds is counted and named.
 
-Limits: an `updatedAt` typed by hand shows nothing, so only the messages tell; a message from another clone that was
-deleted by hand comes back until a message of that clone shows that it was read; the context is always the saved one.
+Limits: an `updatedAt` typed by hand shows nothing, so only the messages tell; a message from
+another clone that was deleted by hand comes back until a message of that clone shows that it was
+read; the context is always the saved one.
 
-What must stay true: the order of the records decides, not a clock; and the outcome has every message, edit and change
-of a head that the version takes away. Pure.
+What must stay true: the order of the records decides, not a clock; and the outcome has every
+message, edit and change of a head that the version takes away. Pure.
 """
 
 from __future__ import annotations
@@ -66,15 +68,18 @@ class Outcome:
 
     Attributes:
         document: The saved version, with what was not in it made good.
-        seen: The records of what the version changed of what the log knows, and of the head as it was saved.
+        seen: The records of what the version changed of what the log knows, and of the head as it
+            was saved.
         newest: The latest `updatedAt` of the version and of all records.
         restored: Entries that come back.
         remade: Changes of the store that were made again, in words.
         removed: Entries that the person took out, as the store had them last.
-        overruled: Other changes of the store that the version takes away: what to keep, and in words what it is.
-        short: How many messages fewer than the store's own last version it has, restored ones counted.
-        forgotten: How many messages of those are not in the log: they can't be kept, and it is not known whether who
-            saved the version had read them.
+        overruled: Other changes of the store that the version takes away: what to keep, and in
+            words what it is.
+        short: How many messages fewer than the store's own last version it has, restored ones
+            counted.
+        forgotten: How many messages of those are not in the log: they can't be kept, and it is not
+            known whether who saved the version had read them.
     """
 
     document: dict[str, Any]
@@ -116,15 +121,21 @@ def _counted(entries: list[_Entry]) -> list[str]:
 
 
 def reconcile(
-    saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, sure: int | None = None
+    saved: dict[str, Any],
+    records: list[list[bytes]],
+    *,
+    deliberate: bool | None = None,
+    sure: int | None = None,
 ) -> Outcome:
     """Compare a saved version, as `migrations.current` gives it, with what the store wrote lately.
 
     Args:
         saved: The saved version.
         records: The records of each write, the oldest first; what is no record is passed over.
-        deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
-        sure: How many writes were in the file for sure; a later one may have come to it in part. None: all.
+        deliberate: Whether what is missing was taken out on purpose, where that is known: all of
+            it, or nothing.
+        sure: How many writes were in the file for sure; a later one may have come to it in part.
+            None: all.
     """
     writes = decoded(records)
     outcome = Outcome(dict(saved))
@@ -171,7 +182,10 @@ class _Read:
             if write.place >= sure and any(entry["id"] not in counts for entry in write.entries)
         ]
         self.upto = -1
-        if self.stamp not in {*self.void, *(stamp for write in writes for stamp in write.record.get("void", ()))}:
+        if self.stamp not in {
+            *self.void,
+            *(stamp for write in writes for stamp in write.record.get("void", ())),
+        }:
             self.upto = _places(writes).get(self.stamp, -1)
         # Of messages with one id, as many were read as there are.
         introduced: dict[Any, list[int]] = {}
@@ -201,10 +215,13 @@ class _Copy:
     """A message that the document has, as far as the log knows.
 
     Attributes:
-        since: The write that put it there, or, if the log does not have that one, the first that shows it.
+        since: The write that put it there, or, if the log does not have that one, the first that
+            shows it.
         entry: The message as it was written last.
-        edited: The store's last write that changed what it says; None: there is none, or a person's version stands.
-        moves: The writes of the store that gave it another parent since, and its parents before them.
+        edited: The store's last write that changed what it says; None: there is none, or a person's
+            version stands.
+        moves: The writes of the store that gave it another parent since, and its parents before
+            them.
     """
 
     since: int
@@ -273,7 +290,9 @@ def _note_edit(message: _Known, write: Write) -> None:
 
 
 def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
-    """Bring back the messages that were not there to be read, and make again what the store did to the others."""
+    """Bring back the messages that were not there to be read, and make again what the store did to
+    the others.
+    """
     history = outcome.document["history"]
     places: dict[Any, list[int]] = {}
     for place, entry in enumerate(history):
@@ -314,13 +333,19 @@ def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
     outcome.seen += edits
 
 
-def _paired(copies: list[_Copy], entries: dict[int, _Entry]) -> tuple[dict[int, _Copy], list[_Copy]]:
-    """The place of each message in the saved version, by what it says, else by the order; and those without one."""
+def _paired(
+    copies: list[_Copy], entries: dict[int, _Entry]
+) -> tuple[dict[int, _Copy], list[_Copy]]:
+    """The place of each message in the saved version, by what it says, else by the order; and those
+    without one.
+    """
     pairs: dict[int, _Copy] = {}
     rest = []
     for copy in copies:
         text = said(copy.entry)
-        same = [place for place, entry in entries.items() if place not in pairs and said(entry) == text]
+        same = [
+            place for place, entry in entries.items() if place not in pairs and said(entry) == text
+        ]
         if same:
             pairs[same[0]] = copy
         else:
@@ -330,8 +355,12 @@ def _paired(copies: list[_Copy], entries: dict[int, _Entry]) -> tuple[dict[int, 
     return pairs, rest[len(free) :]
 
 
-def _is_removed_again(outcome: Outcome, id: Any, message: _Known, entry: _Entry, read: _Read) -> bool:
-    """Whether a message of the saved version goes, as the store took it out since; else it counts as put back."""
+def _is_removed_again(
+    outcome: Outcome, id: Any, message: _Known, entry: _Entry, read: _Read
+) -> bool:
+    """Whether a message of the saved version goes, as the store took it out since; else it counts
+    as put back.
+    """
     if message.gone is None or read.had(message.gone):
         return False
     words = f"the removal of message {id}"
@@ -343,7 +372,9 @@ def _is_removed_again(outcome: Outcome, id: Any, message: _Known, entry: _Entry,
 
 
 def _merged(outcome: Outcome, copy: _Copy, entry: _Entry, texts: set[str], read: _Read) -> _Entry:
-    """A message of the saved version, with what the store changed of it since, where the person left that alone."""
+    """A message of the saved version, with what the store changed of it since, where the person
+    left that alone.
+    """
     result = entry
     text = said(entry)
     if copy.edited is not None and text != said(copy.entry):
@@ -375,13 +406,16 @@ def _under(entry: _Entry, parent: Any) -> _Entry:
 
 
 def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
-    """Merge the head three ways: what the person read, what the store has written since, what they saved."""
+    """Merge the head three ways: what the person read, what the store has written since, what they
+    saved.
+    """
     heads = [write for write in writes if write.kind == "head"]
     if not heads:
         return
     flats = [flat_head(head.record["h"]) for head in heads]
     ours, theirs = flats[-1], flat_head(apart(outcome.document))
-    # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
+    # Of two that are as like, the earlier: what then seems new to the person is made again, not
+    # taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
     base = flats[at]
     later = [place for place in range(at + 1, len(heads)) if not heads[place].is_by_hand]
@@ -393,8 +427,9 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
         was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
         words = f"the change of {key.removeprefix('metadata.')}"
         if key == _LOCK:
-            # A lock that no record knows is that of a writer which was killed before it could leave its record, or
-            # a person's; either stands, and there is nothing in the other one to keep.
+            # A lock that no record knows is that of a writer which was killed before it could leave
+            # its record, or a person's; either stands, and there is nothing in the other one to
+            # keep.
             is_unread = key in by_the_store and not _same(was, mine)
             is_former = _lock_of(theirs) != locks[-1] and _lock_of(theirs) in locks
             if is_unread and is_former and read.makes_again:
@@ -421,7 +456,9 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
         for key, value in merged.items():
             if value is not ABSENT:
                 (head["metadata"] if "." in key else head)[key.removeprefix("metadata.")] = value
-        outcome.document = head | {key: value for key, value in outcome.document.items() if key not in HEAD}
+        outcome.document = head | {
+            key: value for key, value in outcome.document.items() if key not in HEAD
+        }
         outcome.remade += remade
 
 
@@ -441,10 +478,15 @@ def _lock_of(flat: _Flat) -> str:
 
 
 def _readable(heads: list[Write], read: _Read) -> list[int]:
-    """The heads that the person may have begun from: the last one at the latest write that they have read, and those
-    after it with the same `updatedAt`; all, when no write is known to have been read."""
+    """The heads that the person may have begun from: the last one at the latest write that they
+    have read, and those after it with the same `updatedAt`; all, when no write is known to have
+    been read."""
     before = [at for at, head in enumerate(heads) if head.place <= read.upto]
-    after = [at for at, head in enumerate(heads) if head.place > read.upto and head.record["u"] == read.stamp]
+    after = [
+        at
+        for at, head in enumerate(heads)
+        if head.place > read.upto and head.record["u"] == read.stamp
+    ]
     return before[-1:] + after if before else list(range(len(heads)))
 
 
@@ -453,7 +495,9 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _differing(left: _Flat, right: _Flat) -> list[str]:
-    return [key for key in {**left, **right} if not _same(left.get(key, ABSENT), right.get(key, ABSENT))]
+    return [
+        key for key in {**left, **right} if not _same(left.get(key, ABSENT), right.get(key, ABSENT))
+    ]
 
 
 def _distance(left: _Flat, right: _Flat) -> int:

@@ -1,8 +1,10 @@
-"""The records of the log: what the store is about to write to a conversation, and what it found in it.
+"""The records of the log: what the store is about to write to a conversation, and what it found in
+it.
 
-What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
-write stay together; only an `append` introduces messages, so that whoever has one of them has read what came before;
-and digests are of what a message says, without the fields that Capsule adds to it later. Pure.
+What must stay true: each record stands by itself, so that the oldest can be dropped at any time;
+the records of one write stay together; only an `append` introduces messages, so that whoever has
+one of them has read what came before; and digests are of what a message says, without the fields
+that Capsule adds to it later. Pure.
 
 | kind | what the write did |
 | --- | --- |
@@ -13,7 +15,8 @@ and digests are of what a message says, without the fields that Capsule adds to 
 | `head`, `lock` | wrote the head, or the lock alone |
 | `void` | nothing: the writes of these `updatedAt` are not in the version that was saved |
 
-A record with `hand` is of a version that another program saved: what it changed of what the log knows.
+A record with `hand` is of a version that another program saved: what it changed of what the log
+knows.
 """
 
 from __future__ import annotations
@@ -34,11 +37,14 @@ _RECORD_BYTES = 64 << 10
 HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
 
-def append_records(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> list[bytes]:
-    """The records of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they
-    are spliced in (-1: they are not).
+def append_records(
+    stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1
+) -> list[bytes]:
+    """The records of an append: its `updatedAt`, its messages, their number from then on, and the
+    byte at which they are spliced in (-1: they are not).
 
-    A long append has several, of about 64 KiB, so that the log can drop its oldest messages. The first has the byte.
+    A long append has several, of about 64 KiB, so that the log can drop its oldest messages. The
+    first has the byte.
     """
     pieces = list(map(orjson.dumps, entries))
     records: list[bytes] = []
@@ -47,7 +53,13 @@ def append_records(stamp: str, entries: Iterable[Mapping[str, Any]], count: int,
     for end, piece in enumerate(pieces, start=1):
         size += len(piece)
         if size >= _RECORD_BYTES or end == len(pieces):
-            record = {"k": "append", "u": stamp, "n": before + end, "at": -1 if records else at, "e": []}
+            record = {
+                "k": "append",
+                "u": stamp,
+                "n": before + end,
+                "at": -1 if records else at,
+                "e": [],
+            }
             records.append(orjson.dumps(record)[:-2] + b",".join(pieces[start:end]) + b"]}")
             start, size = end, 0
     return records
@@ -59,7 +71,9 @@ def put_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) 
 
 
 def edit_record(record: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]) -> bytes:
-    """The record of a message that a rewrite changed, before and after; `record` has its other fields."""
+    """The record of a message that a rewrite changed, before and after; `record` has its other
+    fields.
+    """
     edit = {"k": "edit", **record, "was": said(was)}
     if parent_of(was) != parent_of(now):
         edit["above"] = parent_of(was)
@@ -68,11 +82,15 @@ def edit_record(record: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[
 
 def gone_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
     """The record of messages that a rewrite took out; `record` has its other fields."""
-    return orjson.dumps({"k": "gone", **record, "was": {entry["id"]: said(entry) for entry in entries}})
+    return orjson.dumps(
+        {"k": "gone", **record, "was": {entry["id"]: said(entry) for entry in entries}}
+    )
 
 
 def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
-    """The record of a head as it was written: what `document` has before its context; it has `count` messages."""
+    """The record of a head as it was written: what `document` has before its context; it has
+    `count` messages.
+    """
     return headed({"k": "head", "u": stamp, "n": count}, document)
 
 
@@ -105,13 +123,17 @@ def said(entry: Mapping[str, Any]) -> str:
 
 
 def parent_of(entry: Mapping[str, Any]) -> str | bool | None:
-    """The parent that a message names; None: it is a root. False: it names none, and answers the one before it."""
+    """The parent that a message names; None: it is a root. False: it names none, and answers the
+    one before it.
+    """
     parent: str | bool | None = entry.get("parent", False)
     return parent
 
 
 def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
-    """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
+    """What the store should remember of a rewrite: the messages that came, changed and went, and
+    the head.
+    """
     stamp = after["updatedAt"]
     old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
     count = len(after["history"])
@@ -127,7 +149,9 @@ def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 
 
 class Write(NamedTuple):
-    """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages more it left."""
+    """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages
+    more it left.
+    """
 
     place: int
     record: dict[str, Any]
@@ -157,7 +181,10 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
         if record["k"] == "lock":  # It is all of the head before it, but for the lock.
             if not head:
                 continue
-            record |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": record["l"]}}}
+            record |= {
+                "k": "head",
+                "h": {**head, "metadata": {**head.get("metadata", {}), "lock": record["l"]}},
+            }
         head = record.get("h", head)
         more = 0
         if record["k"] in ("append", "put"):
@@ -180,11 +207,15 @@ def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
     """The messages of all appends, also those that were taken out since."""
-    return [entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]]
+    return [
+        entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]
+    ]
 
 
 def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
-    """The splices that are remembered, the latest first: where, the messages, and the `updatedAt`."""
+    """The splices that are remembered, the latest first: where, the messages,
+    and the `updatedAt`.
+    """
     found: list[tuple[int, list[dict[str, Any]], str]] = []
     place = -1
     for write in decoded(records):
@@ -197,8 +228,8 @@ def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]],
 
 
 def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:
-    """The messages of a saved version, in which those that lost their ids have them again: each gets that of the logged
-    message of the same role, text and time that isn't there, each once."""
+    """The messages of a saved version, in which those that lost their ids have them again: each
+    gets that of the logged message of the same role, text and time that isn't there, each once."""
     if not records or all(entry.get("id") for entry in history):
         return history
     there = {entry.get("id") for entry in history}
@@ -219,18 +250,27 @@ def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> lis
 
 
 def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return entry.get("role"), entry.get("content"), timestamps.sortable(str(entry.get("timestamp") or ""))
+    return (
+        entry.get("role"),
+        entry.get("content"),
+        timestamps.sortable(str(entry.get("timestamp") or "")),
+    )
 
 
 def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> list[list[bytes]]:
-    """The records of a document, the oldest first, without the texts of messages, and titles, that it has no more."""
+    """The records of a document, the oldest first, without the texts of messages, and titles, that
+    it has no more.
+    """
     there = {entry.get("id"): entry for entry in document["history"]}
     writes = decoded(records)
     last = max((write.place for write in writes if "h" in write.record), default=-1)
     kept: dict[int, list[bytes]] = {}
     for place, record, _ in writes:
         if record["k"] in ("append", "put"):
-            record = record | {"at": -1, "e": [there[entry["id"]] for entry in record["e"] if entry.get("id") in there]}
+            record = record | {
+                "at": -1,
+                "e": [there[entry["id"]] for entry in record["e"] if entry.get("id") in there],
+            }
         elif record["k"] == "edit" and record["e"].get("id") in there:
             record = record | {"e": there[record["e"]["id"]]}
         elif record["k"] == "head" and place == last:

@@ -1,23 +1,26 @@
 """Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
 
-After a power cut `cut_back` gives the file as it was at the last checkpoint of the log, which has all that was written
-since. Where the log has a splice that a kill interrupted, `redo` compares its very bytes, and completes it. Without a
-log (`.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can
-still be saving, or when a person asks for it.
+After a power cut `cut_back` gives the file as it was at the last checkpoint of the log, which has
+all that was written since. Where the log has a splice that a kill interrupted, `redo` compares its
+very bytes, and completes it. Without a log (`.capsule/` was deleted), `mend` knows what such a file
+looks like; that is believed only of a file that nobody can still be saving, or when a person asks
+for it.
 
-A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its place. A crash
-keeps any of its sectors (512 bytes) and drops the others: those inside the old file keep their old bytes, those
-beyond read as NULs or lie past the end. So a torn file is one whose history is whole up to some entry, and then
+A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its
+place. A crash keeps any of its sectors (512 bytes) and drops the others: those inside the old file
+keep their old bytes, those beyond read as NULs or lie past the end. So a torn file is one whose
+history is whole up to some entry, and then
 
 - ends: in the closing, or in a canonical entry, cut anywhere;
 - or goes on with NULs, which no JSON text holds and no editor types;
 - or shows, within the seven bytes of the closing, old bytes meeting new ones at a multiple of 512;
-- or, copied by a reader while an append was on its way, has the old closing, and behind it the rest of what took
-  its place, of which nothing is lost;
-- or has a timestamp across a multiple of 512, of the right shape and no time: half old and half new.
+- or, copied by a reader while an append was on its way, has the old closing, and behind it the rest
+  of what took its place, of which nothing is lost;
+- or has a timestamp across a multiple of 512, of the right shape and no time: half old and half
+  new.
 
-What must stay true: every entry before the tear is kept as it is, what a person's typing error looks like is
-never cut away, and the module decides on bytes alone, doing no I/O.
+What must stay true: every entry before the tear is kept as it is, what a person's typing error
+looks like is never cut away, and the module decides on bytes alone, doing no I/O.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ _CLOSING, _CLOSING_EMPTY = b"\n  ]\n}\n", b"]\n}\n"
 _HISTORY = re.compile(rb'\n  "history": \[')
 #: A line inside a canonical entry: a key and a value, or a bracket, deeper than the entry's braces.
 _LINE = re.compile(
-    rb' {6,}(?:"(?:[^"\\\x00-\x1f]|\\.)*": )?(?:[\[{]|[\]}],?|(?:\[\]|\{\}|true|false|null|-?[0-9][0-9.eE+-]*'
+    rb' {6,}(?:"(?:[^"\\\x00-\x1f]|\\.)*": '
+    rb")?(?:[\[{]|[\]}],?|(?:\[\]|\{\}|true|false|null|-?[0-9][0-9.eE+-]*"
     rb'|"(?:[^"\\\x00-\x1f]|\\.)*"),?)'
 )
 _CUT_LINE = re.compile(
@@ -48,7 +52,9 @@ _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z
 
 
 class Splice(NamedTuple):
-    """A splice as the log has it: where it wrote, the entries as they stand in the file, and their `updatedAt`."""
+    """A splice as the log has it: where it wrote, the entries as they stand in the file, and their
+    `updatedAt`.
+    """
 
     at: int
     entries: list[bytes]
@@ -63,7 +69,8 @@ class Mended(NamedTuple):
 
 
 def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
-    """The file as its first bytes show it, when its entries ended there; None if these are no capsule up to an entry.
+    """The file as its first bytes show it, when its entries ended there; None if these are no
+    capsule up to an entry.
 
     Args:
         data: A file that does not parse, or is not valid.
@@ -83,8 +90,9 @@ def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
 def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
     """The file with a splice completed; None unless `data` shows a part of that very splice.
 
-    What stands behind the last entry before it is then made of sectors of what was there and of what was written. A
-    mere beginning of what was written is also what a program leaves that saves the file and isn't done yet.
+    What stands behind the last entry before it is then made of sectors of what was there and of
+    what was written. A mere beginning of what was written is also what a program leaves that saves
+    the file and isn't done yet.
 
     Args:
         data: A file that does not parse, or is not valid.
@@ -103,7 +111,9 @@ def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
     is_torn = not timestamps.is_canonical(match[1].decode())
     if is_torn:
         met = -match.start(1) % _SECTOR
-        if not 0 < met < len(stamp) or (stamp[:met] != match[1][:met] and stamp[met:] != match[1][met:]):
+        if not 0 < met < len(stamp) or (
+            stamp[:met] != match[1][:met] and stamp[met:] != match[1][met:]
+        ):
             return None
     head = head[: match.start(1)] + stamp + head[match.end(1) :]
     if not _head_parses(head[: history.start()]):
@@ -125,8 +135,8 @@ def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
 
 
 def _is_mixed_of(rest: bytes, old: bytes, new: bytes, at: int) -> bool:
-    """Whether each sector of `rest`, which began at byte `at` of a file, is as it was or as it was written; it may end
-    anywhere, and what was written past the old end may be missing or NULs."""
+    """Whether each sector of `rest`, which began at byte `at` of a file, is as it was or as it was
+    written; it may end anywhere, and what was written past the old end may be missing or NULs."""
     borders = {0, min(len(old), len(rest)), len(rest), *range(-at % _SECTOR, len(rest), _SECTOR)}
     old = old.ljust(len(new), b"\0")
     places = sorted(borders)
@@ -163,12 +173,16 @@ def _mend_tail(data: bytes) -> Mended | None:
     if rest.startswith(closing) and joined.startswith(opening, end):
         whole = _mend_tail(joined)
         if whole is not None or _parses(joined):
-            return Mended(whole.data if whole else joined, "joined where an append came between two reads of a copy")
+            return Mended(
+                whole.data if whole else joined,
+                "joined where an append came between two reads of a copy",
+            )
     if rest in (_CLOSING, _CLOSING_EMPTY) or not _torn(rest, end, first=count == 0):
         return None
     lost = len(data.rstrip(b"\0")) - end
     return Mended(
-        data[:end] + closing, f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)"
+        data[:end] + closing,
+        f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)",
     )
 
 
@@ -185,7 +199,9 @@ def _parses(data: bytes) -> bool:
 
 
 def _around(*, first: bool) -> tuple[bytes, bytes]:
-    """What closes a history behind an entry, and what opens the next one there; `first`: behind the bracket."""
+    """What closes a history behind an entry, and what opens the next one there; `first`: behind the
+    bracket.
+    """
     return (_CLOSING_EMPTY, b"\n    {\n") if first else (_CLOSING, b",\n    {\n")
 
 
@@ -214,14 +230,19 @@ def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
         after = offset + len(closing)
         return rest[len(closing) : len(closing) + 1] == b"\0" or after % _SECTOR == 0
     written, nul, _ = rest.partition(b"\0")
-    # NULs begin where a sector does, or where the file ended before; anywhere else a person put them there.
+    # NULs begin where a sector does, or where the file ended before; anywhere else a person put
+    # them there.
     if (
         nul
         and (offset + len(written)) % _SECTOR == 0
         and (closing.startswith(written) or _begins_entry(written, opening))
     ):
         return True
-    if nul and len(written) == len(closing) and _is_mixed_of(written, closing, opening[: len(closing)], offset):
+    if (
+        nul
+        and len(written) == len(closing)
+        and _is_mixed_of(written, closing, opening[: len(closing)], offset)
+    ):
         return True
     if not nul and _begins_entry(rest, opening):
         return True

@@ -1,7 +1,7 @@
 """Stored text as it may be shown on a terminal.
 
-What must stay true: no control character passes (newline and tab excepted), nor one that turns the direction of
-writing; what is left can be read. Pure.
+What must stay true: no control character passes (newline and tab excepted), nor one that turns the
+direction of writing; what is left can be read. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def call_of(call: Mapping[str, Any]) -> tuple[Any, Any]:
     """Name and arguments of a tool call, in the two forms that are common; None: it has none."""
     inner = call.get("function")
     call = inner if isinstance(inner, dict) else call
-    return call.get("name"), next((call[key] for key in ("arguments", "input", "args") if call.get(key)), None)
+    return call.get("name"), next(
+        (call[key] for key in ("arguments", "input", "args") if call.get(key)), None
+    )
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """Titles, made from a message or given by a person, and tags.
 
-What must stay true: a title is one line of at most `MAX` characters that no terminal takes for a command.
+What must stay true: a title is one line of at most `MAX` characters that no terminal takes for a
+command.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def title_from(text: str) -> str:
         begin = match.end()
     for match in _LINE.finditer(text, begin):
         start = match.start()
-        line = " ".join(re.sub(_HIDDEN, "", text[start : min(match.end(), start + _WINDOW)]).split())
+        line = " ".join(
+            re.sub(_HIDDEN, "", text[start : min(match.end(), start + _WINDOW)]).split()
+        )
         line = _HEADING.sub("", line, count=1) if _HEADING.match(line) else line
         if line:
             return _cut(line)
@@ -50,12 +53,22 @@ def title_from(text: str) -> str:
 
 
 def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
-    """The title of a conversation that nobody named: that of its first user message in which there is a word."""
-    return next((made for entry in history if entry["role"] == "user" and (made := title_from(entry["content"]))), "")
+    """The title of a conversation that nobody named: that of its first user message in which there
+    is a word.
+    """
+    return next(
+        (
+            made
+            for entry in history
+            if entry["role"] == "user" and (made := title_from(entry["content"]))
+        ),
+        "",
+    )
 
 
 def title_after(prefix: str, source: str, text: str) -> str:
-    """The title of what is made of a conversation: a prefix and the title of the source, or a title made from `text`.
+    """The title of what is made of a conversation: a prefix and the title of the source, or a title
+    made from `text`.
 
     A title from a hand edit may not be accepted.
     """
@@ -90,17 +103,25 @@ def check_title(text: str) -> str:
         raise InvalidInput(f"the title has {len(title)} characters; give it at most {MAX}")
     if match := re.search(_REFUSED, title):
         code = ord(match.group())
-        said = "a line break" if code in {10, 13, 0x85, 0x2028, 0x2029} else f"the control character U+{code:04X}"
+        said = (
+            "a line break"
+            if code in {10, 13, 0x85, 0x2028, 0x2029}
+            else f"the control character U+{code:04X}"
+        )
         raise InvalidInput(f"the title holds {said} at character {match.start() + 1}; remove it")
     return title
 
 
 def check_tags(tags: Iterable[str]) -> list[str]:
-    """Tags as they are kept: each once, in their order. Raises InvalidInput if one is empty or no plain text."""
+    """Tags as they are kept: each once, in their order. Raises InvalidInput if one is empty or no
+    plain text.
+    """
     if isinstance(tags, str):
         raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
     tags = list(tags)
     for tag in tags:
         if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
-            raise InvalidInput(f"{tag!r} is no tag: a tag is not empty and holds no control characters")
+            raise InvalidInput(
+                f"{tag!r} is no tag: a tag is not empty and holds no control characters"
+            )
     return list(dict.fromkeys(tags))

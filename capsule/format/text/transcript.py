@@ -1,9 +1,11 @@
-"""A conversation as plain text for a model: the active branch, newest messages kept within a budget of tokens.
+"""A conversation as plain text for a model: the active branch, newest messages kept within a budget
+of tokens.
 
-What must stay true: a line that begins with `===` is a heading made here, and no text of a message, a context or a
-name can hold one: such a line of theirs gets a `>` in front, and one that has it already gets another, so that the
-texts can be had back exactly. Messages are left out whole, the oldest first, and what is left out is said. Only the
-result of a tool is cut, where it takes more than its part of the budget. Pure.
+What must stay true: a line that begins with `===` is a heading made here, and no text of a message,
+a context or a name can hold one: such a line of theirs gets a `>` in front, and one that has it
+already gets another, so that the texts can be had back exactly. Messages are left out whole, the
+oldest first, and what is left out is said. Only the result of a tool is cut, where it takes more
+than its part of the budget. Pure.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ _HEADING = re.compile(f"(\\A|{_BREAK})(>*{_UNSEEN}===)")
 _NO_NAME = re.compile(r"[^\w.@:/ -]+")
 _NO_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 
-#: The context has this part of the budget at most, and so has each result of a tool: what was said is what was asked
-#: for.
+#: The context has this part of the budget at most, and so has each result of a tool: what was said
+#: is what was asked for.
 _SHARE = 4
-#: Characters of a text that are looked at for a token: a token has fewer in any text but a run of one character.
+#: Characters of a text that are looked at for a token: a token has fewer in any text but a run of
+#: one character.
 _CHARACTERS = 12
 _LEFT_OUT_ROOM = 16
 
@@ -74,8 +77,8 @@ def transcript(
     Args:
         document: The conversation.
         estimate: How many tokens a text of UTF-8 bytes takes.
-        budget: So many tokens at most; None: everything. The result of a tool that takes more than a quarter is cut,
-            and says how to read the rest.
+        budget: So many tokens at most; None: everything. The result of a tool that takes more than
+            a quarter is cut, and says how to read the rest.
         context: Whether the project context comes first: its beginning, in a quarter of the budget.
         rest: How to read a message whole; `{}` is its id.
 
@@ -87,7 +90,9 @@ def transcript(
     tokens = _cost(top, estimate)
     parts = [top]
     if context and document["context"].get("fullContext"):
-        parts += _context(document["context"], estimate, None if budget is None else budget // _SHARE)
+        parts += _context(
+            document["context"], estimate, None if budget is None else budget // _SHARE
+        )
         tokens += sum(_cost(part, estimate) for part in parts[1:])
     room = None if budget is None else budget - tokens - _LEFT_OUT_ROOM
     kept: list[str] = []
@@ -105,8 +110,13 @@ def transcript(
     left_out = len(path) - len(kept)
     if left_out and not kept:
         least = _cost("\n".join(_blocks(path[-1])), estimate) + tokens + _LEFT_OUT_ROOM
-        newest = f"the newest message of conversation {document['id']}, and only results of tools are cut"
-        raise InvalidInput(f"a budget of {budget} tokens is too small for {newest}; it takes {least}, estimated")
+        newest = (
+            f"the newest message of conversation {document['id']}, and only results of tools "
+            "are cut"
+        )
+        raise InvalidInput(
+            f"a budget of {budget} tokens is too small for {newest}; it takes {least}, estimated"
+        )
     if left_out:
         older = "1 older message is" if left_out == 1 else f"{left_out} older messages are"
         parts.append(f"=== {older} left out ===\n")
@@ -123,7 +133,9 @@ def _context(context: Mapping[str, Any], estimate: Estimate, budget: int | None)
     text = context["fullContext"]
     about = context.get("metadata", {}).get("projectPath")
     top = f"=== project context{f' of {_line(about)}' if about else ''} ===\n"
-    if budget is None or (len(text) <= budget * _CHARACTERS and _cost(top + quoted(text), estimate) <= budget):
+    if budget is None or (
+        len(text) <= budget * _CHARACTERS and _cost(top + quoted(text), estimate) <= budget
+    ):
         yield f"{top}{quoted(text)}\n"
         return
     ends = [match.end() for match in re.finditer("\n", text[: budget * _CHARACTERS])]
@@ -132,31 +144,48 @@ def _context(context: Mapping[str, Any], estimate: Estimate, budget: int | None)
     if low:
         yield top + quoted(text[: ends[low - 1]])
     lines = text.count("\n") + (not text.endswith("\n")) - low
-    yield f"=== {lines} {'more lines' if low else 'lines'} of the project context are left out ===\n"
+    yield (
+        f"=== {lines} {'more lines' if low else 'lines'} of the project context are left out ===\n"
+    )
 
 
 def _blocks(entry: Message) -> Iterator[str]:
     """A message: its heading and its text, then the tools it calls and what is attached to it."""
     role, sender = str(entry.get("role")), entry.get("from")
     who = f"{role} ({_name(sender)})" if sender else role
-    when = _line(known(entry.get("timestamp")) or "no time") + (", edited" if entry.get("editedAt") else "")
+    when = _line(known(entry.get("timestamp")) or "no time") + (
+        ", edited" if entry.get("editedAt") else ""
+    )
     yield _block(f"{who}, {when}", str(entry.get("content") or ""))
     for call in entry.get("toolCalls") or ():
         name, arguments = call_of(call)
-        said = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode() if arguments else ""
+        said = (
+            arguments
+            if isinstance(arguments, str)
+            else orjson.dumps(arguments).decode()
+            if arguments
+            else ""
+        )
         yield _block(f"{who} calls {_name(name or 'a tool')}", said)
     for attached in entry.get("attachments") or ():
-        name = next((attached[key] for key in ("name", "path", "filename", "id") if attached.get(key)), "a file")
+        name = next(
+            (attached[key] for key in ("name", "path", "filename", "id") if attached.get(key)),
+            "a file",
+        )
         yield _block(f"{who} attached {_name(name)}", "")
 
 
 def _cut_result(entry: Message, rest: str, estimate: Estimate, budget: int) -> str:
-    """Return the result of a tool with as much of its text as takes no more than `budget`, or with none of it."""
+    """Return the result of a tool with as much of its text as takes no more than `budget`, or with
+    none of it.
+    """
     text = str(entry.get("content") or "")
 
     def made(length: int) -> str:
         how = rest.replace("{}", _name(entry.get("id")))
-        left_out = f"=== {len(text) - length} more characters of this result are left out; {how} ===\n"
+        left_out = (
+            f"=== {len(text) - length} more characters of this result are left out; {how} ===\n"
+        )
         first, *others = _blocks({**entry, "content": text[:length]})
         return "\n".join([first, left_out, *others])
 

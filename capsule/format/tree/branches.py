@@ -1,7 +1,7 @@
 """Working out branches: switching, other answers, removals.
 
-What must stay true: nothing here writes, and a plan depends on the conversation alone, so that a dry run says what
-would be done.
+What must stay true: nothing here writes, and a plan depends on the conversation alone, so that a
+dry run says what would be done.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Removal:
     Attributes:
         ids: Their ids, in the order of the history.
         roles: How many there are of each role.
-        leaf: The id of the message at which the active branch ends without them; None: no message is left.
+        leaf: The id of the message at which the active branch ends without them; None: no message
+            is left.
     """
 
     ids: tuple[str, ...]
@@ -91,7 +92,9 @@ class Removal:
         count = len(self.ids)
         of = ", ".join(f"{many} {role}" for role, many in self.roles.items())
         all_of_them = ": all of them" if count and self.leaf is None else ""
-        return f"{count} message{'' if count == 1 else 's'}" + (f" ({of})" if of else "") + all_of_them
+        return (
+            f"{count} message{'' if count == 1 else 's'}" + (f" ({of})" if of else "") + all_of_them
+        )
 
 
 class Without:
@@ -119,7 +122,9 @@ class Without:
 
     def applied(self, document: Entry) -> Entry:
         """The document, changed so."""
-        metadata = {key: value for key, value in document["metadata"].items() if key != "currentNode"}
+        metadata = {
+            key: value for key, value in document["metadata"].items() if key != "currentNode"
+        }
         if self.current is not None:
             metadata["currentNode"] = self.current
         after = document | {"metadata": metadata, "history": self.history}
@@ -127,26 +132,35 @@ class Without:
         return after
 
 
-def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, message_id: str | None) -> int:
+def answer_at(
+    id: str, history: list[Entry], tree: Tree, current: str | None, message_id: str | None
+) -> int:
     """The place of an answer, or of the last one of the active branch."""
     if message_id is None:
         for place in reversed(tree.path(current)):
             if history[place]["role"] == "assistant":
                 return place
-        raise NotFound(f"the active branch of conversation {id} has no answer of an assistant", id=id)
+        raise NotFound(
+            f"the active branch of conversation {id} has no answer of an assistant", id=id
+        )
     place = find_message(history, message_id, id)
     if (role := history[place]["role"]) != "assistant":
-        raise InvalidInput(f"message {message_id} is no answer: its role is {role}", remedy=Remedy("edit", id))
+        raise InvalidInput(
+            f"message {message_id} is no answer: its role is {role}", remedy=Remedy("edit", id)
+        )
     return place
 
 
-def target(history: list[Entry], current: str | None, message_id: str | None, step: int, id: str) -> Switched:
+def target(
+    history: list[Entry], current: str | None, message_id: str | None, step: int, id: str
+) -> Switched:
     """What a switch leads to in the conversation `id`; nothing is written yet.
 
     Args:
         history: The messages.
         current: `currentNode`.
-        message_id: The message, as `find_message` takes it; None: the last of the active branch that has siblings.
+        message_id: The message, as `find_message` takes it; None: the last of the active branch
+            that has siblings.
         step: How many siblings further.
     """
     tree = Tree(history)
@@ -161,7 +175,9 @@ def target(history: list[Entry], current: str | None, message_id: str | None, st
         index = siblings.index(place)
         if not 0 <= index + step < len(siblings):
             where, message = "behind" if step > 0 else "before", message_id or history[place]["id"]
-            raise InvalidInput(f"there is no message {where} {message}: it is {index + 1} of {len(siblings)}")
+            raise InvalidInput(
+                f"there is no message {where} {message}: it is {index + 1} of {len(siblings)}"
+            )
         place = siblings[index + step]
     leaf_at = tree.leaf_at(place)
     leaf, is_last = str(history[leaf_at]["id"]), leaf_at == len(history) - 1

@@ -1,9 +1,10 @@
 """Taking messages out of a history, and putting them back.
 
-What must stay true: every other message keeps its parent, and nothing else of it changes; and what a write takes out or
-changes is recorded so that it can be put back. Pure.
+What must stay true: every other message keeps its parent, and nothing else of it changes; and what
+a write takes out or changes is recorded so that it can be put back. Pure.
 
-A message without a `parent` answers the entry before it. So when entries go or come, some parents must be named.
+A message without a `parent` answers the entry before it. So when entries go or come, some parents
+must be named.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Docu
 
 
 def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str | None]) -> None:
-    """Name the parent of each message where the history would say another one. Changes `history` in place.
+    """Name the parent of each message where the history would say another one. Changes `history` in
+    place.
 
     `parents` holds places (-1: no parent), and `gone` ids that must not be named any more.
     """
@@ -47,7 +49,8 @@ def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str
             continue
         if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
             raise InvalidInput(
-                f"two messages have the id {tree.ids[above]}, so it can't be said which is answered",
+                f"two messages have the id {tree.ids[above]}, so it can't be said which is "
+                "answered",
                 remedy=Remedy("repair"),
             )
         history[at] = order_message(history[at] | {"parent": tree.id_at(above)})
@@ -65,10 +68,11 @@ def _above(tree: Tree, place: int, gone: Set[int]) -> int:
 def kept_current(
     before: Tree, current: str | None, gone: Set[int], asked: int | None, after: Sequence[Message]
 ) -> str | None:
-    """What `currentNode` must be when messages have gone, so that the active branch is what a person expects.
+    """What `currentNode` must be when messages have gone, so that the active branch is what a
+    person expects.
 
-    It stays the branch that it was. When its end is gone, it is the one that the removed message's newest sibling
-    leads to, else it ends at what that message answered.
+    It stays the branch that it was. When its end is gone, it is the one that the removed message's
+    newest sibling leads to, else it ends at what that message answered.
 
     Args:
         before, current: The tree and `currentNode` as they were.
@@ -95,7 +99,9 @@ def kept_current(
 
 def retitle(document: Document, before: Sequence[Message], after: Sequence[Message]) -> None:
     """Let a title that was made by rule follow the messages; one that would be empty stays."""
-    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == title_by_rule(before):
+    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == title_by_rule(
+        before
+    ):
         document["title"] = title_by_rule(after) or document["title"]
 
 
@@ -107,21 +113,28 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
         reason: `deleted`, `pruned`, `edited` or `restored`.
 
     Returns:
-        The messages that went and the former versions of those that changed, each naming its parent; behind which
-        message each stood (`after`), which message each answer to one of them answered (`answers`), and at which
-        message the active branch ended, before and after the write (`leaf`, `leafNow`).
+        The messages that went and the former versions of those that changed, each naming its
+        parent; behind which message each stood (`after`), which message each answer to one of them
+        answered (`answers`), and at which message the active branch ended, before and after the
+        write (`leaf`, `leafNow`).
     """
     now: dict[Any, list[Document]] = {}
     for entry in after["history"]:
         now.setdefault(entry.get("id"), []).append(saying(entry))
     history = before["history"]
-    gone = [place for place, entry in enumerate(history) if saying(entry) not in now.get(entry.get("id"), ())]
+    gone = [
+        place
+        for place, entry in enumerate(history)
+        if saying(entry) not in now.get(entry.get("id"), ())
+    ]
     if not gone:
         return None
     tree = Tree(history)
     lost = {place for place in gone if tree.ids[place] not in now}
     id_at = tree.id_at
-    answers = {tree.ids[child]: id_at(place) for place in lost for child in tree.children.get(place, ())}
+    answers = {
+        tree.ids[child]: id_at(place) for place in lost for child in tree.children.get(place, ())
+    }
     left = Tree(after["history"])
     return {
         "version": before["version"],
@@ -135,7 +148,9 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
             "leaf": id_at(tree.active_leaf(before["metadata"].get("currentNode"))),
             "leafNow": left.id_at(left.active_leaf(after["metadata"].get("currentNode"))),
         },
-        "history": [order_message(history[place] | {"parent": id_at(tree.parents[place])}) for place in gone],
+        "history": [
+            order_message(history[place] | {"parent": id_at(tree.parents[place])}) for place in gone
+        ],
     }
 
 
@@ -157,9 +172,9 @@ def edited(entry: Message, at: str, by: str | None) -> Document:
 def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
     """The conversation with messages put back that `removed` recorded.
 
-    One that is gone returns to its place, under the message that it answered, and has its answers again. One that is
-    there gets its former text, as an edit. The active branch ends where it ended before the removal, unless somebody
-    has gone on since.
+    One that is gone returns to its place, under the message that it answered, and has its answers
+    again. One that is there gets its former text, as an edit. The active branch ends where it ended
+    before the removal, unless somebody has gone on since.
 
     Args:
         document: The conversation; its `updatedAt` is that of the edits.
@@ -185,10 +200,16 @@ def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None)
     came = {entry["id"]: entry["parent"] for entry, _ in lost}
     for child, parent in about["answers"].items():
         above, seen = parent, set()
-        while above is not None and above in came and above not in seen:  # The nearest that was not removed with it.
+        while (
+            above is not None and above in came and above not in seen
+        ):  # The nearest that was not removed with it.
             seen.add(above)
             above = came[above]
-        if parent in came and child in parents and parents[child] == (above if above in parents else None):
+        if (
+            parent in came
+            and child in parents
+            and parents[child] == (above if above in parents else None)
+        ):
             parents[child] = parent
     for entry, behind in lost:
         ids = [there["id"] for there in history]
@@ -203,8 +224,12 @@ def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None)
     leaf = before.id_at(before.active_leaf(current))
     if leaf == about["leafNow"] and about["leaf"] in places:
         leaf = about["leaf"]
-    metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}
-    wanted = next((node for node in (current, None) if after.ids[after.active_leaf(node)] == leaf), leaf)
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name != "currentNode"
+    }
+    wanted = next(
+        (node for node in (current, None) if after.ids[after.active_leaf(node)] == leaf), leaf
+    )
     if wanted is not None:
         metadata["currentNode"] = wanted
     result = document | {"metadata": metadata, "history": history}

@@ -1,10 +1,11 @@
 """The tree of messages: which message each one answers, and which of them lie on the active branch.
 
-What must stay true: a conversation without branches costs nothing here; every file has a tree (an unknown parent, a
-circle and an id that stands twice included), the same each time, in linear time; and times play no part, so that an
-edited message does not move. Pure.
+What must stay true: a conversation without branches costs nothing here; every file has a tree (an
+unknown parent, a circle and an id that stands twice included), the same each time, in linear time;
+and times play no part, so that an edited message does not move. Pure.
 
-Messages are named by their places in `history`: an id may be missing, or stand twice, and then the first is meant.
+Messages are named by their places in `history`: an id may be missing, or stand twice, and then the
+first is meant.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Tree:
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
-        """The messages that answer each, in the order of the history; under -1 those that answer none."""
+        """The messages that answer each, in the order of the history; under -1 those that answer
+        none.
+        """
         children: dict[int, list[int]] = {}
         for place, parent in enumerate(self.parents):
             if parent in children:
@@ -74,20 +77,29 @@ class Tree:
     @cached_property
     def forks(self) -> dict[int, tuple[int, int]]:
         """Of each message that has siblings: which of them it is, from 1, and how many they are."""
-        # Counted first, as few have siblings, and a list for each that has none costs more than all the rest.
+        # Counted first, as few have siblings, and a list for each that has none costs more than all
+        # the rest.
         several = {parent for parent, count in Counter(self.parents).items() if count > 1}
         answers: dict[int, list[int]] = {parent: [] for parent in several}
         for place, parent in enumerate(self.parents):
             if parent in several:
                 answers[parent].append(place)
-        return {place: (at, len(places)) for places in answers.values() for at, place in enumerate(places, 1)}
+        return {
+            place: (at, len(places))
+            for places in answers.values()
+            for at, place in enumerate(places, 1)
+        }
 
     def id_at(self, place: int) -> str | None:
-        """The id of the message at a place; None: it has none, or the place is that of no message (-1)."""
+        """The id of the message at a place; None: it has none, or the place is that of no message
+        (-1).
+        """
         return None if place < 0 else self.ids[place]
 
     def leaf_at(self, place: int) -> int:
-        """The leaf that is reached by following the newest child, which is the last in the history."""
+        """The leaf that is reached by following the newest child, which is the last in
+        the history.
+        """
         children, seen = self.children, set[int]()
         while place in children and place not in seen:
             seen.add(place)
@@ -101,7 +113,9 @@ class Tree:
         return self.leaf_at(self.places[id])
 
     def active_leaf(self, current: str | None) -> int:
-        """The end of the active branch: the leaf under `current`, or the last message; -1: there is none."""
+        """The end of the active branch: the leaf under `current`, or the last message; -1: there is
+        none.
+        """
         if current is not None and current in self.places:
             return self.leaf_at(self.places[current])
         return len(self.ids) - 1
@@ -117,11 +131,15 @@ class Tree:
         return path
 
     def path(self, current: str | None = None) -> list[int]:
-        """The active branch, from its root to its leaf. A `current` that is no message here counts as none."""
+        """The active branch, from its root to its leaf. A `current` that is no message here counts
+        as none.
+        """
         return self.path_to(self.active_leaf(current))
 
     def descendants_at(self, place: int) -> list[int]:
-        """All that answers this message, and what answers that, breadth first; it itself is not among them."""
+        """All that answers this message, and what answers that, breadth first; it itself is not
+        among them.
+        """
         below, seen = [place], {place}
         for parent in below:
             new = [child for child in self.children.get(parent, ()) if child not in seen]
@@ -130,23 +148,30 @@ class Tree:
         return below[1:]
 
     def siblings_at(self, place: int) -> list[int]:
-        """The messages that answer the same one as this, itself among them, in the order of the history."""
+        """The messages that answer the same one as this, itself among them, in the order of the
+        history.
+        """
         return self.children[self.parents[place]]
 
     def nearest_fork(self, place: int) -> int:
-        """The nearest message that has siblings, from this one towards the root, itself among them; -1: none."""
+        """The nearest message that has siblings, from this one towards the root, itself among them;
+        -1: none.
+        """
         return next((at for at in reversed(self.path_to(place)) if at in self.forks), -1)
 
     def problems(self) -> list[tuple[int, str]]:
-        """What is odd about the parents, by place: unknown ones, and circles (each once, at its first message that
-        names its parent). What is odd counts as absent, but for a circle, which is walked once."""
+        """What is odd about the parents, by place: unknown ones, and circles (each once, at its
+        first message that names its parent). What is odd counts as absent, but for a circle, which
+        is walked once."""
         problems = [
             (min(place for place in circle if self._links[place][1] is not None), _CIRCLE)
             for circle in circles(dict(enumerate(self.parents)))
         ]
         for place, (id, parent) in enumerate(self._links):
             if parent and parent not in self.places:
-                problems.append((place, f"{parent[:60]!r} is the id of no message here; correct or remove it"))
+                problems.append(
+                    (place, f"{parent[:60]!r} is the id of no message here; correct or remove it")
+                )
             elif parent and parent == id and self.places[parent] == place:
                 problems.append((place, "is the message's own id; correct or remove it"))
         return sorted(problems)
@@ -156,7 +181,9 @@ _CIRCLE = "closes a circle of messages that answer each other; correct or remove
 
 
 def circles(above: Mapping[T, Any]) -> Iterator[list[T]]:
-    """The circles of messages that answer each other, of messages and what each answers. Passes each twice at most."""
+    """The circles of messages that answer each other, of messages and what each answers. Passes
+    each twice at most.
+    """
     passed: dict[Any, T] = {}
     for start in above:
         at: Any = start
@@ -179,7 +206,9 @@ def active(messages: Sequence[Link], current: str | None) -> list[bool]:
 
 
 def active_path(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of the active branch of a capsule whose messages have ids, in the order of the answers."""
+    """The messages of the active branch of a capsule whose messages have ids, in the order of the
+    answers.
+    """
     history: list[dict[str, Any]] = document["history"]
     return [history[place] for place in Tree(history).path(document["metadata"].get("currentNode"))]
 

@@ -6,14 +6,14 @@ What must stay true:
 - Other files that a person has staged stay staged, and are in no commit of ours.
 - A document that does not parse is left out and reported. It stops nothing else.
 - An interruption after any step is harmless: the next commit goes on from there.
-- A commit of thousands of documents has a message of at most about a hundred lines. A text of a conversation makes
-  no line of its own, so it can forge no trailer.
-- A store in which somebody writes without a pause is committed too, later. A failure, for example because a person's
-  git holds the index, is retried and reported once.
+- A commit of thousands of documents has a message of at most about a hundred lines. A text of a
+  conversation makes no line of its own, so it can forge no trailer.
+- A store in which somebody writes without a pause is committed too, later. A failure, for example
+  because a person's git holds the index, is retried and reported once.
 
-Documents enter git from memory (`objects.py`) and not by `git add`. `git add` reads a file when it gets to it, so all
-mutexes would be held until git has read the last file, and it stops at the first file that does not parse. Here a mutex
-is held while one file is read, and no filter is started.
+Documents enter git from memory (`objects.py`) and not by `git add`. `git add` reads a file when it
+gets to it, so all mutexes would be held until git has read the last file, and it stops at the first
+file that does not parse. Here a mutex is held while one file is read, and no filter is started.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class DocumentChange:
     @property
     def line(self) -> str:
         """A line for the body of a commit's message."""
-        return f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: {clipped(', '.join(self.words), _MAX_LINE)}"
+        return (
+            f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: "
+            f"{clipped(', '.join(self.words), _MAX_LINE)}"
+        )
 
     @property
     def phrase(self) -> str:
@@ -105,7 +108,10 @@ def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
     assert place is not None
     kind, id = place
     sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
-    before, after = (_document(kind, id, blobs.read(name) or b"", raw.path) if mode else None for mode, name in sides)
+    before, after = (
+        _document(kind, id, blobs.read(name) or b"", raw.path) if mode else None
+        for mode, name in sides
+    )
     named = before or after or {}
     words: list[str] = []
     if KINDS[kind].has_entries and {} not in (before, after):
@@ -118,7 +124,9 @@ def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
 
 
 def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
-    """The document in `data`; empty when it does not parse, as it may have got into git without a check."""
+    """The document in `data`; empty when it does not parse, as it may have got into git without a
+    check.
+    """
     try:
         return decoded(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
     except CapsuleError:
@@ -137,7 +145,11 @@ def commit_message(
         subject: What the person says it is; None: made of what changed.
     """
     changed = [f"{file} changed" for file in files]
-    body = [*(document.line for document in documents), *([f"and {more} more"] if more else []), *changed]
+    body = [
+        *(document.line for document in documents),
+        *([f"and {more} more"] if more else []),
+        *changed,
+    ]
     subject = subject or _subject([*(document.phrase for document in documents), *changed], more)
     return "\n".join([subject, "", *body]) + "\n"
 
@@ -155,8 +167,8 @@ def _quoted(text: str) -> str:
     return repr(clipped(text, _MAX_TITLE))
 
 
-#: What is committed besides the documents. Not `overrides/next.json`: what waits for the next conversation waits on one
-#: machine.
+#: What is committed besides the documents. Not `overrides/next.json`: what waits for the next
+#: conversation waits on one machine.
 FILES = ("capsule.toml", ".gitattributes", ".gitignore")
 #: Contents are given to git when they are so many bytes, or so many.
 _BATCH_BYTES = 32 << 20
@@ -207,7 +219,11 @@ def commit(operation: Operation, message: str | None = None) -> Committed:
     files = sorted(indexed.keys() - set(documents))
     if files:
         specs = [f":(top,literal){path}" for path in files]
-        retried(lambda: git.run("add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul", input=specs))
+        retried(
+            lambda: git.run(
+                "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul", input=specs
+            )
+        )
     ours: list[Raw] = []
     others: list[Raw] = []
     for raw in objects.changes(git, "diff-index", "--cached", base):
@@ -218,7 +234,9 @@ def commit(operation: Operation, message: str | None = None) -> Committed:
 
 
 def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
-    """The store's paths that may differ from HEAD or from the index, each with what the index has; None: nothing."""
+    """The store's paths that may differ from HEAD or from the index, each with what the index has;
+    None: nothing.
+    """
     git, repository = operation.git, operation.repository
     files = {repository.prefix + name for name in FILES}
     specs = [*repository.pathspecs(), *(f":(top,literal){path}" for path in sorted(files))]
@@ -227,9 +245,15 @@ def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
         indexed[raw.path] = raw.entry if raw.new_mode else None
     for raw in objects.changes(git, "diff-files", "--", *specs):
         indexed[raw.path] = Entry(raw.path, raw.old_mode, raw.old)
-    for path in git.run("ls-files", "-z", "--full-name", "--others", "--exclude-standard", "--", *specs).fields:
+    for path in git.run(
+        "ls-files", "-z", "--full-name", "--others", "--exclude-standard", "--", *specs
+    ).fields:
         indexed.setdefault(path, None)
-    return {path: entry for path, entry in indexed.items() if path in files or repository.document_at(path)}
+    return {
+        path: entry
+        for path, entry in indexed.items()
+        if path in files or repository.document_at(path)
+    }
 
 
 def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
@@ -237,7 +261,8 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
     for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(
-                f"git does not know that {path} is a conversation: its attribute {attribute} is {value}, not capsule; "
+                f"git does not know that {path} is a conversation: its attribute {attribute} is "
+                f"{value}, not capsule; "
                 "locks would be committed, and clones could not merge",
                 remedy=Remedy("set up git"),
                 path=path,
@@ -247,7 +272,9 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
 def _stage(
     operation: Operation, paths: Sequence[str], indexed: Mapping[str, Entry | None]
 ) -> dict[str, InvalidDocument]:
-    """Give the index the present versions of documents; what does not parse stays there as it is, and is returned."""
+    """Give the index the present versions of documents; what does not parse stays there as it is,
+    and is returned.
+    """
     git, store = operation.git, operation.store
     invalid: dict[str, InvalidDocument] = {}
     hashing = objects.object_format(git)
@@ -274,7 +301,8 @@ def _stage(
             if before is not None:
                 entries.append(before._replace(mode=""))
             continue
-        # Also where it is what the index has: git is to look again at a file that was locked when it looked last.
+        # Also where it is what the index has: git is to look again at a file that was locked when
+        # it looked last.
         entry = Entry(path, objects.FILE, objects.blob_name(data, hashing))
         entries.append(entry)
         if entry != before:
@@ -286,13 +314,21 @@ def _stage(
 
 
 def _commit(
-    operation: Operation, ours: list[Raw], others: list[Raw], message: str | None, invalid: tuple[InvalidDocument, ...]
+    operation: Operation,
+    ours: list[Raw],
+    others: list[Raw],
+    message: str | None,
+    invalid: tuple[InvalidDocument, ...],
 ) -> Committed:
-    """Commit what of the index is ours. What else is staged stays staged, and is not in the commit."""
+    """Commit what of the index is ours. What else is staged stays staged, and is not in
+    the commit.
+    """
     git, repository = operation.git, operation.repository
     documents = [raw for raw in ours if repository.document_at(raw.path)]
     files = [raw.path for raw in ours if not repository.document_at(raw.path)]
-    shown = document_changes(repository, documents, lambda done, total: operation.progress("compare", done, total))
+    shown = document_changes(
+        repository, documents, lambda done, total: operation.progress("compare", done, total)
+    )
     text = commit_message(shown, len(documents) - len(shown), files, message)
     path = operation.file("message")
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -307,7 +343,9 @@ def _commit(
         committing = index.with_config(drivers)
         retried(lambda: committing.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))
     os.unlink(path)
-    return Committed(git.head(), text.partition("\n")[0], tuple(shown), len(documents), tuple(files), invalid)
+    return Committed(
+        git.head(), text.partition("\n")[0], tuple(shown), len(documents), tuple(files), invalid
+    )
 
 
 #: Changes without a pause are committed after so many times the pause.
@@ -323,7 +361,8 @@ class Autocommit:
 
     Args:
         after_s: How long nobody must have written, in seconds.
-        act: Commits; a `CapsuleError` that it raises goes to `failed`, and it is called again later.
+        act: Commits; a `CapsuleError` that it raises goes to `failed`, and it is called again
+            later.
         failed: Called with an error, when it is another than the last time.
         every_s: Act after this many seconds in any case; None: only when something changed.
         clock: The clock, in seconds.
@@ -343,7 +382,9 @@ class Autocommit:
         self._acted = clock()
         self._error = ""
         # What changed before the start is committed at once.
-        self._due: tuple[float, float] | None = (self._acted - after_s,) * 2  # The first and the last change.
+        self._due: tuple[float, float] | None = (
+            self._acted - after_s,
+        ) * 2  # The first and the last change.
 
     def heard(self, changes: Iterable[Change]) -> None:
         """Something changed."""

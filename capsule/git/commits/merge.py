@@ -1,13 +1,14 @@
 """Two commits merged without touching a file: the documents by us, all else by git.
 
-What must stay true: the working tree, the index and HEAD stay as they were; of two versions of a document no word is
-lost, or the merge is left to a person; and whatever else git could not merge is named, and left.
+What must stay true: the working tree, the index and HEAD stay as they were; of two versions of a
+document no word is lost, or the merge is left to a person; and whatever else git could not merge is
+named, and left.
 
-Git's own merge gets no documents. It takes one for another renamed, when a fork is made and its source deleted, and
-starts a driver for each. So each is merged by itself, three ways, by its path; and when both sides changed other files
-too, git merges (git-merge-tree(1), git 2.38 and later) two commits in which the documents are the same. Where the
-branches have crossed and several ancestors are as good, these are merged first and serve as one, as in git's recursive
-strategy (git-merge(1)).
+Git's own merge gets no documents. It takes one for another renamed, when a fork is made and its
+source deleted, and starts a driver for each. So each is merged by itself, three ways, by its path;
+and when both sides changed other files too, git merges (git-merge-tree(1), git 2.38 and later) two
+commits in which the documents are the same. Where the branches have crossed and several ancestors
+are as good, these are merged first and serve as one, as in git's recursive strategy (git-merge(1)).
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ class CommitMerge:
 
     Attributes:
         tree: The tree of both.
-        disputed: Documents of which both sides changed the same; one version stands until a person settles it.
+        disputed: Documents of which both sides changed the same; one version stands until a person
+            settles it.
         kept: Documents that were deleted on one side and changed on the other, and are kept.
         notes: What was decided besides, a line of words each.
-        left: What only a person can merge, by its path, and why, where that is known; the tree has our version.
+        left: What only a person can merge, by its path, and why, where that is known; the tree has
+            our version.
     """
 
     tree: str = ""
@@ -55,26 +58,32 @@ def merge_commits(
     """Merge two commits; `by_hand` is the command by which a person does.
 
     Raises:
-        GitFailed: They have no common ancestor and are not `unrelated`, or something is left to a person.
+        GitFailed: They have no common ancestor and are not `unrelated`, or something is left to a
+            person.
         Refused: The attributes are missing, so that a person's own merge would be line by line.
 
-    Cost: reading and merging what both sides changed; for the rest, git's own cost of comparing trees.
+    Cost: reading and merging what both sides changed; for the rest, git's own cost of comparing
+    trees.
     """
     ensure_attributes(operation, [operation.repository.path_of(kind, "any") for kind in KINDS])
     with Blobs(operation.git) as blobs:
         merges = _Merges(operation, blobs, by_hand)
         if not unrelated and not merges.bases(ours, theirs):
             reason = (
-                "what is here and what was fetched have no common history, as of two stores that were begun apart; "
+                "what is here and what was fetched have no common history, as of two stores that "
+                "were begun apart; "
                 "nothing was merged"
             )
-            raise GitFailed(reason, remedy=Remedy("join histories"), command=["merge-base"], words="")
+            raise GitFailed(
+                reason, remedy=Remedy("join histories"), command=["merge-base"], words=""
+            )
         merge = merges.of_commits(ours, theirs)
     if merge.left:
         paths = sorted(merge.left)
         shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
         reason = (
-            f"what is here and what was fetched both change {shown}, in ways that only a person can bring together; "
+            f"what is here and what was fetched both change {shown}, in ways that only a person "
+            "can bring together; "
             f"nothing was merged. Merge by hand, then sync again: {by_hand}"
         )
         words = "\n".join(merge.left[path] for path in paths if merge.left[path])
@@ -86,7 +95,12 @@ class _Merges:
     """The merges that one merge may need."""
 
     def __init__(self, operation: Operation, blobs: Blobs, by_hand: str) -> None:
-        self._operation, self._git, self._blobs, self._by_hand = operation, operation.git, blobs, by_hand
+        self._operation, self._git, self._blobs, self._by_hand = (
+            operation,
+            operation.git,
+            blobs,
+            by_hand,
+        )
         self._hashing = objects.object_format(operation.git)
 
     def bases(self, ours: str, theirs: str) -> list[str]:
@@ -96,20 +110,32 @@ class _Merges:
     def of_commits(self, ours: str, theirs: str) -> CommitMerge:
         base = ""
         for ancestor in self.bases(ours, theirs):
-            base = self._commit_of(self.of_commits(base, ancestor).tree, base, ancestor) if base else ancestor
+            base = (
+                self._commit_of(self.of_commits(base, ancestor).tree, base, ancestor)
+                if base
+                else ancestor
+            )
         return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
 
     def _of_trees(self, base: str, ours: str, theirs: str) -> CommitMerge:
-        differences = (objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs))
+        differences = (
+            objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs)
+        )
         sides = [{raw.path: raw for raw in side} for side in differences]
         paths = (path for path in {**sides[0], **sides[1]} if document_in(path))
-        documents = [path for path, _, value in objects.attributes(self._git, paths, "merge") if value == "capsule"]
+        documents = [
+            path
+            for path, _, value in objects.attributes(self._git, paths, "merge")
+            if value == "capsule"
+        ]
         merge = CommitMerge()
         contents: list[bytes] = []
         entries = []
         for number, path in enumerate(documents):
             self._operation.progress("join", number, len(documents))
-            entries.append(self._document(path, sides[0].get(path), sides[1].get(path), merge, contents))
+            entries.append(
+                self._document(path, sides[0].get(path), sides[1].get(path), merge, contents)
+            )
         objects.write_blobs(self._git, contents)
         others = [bool(side.keys() - set(documents)) for side in sides]
         if all(others):
@@ -118,7 +144,9 @@ class _Merges:
             merge.tree = self._operation.tree_with(theirs if others[1] else ours, entries)
         return merge
 
-    def _document(self, path: str, ours: Raw | None, theirs: Raw | None, merge: CommitMerge, new: list[bytes]) -> Entry:
+    def _document(
+        self, path: str, ours: Raw | None, theirs: Raw | None, merge: CommitMerge, new: list[bytes]
+    ) -> Entry:
         """What the tree of both has in the place of a document that at least one side changed."""
         if ours is None or theirs is None or ours.entry == theirs.entry:
             return (ours or theirs).entry  # type: ignore[union-attr]  # At least one side changed it.
@@ -153,11 +181,18 @@ class _Merges:
     def _decoded(self, name: str, path: str, kind: str) -> dict[str, Any]:
         return codec.decode(clean(self._blobs.read(name) or b"", path, kind), path)
 
-    def _other_files(self, sides: Sequence[str], entries: Sequence[Entry], merge: CommitMerge) -> str:
+    def _other_files(
+        self, sides: Sequence[str], entries: Sequence[Entry], merge: CommitMerge
+    ) -> str:
         """Git's merge of all that is no document; the documents are set in it."""
         base, ours, theirs = (self._operation.tree_with(side, entries) for side in sides)
         root = self._commit_of(base)
-        command = ("merge-tree", "--write-tree", "-z", *(self._commit_of(tree, root) for tree in (ours, theirs)))
+        command = (
+            "merge-tree",
+            "--write-tree",
+            "-z",
+            *(self._commit_of(tree, root) for tree in (ours, theirs)),
+        )
         answer = self._git.run(*command, fine=range(256))
         if answer.code > 1 or not answer.out:
             raise GitFailed(self._why(answer.words), command=list(command), words=answer.words)
@@ -171,14 +206,20 @@ class _Merges:
     def _commit_of(self, tree: str, *parents: str) -> str:
         """A commit that only serves a merge, and that no ref names."""
         options = [word for parent in parents for word in ("-p", parent)]
-        return self._git.run("commit-tree", "-m", "capsule sync: of no use any more", *options, tree).text
+        return self._git.run(
+            "commit-tree", "-m", "capsule sync: of no use any more", *options, tree
+        ).text
 
     def _why(self, words: str) -> str:
         version, is_enough = merge_version(self._git)
         if is_enough:
-            return f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing was merged"
+            return (
+                f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing "
+                "was merged"
+            )
         return (
-            f"merging files that are no conversations needs git 2.38, and this is git version {version}; nothing was "
+            "merging files that are no conversations needs git 2.38, and this is git version "
+            f"{version}; nothing was "
             f"merged. Merge by hand: {self._by_hand}"
         )
 

@@ -1,7 +1,8 @@
-"""Commits and syncs by Capsule: one at a time in a worktree, on a repository in which no merge is under way.
+"""Commits and syncs by Capsule: one at a time in a worktree, on a repository in which no merge is
+under way.
 
-What must stay true: an operation ends with its process, however that dies; what a person has begun (a merge, a rebase)
-is theirs to end; and while a person's git writes the index, Capsule waits.
+What must stay true: an operation ends with its process, however that dies; what a person has begun
+(a merge, a rebase) is theirs to end; and while a person's git writes the index, Capsule waits.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from capsule.store.store import CoreStore
 
 T = TypeVar("T")
 
-#: Called before each step, and during a long one: its name, how much of it is done, and of how much. What it raises
-#: ends the work between two steps.
+#: Called before each step, and during a long one: its name, how much of it is done, and of how
+#: much. What it raises ends the work between two steps.
 Progress = Callable[[str, int, int], None]
 
 #: Keeps git from starting our filter, a Python each time, where no document is concerned.
-_NO_FILTER = {"filter.capsule.process": "", "filter.capsule.clean": "", "filter.capsule.required": "false"}
+_NO_FILTER = {
+    "filter.capsule.process": "",
+    "filter.capsule.clean": "",
+    "filter.capsule.required": "false",
+}
 _FOLDER = "capsule"
 _OPERATION_S = 60.0
 _PATIENCE_S = 10.0
@@ -43,7 +48,9 @@ def no_progress(step: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One commit or sync under way. It has the settings of the drivers, so that they work before a setup too."""
+    """One commit or sync under way. It has the settings of the drivers, so that they work before a
+    setup too.
+    """
 
     store: CoreStore
     repository: Repository
@@ -54,7 +61,12 @@ class Operation:
     @property
     def git(self) -> Git:
         """Git as its person runs it, with hooks, but for our filter."""
-        return Git(self.repository.top, _NO_FILTER, {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"}, trusting=True)
+        return Git(
+            self.repository.top,
+            _NO_FILTER,
+            {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"},
+            trusting=True,
+        )
 
     @contextmanager
     def other_index(self, *, copied: bool = True) -> Iterator[Git]:
@@ -76,7 +88,9 @@ class Operation:
             return git.run("write-tree").text
 
     def file(self, name: str) -> str:
-        """A file for this operation, in a folder of ours in git's directory; what an earlier one left there is gone."""
+        """A file for this operation, in a folder of ours in git's directory; what an earlier one
+        left there is gone.
+        """
         path = os.path.join(self.repository.directory, _FOLDER, name)
         for left in (path, f"{path}.lock"):
             if os.path.lexists(left):
@@ -105,7 +119,10 @@ def operation(
         try:
             held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
         except StoreBusy as error:
-            reason = f"Capsule already works with git in {repository.top} ({error.holder}); wait for it, and try again"
+            reason = (
+                f"Capsule already works with git in {repository.top} ({error.holder}); wait "
+                "for it, and try again"
+            )
             raise StoreBusy(reason, id=repository.top, holder=error.holder) from None
         _ensure_at_rest(repository)
         yield Operation(store, repository, drivers, progress, asks)
@@ -114,15 +131,24 @@ def operation(
 def _ensure_at_rest(repository: Repository) -> None:
     if under_way := repository.under_way():
         begun, way_out = under_way
-        raise GitFailed(f"{repository.top} is in the midst of {begun}; end it first: {way_out}", command=[], words="")
+        raise GitFailed(
+            f"{repository.top} is in the midst of {begun}; end it first: {way_out}",
+            command=[],
+            words="",
+        )
     if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
         path = unmerged[0].partition("\t")[2]
-        reason = f"{repository.top} has conflicts that nobody settled, in {path} for one; settle them and git add them"
+        reason = (
+            f"{repository.top} has conflicts that nobody settled, in {path} for one; settle "
+            "them and git add them"
+        )
         raise GitFailed(reason, command=["ls-files", "--unmerged"], words="")
 
 
 def retried(run: Callable[[], T]) -> T:
-    """Run a git command that writes the index or a ref, again while another git locks it. Raises GitFailed."""
+    """Run a git command that writes the index or a ref, again while another git locks it. Raises
+    GitFailed.
+    """
     until = time.monotonic() + _PATIENCE_S
     wait_s = _FIRST_WAIT_S
     while True:

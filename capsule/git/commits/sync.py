@@ -2,8 +2,8 @@
 
 What must stay true:
 
-- A remote that can't be reached is no error, and nothing but the exchange is left out. A remote that refuses us is an
-  error.
+- A remote that can't be reached is no error, and nothing but the exchange is left out. A remote
+  that refuses us is an error.
 - Only what this sync fetched is merged, never what another git fetched meanwhile.
 - A merge is made whole or not at all. It never waits half done for a person.
 - What somebody else pushed first is merged, and never overwritten.
@@ -29,14 +29,18 @@ from capsule.git_program import Git
 
 #: What git, curl and ssh say when nobody answers; not what a remote says that refuses.
 _UNREACHABLE = re.compile(
-    r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not known|unable to look up"
-    r"|failed to connect|unable to connect|couldn't connect|connection (?:refused|timed out|reset|closed by)"
-    r"|operation timed out|timeout was reached|network is (?:unreachable|down)|no route to host|host is down",
+    r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not "
+    r"known|unable to look up"
+    r"|failed to connect|unable to connect|couldn't connect|connection (?:refused|timed "
+    r"out|reset|closed by)"
+    r"|operation timed out|timeout was reached|network is (?:unreachable|down)|no route to "
+    r"host|host is down",
     re.IGNORECASE,
 )
 #: Why a remote refuses a push that may pass after its own commits are merged.
 _OVERTAKEN = re.compile(
-    r"fetch first|non-fast-forward|stale info|needs force|cannot lock ref|failed to update ref|reference already exists"
+    r"fetch first|non-fast-forward|stale info|needs force|cannot lock ref|failed to update "
+    r"ref|reference already exists"
     r"|incorrect old value|remote ref updated since checkout",
     re.IGNORECASE,
 )
@@ -56,43 +60,61 @@ def branch_of(git: Git) -> str:
     """The branch that is checked out. Raises GitFailed when there is none (a detached HEAD)."""
     answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", fine=(0, 1))
     if answer.code:
-        reason = f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
+        reason = (
+            f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
+        )
         raise GitFailed(reason, command=["symbolic-ref", "HEAD"], words=answer.words)
     return answer.text
 
 
 def remote_of(git: Git, branch: str) -> Remote | None:
-    """The remote of a branch: the one it follows, else the only one there is; None when there is none.
+    """The remote of a branch: the one it follows, else the only one there is; None when there is
+    none.
 
     Raises:
-        Refused: There are several, and it follows none; or the repository names programs of its own for them.
+        Refused: There are several, and it follows none; or the repository names programs of its own
+            for them.
     """
     _ensure_own_helpers(git)
     name, merge = (
-        git.run("config", "--get", f"branch.{branch}.{key}", fine=(0, 1)).text for key in ("remote", "merge")
+        git.run("config", "--get", f"branch.{branch}.{key}", fine=(0, 1)).text
+        for key in ("remote", "merge")
     )
     if name and merge and name != ".":
         return Remote(git, name, branch, merge, follows=True)
     there = git.run("remote").text.splitlines()
     if len(there) > 1 and name not in there:
         raise Refused(
-            f"branch {branch} follows no branch of a remote, and there are several remotes ({', '.join(there)}); say "
+            f"branch {branch} follows no branch of a remote, and there are several remotes "
+            f"({', '.join(there)}); say "
             f"which: git push -u REMOTE {branch}",
             path=git.directory,
         )
     if not there:
         return None
-    return Remote(git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False)
+    return Remote(
+        git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False
+    )
 
 
 def _ensure_own_helpers(git: Git) -> None:
-    """Raise Refused when the repository's own configuration names what git is to reach a remote with."""
-    fields = git.run("config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)).fields
-    own = [name for scope, name in zip(fields[::2], fields[1::2], strict=True) if scope in ("local", "worktree")]
+    """Raise Refused when the repository's own configuration names what git is to reach a remote
+    with.
+    """
+    fields = git.run(
+        "config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)
+    ).fields
+    own = [
+        name
+        for scope, name in zip(fields[::2], fields[1::2], strict=True)
+        if scope in ("local", "worktree")
+    ]
     if own:
         raise Refused(
-            f"the repository's own configuration names a program for reaching remotes ({', '.join(own)}), which "
-            "a sync does not run; if it is yours, set it in your own configuration (git config --global), or "
+            "the repository's own configuration names a program for reaching remotes "
+            f"({', '.join(own)}), which "
+            "a sync does not run; if it is yours, set it in your own configuration (git config "
+            "--global), or "
             "exchange with git pull and git push",
             path=git.directory,
         )
@@ -100,7 +122,9 @@ def _ensure_own_helpers(git: Git) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The branch `ref` (`refs/heads/...`) of the remote `name`, and the `branch` here, which may follow it already."""
+    """The branch `ref` (`refs/heads/...`) of the remote `name`, and the `branch` here, which may
+    follow it already.
+    """
 
     git: Git
     name: str
@@ -112,7 +136,9 @@ class Remote:
         return f"{self.name}/{self.ref.removeprefix('refs/heads/')}"
 
     def tip(self) -> str | None:
-        """The commit of the branch there, which git then has too; None: no such branch. Raises Offline, GitFailed."""
+        """The commit of the branch there, which git then has too; None: no such branch. Raises
+        Offline, GitFailed.
+        """
         lines = self._ask("ls-remote", "--quiet", self.name, self.ref).splitlines()
         tip = next((line.split("\t")[0] for line in lines if line.endswith(f"\t{self.ref}")), None)
         if tip is not None and not self._has(tip):
@@ -125,7 +151,14 @@ class Remote:
         """Push, and follow the branch from then on. Raises Rejected, Offline, GitFailed."""
         follow = () if self.follows else ("--set-upstream",)
         try:
-            self._ask("push", "--quiet", "--porcelain", *follow, self.name, f"refs/heads/{self.branch}:{self.ref}")
+            self._ask(
+                "push",
+                "--quiet",
+                "--porcelain",
+                *follow,
+                self.name,
+                f"refs/heads/{self.branch}:{self.ref}",
+            )
         except GitFailed as error:
             if _OVERTAKEN.search(error.words):
                 raise Rejected from error
@@ -138,9 +171,14 @@ class Remote:
         answer = self.git.run(*command, fine=range(256))
         if answer.code == 0:
             return answer.text
-        # `push --porcelain` says on standard output which branch was refused, and why; and then that it is done.
+        # `push --porcelain` says on standard output which branch was refused, and why; and then
+        # that it is done.
         out = answer.out.strip().removesuffix(b"\nDone")
-        words = b"\n".join(part.strip() for part in (out, answer.err)).decode("utf-8", "replace").strip()
+        words = (
+            b"\n".join(part.strip() for part in (out, answer.err))
+            .decode("utf-8", "replace")
+            .strip()
+        )
         if _UNREACHABLE.search(words) or self._is_unmounted():
             raise Offline(words)
         reason = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
@@ -192,7 +230,9 @@ class Synced:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        plain = {name: getattr(self, name) for name in ("received", "kept", "notes", "pushed", "tries")}
+        plain = {
+            name: getattr(self, name) for name in ("received", "kept", "notes", "pushed", "tries")
+        }
         texts = {name: getattr(self, name) or None for name in ("remote", "offline", "merged")}
         applied = [applied.as_json() for applied in self.applied]
         return {"committed": self.committed.as_json(), **texts, **plain, "applied": applied}
@@ -234,16 +274,28 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
     except Rejected as error:
         if synced.tries < _TRIES:
             return False
-        reason = f"others kept pushing to {remote} first, {_TRIES} times; what is here is committed; sync again"
+        reason = (
+            f"others kept pushing to {remote} first, {_TRIES} times; what is here is "
+            "committed; sync again"
+        )
         raise GitFailed(reason, command=["push"], words=str(error.__cause__)) from error
     synced.pushed += ahead
     return True
 
 
 def _receive(
-    operation: Operation, remote: Remote, ours: str | None, theirs: str, synced: Synced, ahead: int, *, unrelated: bool
+    operation: Operation,
+    remote: Remote,
+    ours: str | None,
+    theirs: str,
+    synced: Synced,
+    ahead: int,
+    *,
+    unrelated: bool,
 ) -> str:
-    """Bring what is there into the worktree, merged with what is here; the commit that HEAD then names."""
+    """Bring what is there into the worktree, merged with what is here; the commit that HEAD then
+    names.
+    """
     new, merge = theirs, None
     if ours is not None and ahead:
         operation.progress("merge", 0, 0)
@@ -259,12 +311,21 @@ def _receive(
     return new
 
 
-def _commit_of(operation: Operation, remote: Remote, merge: CommitMerge, ours: str, theirs: str) -> str:
-    """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody wrote anything."""
+def _commit_of(
+    operation: Operation, remote: Remote, merge: CommitMerge, ours: str, theirs: str
+) -> str:
+    """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody
+    wrote anything.
+    """
     git = operation.git
     lines = [f"Merge {remote}", ""]
-    lines += [f"{path}: both sides changed the same, which is to be settled" for path in merge.disputed]
-    lines += [f"{path} was deleted on one side and changed on the other, and is kept" for path in merge.kept]
+    lines += [
+        f"{path}: both sides changed the same, which is to be settled" for path in merge.disputed
+    ]
+    lines += [
+        f"{path} was deleted on one side and changed on the other, and is kept"
+        for path in merge.kept
+    ]
     signs = git.run("config", "--type=bool", "--get", "commit.gpgSign", fine=(0, 1)).text == "true"
     text = ("\n".join(lines).strip() + "\n").encode("utf-8", "surrogateescape")
     signing = ("-S",) if signs else ()
@@ -274,7 +335,11 @@ def _commit_of(operation: Operation, remote: Remote, merge: CommitMerge, ours: s
 def _apart(git: Git, ours: str | None, theirs: str | None) -> tuple[int, int]:
     """How many commits each of two has that the other hasn't."""
     if ours and theirs:
-        left, right = git.run("rev-list", "--left-right", "--count", f"{ours}...{theirs}").text.split()
+        left, right = git.run(
+            "rev-list", "--left-right", "--count", f"{ours}...{theirs}"
+        ).text.split()
         return int(left), int(right)
-    left, right = (git.run("rev-list", "--count", side).text if side else "0" for side in (ours, theirs))
+    left, right = (
+        git.run("rev-list", "--count", side).text if side else "0" for side in (ours, theirs)
+    )
     return int(left), int(right)

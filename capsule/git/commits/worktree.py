@@ -1,14 +1,16 @@
 """A worktree brought from one commit to another while people and programs go on writing in it.
 
-What must stay true: what was written to a document since the first commit is in it afterwards, and so is its lock;
-nothing of a person's that isn't committed is overwritten; and wherever it is interrupted, no file is half, HEAD names
-the first commit or the second, and a second run from there has the same result.
+What must stay true: what was written to a document since the first commit is in it afterwards, and
+so is its lock; nothing of a person's that isn't committed is overwritten; and wherever it is
+interrupted, no file is half, HEAD names the first commit or the second, and a second run from there
+has the same result.
 
-First everything that could refuse is tried, on a copy of the index. Then the store merges each document three ways:
-what the first commit has, what lies there now, what the second has. Then the index gets the entries of the documents,
-so that git leaves the files alone. Then git's own two-way merge brings all else (git-read-tree(1), "Two Tree Merge"),
-and at last HEAD moves. After an interruption before that, what is there already counts as written here: the next sync
-commits it, and merges it with the same again.
+First everything that could refuse is tried, on a copy of the index. Then the store merges each
+document three ways: what the first commit has, what lies there now, what the second has. Then the
+index gets the entries of the documents, so that git leaves the files alone. Then git's own two-way
+merge brings all else (git-read-tree(1), "Two Tree Merge"), and at last HEAD moves. After an
+interruption before that, what is there already counts as written here: the next sync commits it,
+and merges it with the same again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from typing import Any
 from capsule.errors import GitFailed, InvalidDocument
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits.operation import Operation, retried
-from capsule.git.objects import REGULAR, Blobs, Entry, Raw, changes, empty_tree, refresh, set_entries
+from capsule.git.objects import (
+    REGULAR,
+    Blobs,
+    Entry,
+    Raw,
+    changes,
+    empty_tree,
+    refresh,
+    set_entries,
+)
 from capsule.git.repository import document_in
 from capsule.store.objects.merges import Brought
 from capsule.store.store import CoreStore
@@ -30,7 +41,9 @@ from capsule.store.store import CoreStore
 
 @dataclass(slots=True)
 class Applied:
-    """What came into the worktree: what became of each document, by its path, and how many other files changed."""
+    """What came into the worktree: what became of each document, by its path, and how many other
+    files changed.
+    """
 
     documents: dict[str, Brought] = field(default_factory=dict)
     files: int = 0
@@ -47,16 +60,18 @@ class Applied:
 
 
 def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
-    """Bring the worktree, the index and HEAD from the commit that HEAD names (None: there is none yet) to another.
+    """Bring the worktree, the index and HEAD from the commit that HEAD names (None: there is none
+    yet) to another.
 
     Args:
         why: For the reflog.
 
     Raises:
         GitFailed: A file that a person changed is in the way; nothing was changed.
-        InvalidDocument: A document that has to be merged does not parse, here or there; nothing was changed.
-        StoreBusy, Refused, StorageFailed: A file can't be written; what came before it stays, and the next sync goes
-            on from there.
+        InvalidDocument: A document that has to be merged does not parse, here or there; nothing was
+            changed.
+        StoreBusy, Refused, StorageFailed: A file can't be written; what came before it stays, and
+            the next sync goes on from there.
     """
     git, progress = operation.git, operation.progress
     base = old or empty_tree(git)
@@ -88,17 +103,27 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
     return applied
 
 
-def _stores(operation: Operation, differences: Sequence[Raw], opened: ExitStack) -> Mapping[str, CoreStore]:
-    """The stores whose documents change, by their folders: ours, and others that lie in the same repository."""
+def _stores(
+    operation: Operation, differences: Sequence[Raw], opened: ExitStack
+) -> Mapping[str, CoreStore]:
+    """The stores whose documents change, by their folders: ours, and others that lie in the same
+    repository.
+    """
     stores, top = {operation.repository.prefix: operation.store}, operation.repository.top
-    for folder in {place[0] for raw in differences if (place := document_in(raw.path))} - stores.keys():
+    for folder in {
+        place[0] for raw in differences if (place := document_in(raw.path))
+    } - stores.keys():
         if _is_store(top, folder):
-            stores[folder] = opened.enter_context(CoreStore.open(os.path.join(top, folder), keep_locks=False))
+            stores[folder] = opened.enter_context(
+                CoreStore.open(os.path.join(top, folder), keep_locks=False)
+            )
     return stores
 
 
 def _is_store(top: str, folder: str) -> bool:
-    """Whether a store lies there. A fetched name must not reach behind a symlink or into another repository."""
+    """Whether a store lies there. A fetched name must not reach behind a symlink or into another
+    repository.
+    """
     place = top
     for part in folder.split("/")[:-1]:
         place = os.path.join(place, part)
@@ -123,15 +148,23 @@ class _Document:
         if not raw.new_mode:
             return
         if raw.new_mode not in REGULAR:
-            odd = f"{raw.path} is no regular file in what was fetched; nothing was changed; take it out there with git"
+            odd = (
+                f"{raw.path} is no regular file in what was fetched; nothing was changed; take "
+                "it out there with git"
+            )
             raise GitFailed(odd, command=["diff-tree"], words="")
         why = "what was fetched has a damaged document, so nothing was changed; mend it there"
         try:
             clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
-            why = "a document that was changed there can't be merged, so nothing was changed; mend it, then sync again"
+            why = (
+                "a document that was changed there can't be merged, so nothing was changed; "
+                "mend it, then sync again"
+            )
             self.store.incoming.version(self.kind, self.id)
         except InvalidDocument as error:
-            raise InvalidDocument(f"{why}:\n{error.message}", path=error.path, problems=error.problems) from None
+            raise InvalidDocument(
+                f"{why}:\n{error.message}", path=error.path, problems=error.problems
+            ) from None
 
     def bring_in(self) -> Brought:
         """Merge what comes into the file."""
@@ -147,7 +180,9 @@ class _Document:
 
 
 def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence[Entry]) -> None:
-    """Raise GitFailed when git would refuse to touch a file that is no document, as a person is changing it."""
+    """Raise GitFailed when git would refuse to touch a file that is no document, as a person is
+    changing it.
+    """
     with operation.other_index() as git:
         refresh(git)
         set_entries(git, entries)
@@ -155,7 +190,9 @@ def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence
             git.run("read-tree", "-m", "-u", "-n", base, new)
         except GitFailed as error:
             reason = (
-                "files that were changed here and are not committed are in the way of what was fetched, so nothing was "
-                f"changed; commit them, or put them aside with git stash, then sync again: {error.words}"
+                "files that were changed here and are not committed are in the way of what was "
+                "fetched, so nothing was "
+                "changed; commit them, or put them aside with git stash, then sync again: "
+                f"{error.words}"
             )
             raise GitFailed(reason, command=error.command, words=error.words) from None

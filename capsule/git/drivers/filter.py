@@ -1,14 +1,16 @@
-"""The filter process: git sends it every document on its way into the index, and gets back the clean form.
+"""The filter process: git sends it every document on its way into the index, and gets back the
+clean form.
 
-Git starts one for a whole command and speaks version 2 of its filter protocol with it (gitattributes(5), "Long Running
-Filter Process"). What must stay true: the process ends when git does, however that comes; and it waits for no lock
-long, because the caller of git may hold it.
+Git starts one for a whole command and speaks version 2 of its filter protocol with it
+(gitattributes(5), "Long Running Filter Process"). What must stay true: the process ends when git
+does, however that comes; and it waits for no lock long, because the caller of git may hold it.
 
-A file that does not parse passes as it is, and is named with line and column. The filter doesn't know whether git adds
-it or compares it, and `git status` and `git checkout` must go on with a file that is being mended. The check before a
-commit refuses it (`precommit.py`).
+A file that does not parse passes as it is, and is named with line and column. The filter doesn't
+know whether git adds it or compares it, and `git status` and `git checkout` must go on with a file
+that is being mended. The check before a commit refuses it (`precommit.py`).
 
-On the way out of the index nothing is changed. The filter serves that way too, because git applies `required` to both.
+On the way out of the index nothing is changed. The filter serves that way too, because git applies
+`required` to both.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from capsule.ids import is_id
 #: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
 
-#: Seconds to wait for a writer whose append git may have read half written. An append takes a thousandth of that.
+#: Seconds to wait for a writer whose append git may have read half written. An append takes a
+#: thousandth of that.
 _PATIENCE_S = 0.25
 #: The file that marks a store. The storage layer, which has its name, is not loaded for every file.
 _SETTINGS = "capsule.toml"
-#: The beginning of what the diff driver makes of a conversation: `git blame` gives that to the filter.
+#: The beginning of what the diff driver makes of a conversation: `git blame` gives that to the
+#: filter.
 _READABLE = b"conversation "
 _VERSION = "version=2"
 #: What stands before a content. A second list behind it may change the status; it doesn't.
@@ -38,8 +42,11 @@ _SUCCESS = pktline.packed("status=success")
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
-def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]) -> None:
-    """Answer git until it closes its end; `tell` gets the messages of errors, for which git's protocol has no place.
+def serve(
+    incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]
+) -> None:
+    """Answer git until it closes its end; `tell` gets the messages of errors, for which git's
+    protocol has no place.
 
     Raises:
         InvalidInput: It isn't git that writes, or it speaks another version.
@@ -48,7 +55,9 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: C
     try:
         _shake_hands(incoming, outgoing)
         while True:
-            request = dict(pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming))
+            request = dict(
+                pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming)
+            )
             data = b"".join(pktline.packets(incoming))
             outgoing.write(_answer(request, data, clean_form, tell))
             outgoing.flush()
@@ -59,7 +68,9 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: C
 def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     welcome, *versions = map(pktline.text, pktline.packets(incoming) or [b""])
     if welcome != "git-filter-client" or _VERSION not in versions:
-        raise InvalidInput("this program speaks version 2 of git's filter protocol, and is started by git itself")
+        raise InvalidInput(
+            "this program speaks version 2 of git's filter protocol, and is started by git itself"
+        )
     outgoing.write(pktline.packed("git-filter-server", _VERSION))
     outgoing.flush()
     offered = list(map(pktline.text, pktline.packets(incoming)))
@@ -67,13 +78,17 @@ def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     outgoing.flush()
 
 
-def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Callable[[str], None]) -> bytes:
+def _answer(
+    request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Callable[[str], None]
+) -> bytes:
     path = request.get("pathname", "")
     try:
         if request.get("command") == "clean":
             data = clean_form(data, path)
         elif request.get("command") != "smudge":
-            raise InvalidInput(f"{path}: git asks for {request.get('command')!r}, which was not offered")
+            raise InvalidInput(
+                f"{path}: git asks for {request.get('command')!r}, which was not offered"
+            )
     except CapsuleError as error:
         tell(f"{error.message}\n{path}: not filtered")
         return pktline.packed("status=error")
@@ -81,7 +96,9 @@ def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Cal
 
 
 def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
-    """The cleaner of the repository at `top`; `tell` gets a message about each document that does not parse."""
+    """The cleaner of the repository at `top`; `tell` gets a message about each document that does
+    not parse.
+    """
 
     def clean_form(data: bytes, path: str) -> bytes:
         kind = kind_of(path)
@@ -94,7 +111,8 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
             if whole is not None and whole != data:
                 return clean_form(whole, path)
             tell(
-                f"{error.message}\n{path}: passes as it is, and must not be committed; mend it, or ask: capsule doctor"
+                f"{error.message}\n{path}: passes as it is, and must not be committed; mend it, "
+                "or ask: capsule doctor"
             )
             return data
 
@@ -107,10 +125,16 @@ def kind_of(path: str) -> str:
 
 
 def _between_writes(path: str, kind: str) -> bytes | None:
-    """The document at a path, read under its mutex, as git does not; None: no store writes it, or the mutex is held."""
+    """The document at a path, read under its mutex, as git does not; None: no store writes it, or
+    the mutex is held.
+    """
     folder, name = os.path.split(path)
     root, id = os.path.dirname(folder), name.removesuffix(".json")
-    if os.path.basename(folder) != kind or not is_id(id) or not os.path.isfile(os.path.join(root, _SETTINGS)):
+    if (
+        os.path.basename(folder) != kind
+        or not is_id(id)
+        or not os.path.isfile(os.path.join(root, _SETTINGS))
+    ):
         return None
     from capsule.engines.opening import between_writes
 

@@ -1,8 +1,10 @@
-"""The merge driver: git gives it three versions of a document, and it leaves the merged one in the file of ours.
+"""The merge driver: git gives it three versions of a document, and it leaves the merged one in the
+file of ours.
 
-What must stay true: it leaves a valid document in its clean form, or, where a side can't be read, what git itself would
-have left; what a person has to settle makes git stop; and messages name the document as the repository does. How
-documents merge is the matter of `capsule/format/merge/merge.py`.
+What must stay true: it leaves a valid document in its clean form, or, where a side can't be read,
+what git itself would have left; what a person has to settle makes git stop; and messages name the
+document as the repository does. How documents merge is the matter of
+`capsule/format/merge/merge.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _CUT = 60
 
 
 class Sides(NamedTuple):
-    """The files that git hands over: the common ancestor (an empty file without one), ours, theirs."""
+    """The files that git hands over: the common ancestor (an empty file without one),
+    ours, theirs.
+    """
 
     base: str
     ours: str
@@ -41,11 +45,17 @@ def merged_version(
 ) -> tuple[bytes, Merged]:
     """Two versions merged, in the clean form. Raises InvalidDocument."""
     has_entries = KINDS[kind].has_entries
-    merged = merge(base, ours, theirs, path) if has_entries else merge_fields(KINDS[kind], base, ours, theirs)
+    merged = (
+        merge(base, ours, theirs, path)
+        if has_entries
+        else merge_fields(KINDS[kind], base, ours, theirs)
+    )
     return clean(codec.encode(merged.document), path, kind), merged
 
 
-def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tuple[bool, list[str]]:
+def merge_files(
+    sides: Sides, path: str, marker_size: int, directory: str
+) -> tuple[bool, list[str]]:
     """Merge into the file of ours.
 
     Args:
@@ -64,7 +74,8 @@ def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tu
     try:
         names = ("the common ancestor", "ours", "theirs")
         base, ours, theirs = (
-            _document(content, path, name, kind) for content, name in zip(contents, names, strict=True)
+            _document(content, path, name, kind)
+            for content, name in zip(contents, names, strict=True)
         )
         if ours is None or theirs is None:
             raise InvalidDocument.of([Problem(path, 0, 0, "", "one side is an empty file")])
@@ -73,17 +84,24 @@ def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tu
     except CapsuleError as error:
         _merge_as_text(sides, marker_size, directory)
         words = error.message.split("\n")
-        return False, [*words, f"{path}: not merged; git's own merge, line by line, is left there to be settled"]
+        return False, [
+            *words,
+            f"{path}: not merged; git's own merge, line by line, is left there to be settled",
+        ]
     try:
         with open(sides.ours, "wb") as file:
             file.write(data)
     except OSError as error:
-        raise Refused(f"{sides.ours}: can't be written: {error.strerror}", path=sides.ours) from error
+        raise Refused(
+            f"{sides.ours}: can't be written: {error.strerror}", path=sides.ours
+        ) from error
     return not merged.conflicts, _words(merged, path, kind, directory)
 
 
 def _document(content: bytes, path: str, side: str, kind: str) -> Document | None:
-    """A side's document; None when git has none, and gives an empty file. Raises InvalidDocument, naming the side."""
+    """A side's document; None when git has none, and gives an empty file. Raises InvalidDocument,
+    naming the side.
+    """
     if not content:
         return None
     try:
@@ -91,29 +109,51 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
         KINDS[kind].check(document, path, content)
         return document
     except InvalidDocument as error:
-        problems = [replace(problem, what=f"{problem.what} (in {side})") for problem in error.problems]
+        problems = [
+            replace(problem, what=f"{problem.what} (in {side})") for problem in error.problems
+        ]
         raise InvalidDocument.of(problems) from None
 
 
 def _ensure_one_document(sides: list[Document], path: str) -> None:
-    """Raise unless these are versions of one document: git takes a fork, its source deleted, for that one renamed.
+    """Raise unless these are versions of one document: git takes a fork, its source deleted, for
+    that one renamed.
 
     (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
     """
     ids = dict.fromkeys(str(side.get("id")) for side in sides)
     if len(ids) > 1:
-        reason = f"these are different documents ({', '.join(map(one_line, ids))}), of which git took one for another "
-        reason += "renamed; undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
+        reason = (
+            f"these are different documents ({', '.join(map(one_line, ids))}), of which git "
+            "took one for another "
+        )
+        reason += (
+            "renamed; undo it with: git merge --abort, and merge again with: git merge -X "
+            "find-renames=100%"
+        )
         raise InvalidDocument.of([Problem(path, 0, 0, "", reason)])
 
 
 def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
-    id, title = one_line(str(merged.document.get("id"))), one_line(str(merged.document.get("title") or ""))
-    name = f'{KINDS[kind].noun} {id} "{title}"' if KINDS[kind].has_entries else f"{KINDS[kind].noun} {id}"
+    id, title = (
+        one_line(str(merged.document.get("id"))),
+        one_line(str(merged.document.get("title") or "")),
+    )
+    name = (
+        f'{KINDS[kind].noun} {id} "{title}"'
+        if KINDS[kind].has_entries
+        else f"{KINDS[kind].noun} {id}"
+    )
     words = [f"{name}: {note}" for note in merged.notes]
     for conflict in merged.conflicts:
-        field, values = one_line(conflict.field), " and ".join(_short(value) for value, _ in conflict.values)
-        words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
+        field, values = (
+            one_line(conflict.field),
+            " and ".join(_short(value) for value, _ in conflict.values),
+        )
+        words.append(
+            f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for "
+            "now"
+        )
     if merged.conflicts:
         command = store_command(f"capsule git resolve {id}", directory, path)
         how = f"settle it with: {command}" if KINDS[kind].has_entries else "settle it by hand"
@@ -136,8 +176,11 @@ def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
 
     labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
     files = (sides.ours, sides.base, sides.theirs)
-    # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no text.
-    Git(directory).run("merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=range(256))
+    # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no
+    # text.
+    Git(directory).run(
+        "merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=range(256)
+    )
 
 
 def _read(path: str) -> bytes:

@@ -1,8 +1,8 @@
 """The check before a commit: whether what is staged below a store may be committed.
 
-It is for a clone without the filter, for what was staged before the set-up, and for `git add --patch`, which writes
-into the index past every filter. What must stay true: the check reads the index that this commit is made of, never the
-files; each line names the file and the way out.
+It is for a clone without the filter, for what was staged before the set-up, and for `git add
+--patch`, which writes into the index past every filter. What must stay true: the check reads the
+index that this commit is made of, never the files; each line names the file and the way out.
 """
 
 from __future__ import annotations
@@ -42,18 +42,25 @@ def problems(git: Git) -> list[str]:
                 reason = "is a file that is being written, and must not be committed"
             elif kind and name.endswith(".json"):
                 if mode in REGULAR:
-                    lines += _faults(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
+                    lines += _faults(
+                        blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json")
+                    )
                 else:
                     reason = "is no file; a store accepts no link in a document's place"
             if reason:
                 lines.append(f"{path}: {reason}: {file_command('git rm --cached', path)}")
     if lines:
-        lines.append("nothing was committed; what is staged can be committed as it is with: git commit --no-verify")
+        lines.append(
+            "nothing was committed; what is staged can be committed as it is with: git commit "
+            "--no-verify"
+        )
     return lines
 
 
 def _place(top: str, path: str) -> tuple[str, str]:
-    """The kind of a document (or what is derived) and the file's name; empty when the path lies in no store."""
+    """The kind of a document (or what is derived) and the file's name; empty when the path lies in
+    no store.
+    """
     parts = path.split("/")
     for at in range(len(parts) - 1, 0, -1):
         folder = parts[at - 1]
@@ -71,7 +78,10 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
             KINDS[kind].check(document, path, data)
             if document["id"] != id:
                 line, column = places.locate(data, ("id",))
-                yield f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name says {id!r}; {again}"
+                yield (
+                    f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name "
+                    f"says {id!r}; {again}"
+                )
     except InvalidDocument as error:
         yield from error.message.split("\n")
         yield f"{path}: {again}"
@@ -81,6 +91,8 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
     if isinstance(lock, dict) and lock.get("active"):
         holder = lock.get("name") or lock.get("user") or lock.get("instanceId") or "somebody"
         yield (
-            f"{path}: is staged with the lock of {holder}, which other clones would take for theirs; "
-            f"run: {store_command('capsule git setup', top, path)}, and then: {file_command('git add', path)}"
+            f"{path}: is staged with the lock of {holder}, which other clones would take for "
+            "theirs; "
+            f"run: {store_command('capsule git setup', top, path)}, and then: "
+            f"{file_command('git add', path)}"
         )

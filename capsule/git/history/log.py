@@ -1,7 +1,8 @@
 """The commits of a repository: a list by `git log`, and the one that a revision or a date names.
 
-What must stay true: git answers in its machine format; and a text that is neither a revision nor a date is an error,
-never now (git's own reading of dates takes anything for one, so it is never used).
+What must stay true: git answers in its machine format; and a text that is neither a revision nor a
+date is an error, never now (git's own reading of dates takes anything for one, so it is never
+used).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from capsule.git_program import Git
 
 #: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").
 _FORMAT = "--format=%x01%H%x00%P%x00%aN%x00%aE%x00%aI%x00%cI%x00%s"
-#: `BRANCH@{...}` with what is no number and no name of a branch in the braces: git takes that for a date.
+#: `BRANCH@{...}` with what is no number and no name of a branch in the braces: git takes that for a
+#: date.
 _REFLOG_DATE = re.compile(r"@\{(?!-?[0-9]+\}|u\}|upstream\}|push\})", re.IGNORECASE)
 _DAY = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}|[0-9]{4}-?W[0-9]{2}-?[0-9]")
 
@@ -32,7 +34,8 @@ class Commit:
         hash: Its whole hash.
         parents: Those of its parents.
         author, email: Who wrote it, by the repository's mailmap.
-        at, committed_at: When it was written, and when it was committed, in ISO 8601 with the person's zone.
+        at, committed_at: When it was written, and when it was committed, in ISO 8601 with the
+            person's zone.
         subject: The first line of its message.
     """
 
@@ -46,7 +49,9 @@ class Commit:
 
 
 class Difference(NamedTuple):
-    """What a commit did to one path: the blob it was in each parent, and the blob that it is; empty: none."""
+    """What a commit did to one path: the blob it was in each parent, and the blob that it is;
+    empty: none.
+    """
 
     path: str
     before: tuple[str, ...]
@@ -54,14 +59,20 @@ class Difference(NamedTuple):
 
 
 def log(git: Git, *arguments: str) -> list[tuple[Commit, list[Difference]]]:
-    """The commits by a `git log` with these arguments, and their differences, if the arguments have `--raw`."""
-    fields = git.run("log", "-z", "--no-abbrev", "--no-renames", "--encoding=UTF-8", _FORMAT, *arguments).fields
+    """The commits by a `git log` with these arguments, and their differences, if the arguments have
+    `--raw`.
+    """
+    fields = git.run(
+        "log", "-z", "--no-abbrev", "--no-renames", "--encoding=UTF-8", _FORMAT, *arguments
+    ).fields
     commits: list[tuple[Commit, list[Difference]]] = []
     at = 0
     while at < len(fields):
         text = fields[at].lstrip("\n")
         if text.startswith("\x01"):
-            commits.append((Commit(text[1:], tuple(fields[at + 1].split()), *fields[at + 2 : at + 7]), []))
+            commits.append(
+                (Commit(text[1:], tuple(fields[at + 1].split()), *fields[at + 2 : at + 7]), [])
+            )
             at += 7
         elif text:
             # A colon for each parent, the modes, the blobs, and what was done; then the path.
@@ -78,19 +89,25 @@ def log(git: Git, *arguments: str) -> list[tuple[Commit, list[Difference]]]:
 def commit_at(repository: Repository, text: str) -> Commit:
     """The commit that `text` names: a revision (gitrevisions(7)), or a date or time.
 
-    Of a date the end of its day counts. It stands for the latest commit of this branch, by its first parents, whose
-    committer's date is not after it.
+    Of a date the end of its day counts. It stands for the latest commit of this branch, by its
+    first parents, whose committer's date is not after it.
 
     Raises:
         NotFound: There is no such commit.
         InvalidInput: It is neither.
     """
     if _REFLOG_DATE.search(text):
-        raise InvalidInput(f"{text!r}: a date stands by itself here, as 2025-01-31 or 2025-01-31T12:00Z")
+        raise InvalidInput(
+            f"{text!r}: a date stands by itself here, as 2025-01-31 or 2025-01-31T12:00Z"
+        )
     git = repository.git
     if "\0" not in text and text:
-        answer = git.run("rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}", fine=(0, 1, 128))
-        if not answer.code and answer.text.isalnum():  # What is excluded, like ^main, comes back with its mark.
+        answer = git.run(
+            "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}", fine=(0, 1, 128)
+        )
+        if (
+            not answer.code and answer.text.isalnum()
+        ):  # What is excluded, like ^main, comes back with its mark.
             return _commit(git, answer.text)
         if "ambiguous" in answer.words:
             raise InvalidInput(f"{text!r} begins the names of several commits; give more of it")
@@ -114,7 +131,10 @@ def _seconds(text: str) -> int:
         if _DAY.fullmatch(text):
             time += timedelta(days=1) - timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        reason = "neither a revision that git knows nor a date or time, like 2025-01-31 or 2025-01-31T12:00Z"
+        reason = (
+            "neither a revision that git knows nor a date or time, like 2025-01-31 or "
+            "2025-01-31T12:00Z"
+        )
         raise InvalidInput(f"{text[:100]!r} is {reason}") from None
     return math.floor((time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
 

@@ -1,12 +1,14 @@
 """What became of one conversation, commit by commit.
 
-What must stay true: git lists the commits once, and gives a content only when its commit is in the answer; a version
-that does not parse is listed as damaged and hides no other; and nothing here writes.
+What must stay true: git lists the commits once, and gives a content only when its commit is in the
+answer; a version that does not parse is listed as damaged and hides no other; and nothing here
+writes.
 
-The list is that of `git log` for the one path, with its simplification of history (git-log(1)): a merge is in it when
-it holds what none of its parents does, with what it changed against all of them. `--follow` is not used: it goes by
-likeness, and breaks where branches join. A conversation's file never changes its name, so where its history begins, a
-file of that name that left another folder in that commit shows where the list goes on.
+The list is that of `git log` for the one path, with its simplification of history (git-log(1)): a
+merge is in it when it holds what none of its parents does, with what it changed against all of
+them. `--follow` is not used: it goes by likeness, and breaks where branches join. A conversation's
+file never changes its name, so where its history begins, a file of that name that left another
+folder in that commit shows where the list goes on.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class Step:
         result: dict[str, Any] = {"commit": None, "words": list(self.words)}
         if self.commit is not None:
             about = asdict(self.commit)
-            result |= {"commit": about.pop("hash"), "committedAt": about.pop("committed_at"), **about}
+            result |= {
+                "commit": about.pop("hash"),
+                "committedAt": about.pop("committed_at"),
+                **about,
+            }
         if self.comparison is not None:
             result["changes"] = self.comparison.as_json()
         if self.damaged:
@@ -89,16 +95,24 @@ def history(
             yield _step(commit, difference, came_from, version)
             is_known = True
     if not is_known:
-        raise NotFound(f"no conversation {id} here, nor in the history of this branch", remedy=Remedy("list"), id=id)
+        raise NotFound(
+            f"no conversation {id} here, nor in the history of this branch",
+            remedy=Remedy("list"),
+            id=id,
+        )
 
 
 def versions_of(repository: Repository, id: str, limit: int) -> list[str]:
     """The blobs that a conversation was on this branch, the latest first, each once."""
-    differences = (change[1] for change in _changes(repository, repository.path_of(KIND, id), limit))
+    differences = (
+        change[1] for change in _changes(repository, repository.path_of(KIND, id), limit)
+    )
     return list(dict.fromkeys(difference.after for difference in differences if difference.after))
 
 
-def _pending(store: CoreStore, id: str, committed: _Version, read_committed: Callable[[], bytes | None]) -> Step | None:
+def _pending(
+    store: CoreStore, id: str, committed: _Version, read_committed: Callable[[], bytes | None]
+) -> Step | None:
     """What the store has that the last commit does not."""
     try:
         now = _Version(store.document(id))
@@ -112,19 +126,30 @@ def _pending(store: CoreStore, id: str, committed: _Version, read_committed: Cal
     return Step(None, words, comparison) if committed.damaged or comparison else None
 
 
-def _changes(repository: Repository, path: str, limit: int | None) -> Iterator[tuple[Commit, Difference, str]]:
-    """The commits that touched the conversation, what they did, and from which other path it came with them."""
+def _changes(
+    repository: Repository, path: str, limit: int | None
+) -> Iterator[tuple[Commit, Difference, str]]:
+    """The commits that touched the conversation, what they did, and from which other path it came
+    with them.
+    """
     git = repository.git
     start, left = git.head(), limit
     while start and (left is None or left > 0):
         most = () if left is None else (f"--max-count={left}",)
-        # `-c`: of a merge, what differs from all its parents (git-diff-tree(1), "DIFF FORMAT FOR MERGES").
-        commits = log(git, "-c", "--raw", *most, "--end-of-options", start, "--", f":(top,literal){path}")
+        # `-c`: of a merge, what differs from all its parents (git-diff-tree(1), "DIFF FORMAT FOR
+        # MERGES").
+        commits = log(
+            git, "-c", "--raw", *most, "--end-of-options", start, "--", f":(top,literal){path}"
+        )
         start, left = "", None if left is None else left - len(commits)
         for number, (commit, differences) in enumerate(commits, 1):
-            difference = next((listed for listed in differences if listed.path == path), Difference(path, ("",), ""))
+            difference = next(
+                (listed for listed in differences if listed.path == path),
+                Difference(path, ("",), ""),
+            )
             came_from, is_last = "", number == len(commits)
-            # A shallow clone's oldest commit has no parents here: git leaves out those that the clone lacks.
+            # A shallow clone's oldest commit has no parents here: git leaves out those that the
+            # clone lacks.
             if is_last and not any(difference.before) and len(commit.parents) == 1:
                 came_from, blob = _moved_from(git, commit, path)
                 difference = difference._replace(before=(blob,))
@@ -134,14 +159,18 @@ def _changes(repository: Repository, path: str, limit: int | None) -> Iterator[t
 
 
 def _moved_from(git: Git, commit: Commit, path: str) -> tuple[str, str]:
-    """From which path a conversation's file came with the commit in which its history begins, and its blob there."""
+    """From which path a conversation's file came with the commit in which its history begins, and
+    its blob there.
+    """
     name = "/".join(path.rsplit("/", 2)[-2:])
     command = ("diff-tree", "-r", "--no-abbrev", "--diff-filter=D", commit.parents[0], commit.hash)
     gone = changes(git, *command, "--", f":(top,glob)**/{name}")
     return (gone[0].path, gone[0].old) if len(gone) == 1 else ("", "")
 
 
-def _step(commit: Commit, difference: Difference, came_from: str, version: Callable[[str], _Version]) -> Step:
+def _step(
+    commit: Commit, difference: Difference, came_from: str, version: Callable[[str], _Version]
+) -> Step:
     after = version(difference.after)
     words, comparison = _words(after, [version(name) for name in difference.before])
     if came_from:
@@ -158,7 +187,11 @@ def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Co
     whole = [version for version in before if not version.damaged]
     if not whole:
         many = len((after.document or {}).get("history", ()))
-        outcome = "deleted" if after.document is None else f"readable again, with {many} message{'s' * (many != 1)}"
+        outcome = (
+            "deleted"
+            if after.document is None
+            else f"readable again, with {many} message{'s' * (many != 1)}"
+        )
         return (outcome,), None
     try:
         comparison = _in_all([compare(version.document, after.document) for version in whole])
@@ -168,10 +201,16 @@ def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Co
 
 
 def _in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
+    """What changed against every one of several versions (at least one) to the same later one: what
+    a merge did.
+    """
 
     def key(part: Any) -> Any:
-        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
+        return (
+            part.name
+            if isinstance(part, FieldChange)
+            else (part[1] if isinstance(part, tuple) else part)["id"]
+        )
 
     def common(name: str) -> Any:
         values = [getattr(each, name) for each in comparisons]

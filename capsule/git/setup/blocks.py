@@ -1,8 +1,8 @@
 """Lines of ours in a file of somebody else's: between two marks, and nowhere else.
 
-What must stay true: what stands outside the marks is kept byte for byte, and without our lines the file is what it was;
-adding the same lines twice changes nothing; a file is replaced as a whole or not at all. Nothing here knows what the
-lines are for.
+What must stay true: what stands outside the marks is kept byte for byte, and without our lines the
+file is what it was; adding the same lines twice changes nothing; a file is replaced as a whole or
+not at all. Nothing here knows what the lines are for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _SHEBANG = b"#!/bin/sh\n"
 
 
 class _Block(NamedTuple):
-    """Our lines in a file: where they begin and end, in bytes, and the first mark with its line end."""
+    """Our lines in a file: where they begin and end, in bytes, and the first mark with its line
+    end.
+    """
 
     start: int
     end: int
@@ -39,7 +41,9 @@ def has_block(data: bytes | None) -> bool:
     return data is not None and any(line.startswith(_BEGIN) for line in data.splitlines())
 
 
-def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: bool = False) -> bytes:
+def with_block(
+    data: bytes | None, lines: Sequence[str], path: str, *, at_top: bool = False
+) -> bytes:
     """A file with our lines in it.
 
     Args:
@@ -57,7 +61,11 @@ def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: b
     if blocks:
         for block in reversed(blocks[1:]):
             data = data[: block.start] + data[block.end :]
-        return data[: blocks[0].start] + _joined(blocks[0].mark, lines, blocks[0].newline) + data[blocks[0].end :]
+        return (
+            data[: blocks[0].start]
+            + _joined(blocks[0].mark, lines, blocks[0].newline)
+            + data[blocks[0].end :]
+        )
     newline = b"\r\n" if data.partition(b"\n")[0].endswith(b"\r") else b"\n"
     at = data.find(b"\n") + 1 if at_top and b"\n" in data else len(data)
     ours = _joined(_BEGIN, lines, newline)
@@ -67,12 +75,16 @@ def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: b
 
 
 def without_block(data: bytes, path: str) -> bytes | None:
-    """A file without our lines; None: only our beginning of it is left. Raises InvalidDocument: our lines don't end."""
+    """A file without our lines; None: only our beginning of it is left. Raises InvalidDocument: our
+    lines don't end.
+    """
     is_ours = False
     for block in reversed(_blocks(data, path)):
         start = block.start
         if block.mark.endswith(_ENDED) and block.end == len(data):
-            start -= len(block.newline)  # Unless somebody has gone on behind ours: their line needs it now.
+            start -= len(
+                block.newline
+            )  # Unless somebody has gone on behind ours: their line needs it now.
         is_ours = is_ours or block.mark.endswith(_MADE)
         data = data[:start] + data[block.end :]
     return None if is_ours and data in (b"", _SHEBANG) else data
@@ -91,7 +103,10 @@ def _blocks(data: bytes, path: str) -> list[_Block]:
             blocks.append(begun[1]._replace(end=at))
             begun = None
     if begun is not None:
-        reason = "the lines of `capsule git setup` begin here and never end; take them out, or end them with the line: "
+        reason = (
+            "the lines of `capsule git setup` begin here and never end; take them out, or "
+            "end them with the line: "
+        )
         raise InvalidDocument.of([Problem(path, begun[0], 1, "", reason + _END.decode())])
     return blocks
 
@@ -114,6 +129,8 @@ def read(path: str) -> bytes | None:
             return None
         if not stat.S_ISREG(mode):
             reason = "is a symlink" if stat.S_ISLNK(mode) else "is no file"
-            raise Refused(f"{path}: {reason}, and is left alone; put a file in its place", path=path)
+            raise Refused(
+                f"{path}: {reason}, and is left alone; put a file in its place", path=path
+            )
         with open(path, "rb") as file:
             return file.read()

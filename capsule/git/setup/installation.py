@@ -1,7 +1,8 @@
 """Setting a clone up for conversations, and removing that again.
 
-What must stay true: done twice it changes nothing; what others wrote, in files and in git's configuration, is kept; and
-what several stores or worktrees of one repository share goes only with the last of them.
+What must stay true: done twice it changes nothing; what others wrote, in files and in git's
+configuration, is kept; and what several stores or worktrees of one repository share goes only with
+the last of them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ from capsule.disk.whole_files import replace_file
 from capsule.errors import GitFailed, NotFound
 from capsule.git.repository import Repository
 from capsule.git.setup import blocks, hook
-from capsule.git.setup.attributes import CHECK_LINE, attribute_lines, ignore_lines, settings, wanted_config
+from capsule.git.setup.attributes import (
+    CHECK_LINE,
+    attribute_lines,
+    ignore_lines,
+    settings,
+    wanted_config,
+)
 from capsule.git_program import Git
 
 #: Our lines in files of the store's directory, by the kind of step.
-_FILES = {"attributes": (".gitattributes", attribute_lines()), "ignore": (".gitignore", ignore_lines())}
+_FILES = {
+    "attributes": (".gitattributes", attribute_lines()),
+    "ignore": (".gitignore", ignore_lines()),
+}
 _WHOSE = {"--local": "repository", "--global": "yours"}
 #: A line of attributes that uses a driver of ours, as an extended regular expression.
 _USE = "^[^#].*[[:space:]](merge|diff|filter)=capsule([[:space:]]|$)"
@@ -59,7 +69,9 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
         return [_configure(Git(root), "--global", wanted)]
     steps = [_add(os.path.join(root, name), kind, lines) for kind, (name, lines) in _FILES.items()]
     steps.append(_configure(repository.git, "--global" if everywhere else "--local", wanted))
-    if everywhere:  # The repository's own would overrule the user's, and go on naming the program of today.
+    if (
+        everywhere
+    ):  # The repository's own would overrule the user's, and go on naming the program of today.
         steps += _unconfigure(repository.git, "--local")
     return [*steps, _add_hook(repository, everywhere)]
 
@@ -72,17 +84,25 @@ def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
         if not everywhere:
             raise
         return list(_unconfigure(Git(root), "--global"))
-    steps = [step for kind, (name, lines) in _FILES.items() for step in _remove(os.path.join(root, name), kind, lines)]
+    steps = [
+        step
+        for kind, (name, lines) in _FILES.items()
+        for step in _remove(os.path.join(root, name), kind, lines)
+    ]
     if users := sorted(_users(repository)):
         why = f"left, as other attributes still use it: {', '.join(users)}"
         steps += [
-            SetupStep(kind, where, why, False) for kind, where in (("config", "repository"), ("hook", "pre-commit"))
+            SetupStep(kind, where, why, False)
+            for kind, where in (("config", "repository"), ("hook", "pre-commit"))
         ]
     else:
         steps += _unconfigure(repository.git, "--local")
         done, left = hook.unchain(repository, everywhere=everywhere)
         steps += [SetupStep("hook", path, "taken out", True) for path in done]
-        steps += [SetupStep("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}") for path, why in left]
+        steps += [
+            SetupStep("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}")
+            for path, why in left
+        ]
     if everywhere:
         steps += _unconfigure(repository.git, "--global")
     elif settings(repository.git, "--global"):
@@ -109,7 +129,13 @@ def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
         replace_file(path, data, after)
         yield SetupStep(kind, path, "is removed" if after is None else "is without the lines", True)
     elif left := [line for line in _stripped(data) if line in lines]:
-        yield SetupStep(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")
+        yield SetupStep(
+            kind,
+            path,
+            "left: the lines there were put in by hand",
+            False,
+            f"take out {'; '.join(left)}",
+        )
 
 
 def _stripped(data: bytes | None) -> list[str]:
@@ -122,7 +148,10 @@ def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> SetupStep:
     for name in changed:
         git.run("config", scope, "--replace-all", name, wanted[name])
     return SetupStep(
-        "config", _WHOSE[scope], "names this Capsule now" if changed else "is as it should be", bool(changed)
+        "config",
+        _WHOSE[scope],
+        "names this Capsule now" if changed else "is as it should be",
+        bool(changed),
     )
 
 
@@ -133,7 +162,9 @@ def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
     if there & known:
         yield SetupStep("config", _WHOSE[scope], "is without the settings", True)
     if others := sorted(there - known):
-        yield SetupStep("config", _WHOSE[scope], f"left, as Capsule did not set it: {', '.join(others)}", False)
+        yield SetupStep(
+            "config", _WHOSE[scope], f"left, as Capsule did not set it: {', '.join(others)}", False
+        )
 
 
 def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
@@ -144,18 +175,30 @@ def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
         return SetupStep("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
     if not hook.chain(there):
         return SetupStep("hook", there.path, "is as it should be", False)
-    return SetupStep("hook", there.path, "is made" if there.data is None else "has the check now", True)
+    return SetupStep(
+        "hook", there.path, "is made" if there.data is None else "has the check now", True
+    )
 
 
 def _users(repository: Repository) -> set[str]:
-    """The attributes that use the drivers: of other stores, and of other worktrees of this repository."""
+    """The attributes that use the drivers: of other stores, and of other worktrees of this
+    repository.
+    """
     worktrees = repository.git.run("worktree", "list", "--porcelain").text.split("\n")
     tops = [line.removeprefix("worktree ") for line in worktrees if line.startswith("worktree ")]
-    places = [(top, ("--untracked",), ":(top,glob)**/.gitattributes") for top in tops if os.path.isdir(top)]
+    places = [
+        (top, ("--untracked",), ":(top,glob)**/.gitattributes")
+        for top in tops
+        if os.path.isdir(top)
+    ]
     paths = set()
     for top, options, spec in [*places, (repository.common, ("--no-index",), "info/attributes")]:
         try:
-            names = Git(top).run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, fine=(0, 1)).fields
+            names = (
+                Git(top)
+                .run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, fine=(0, 1))
+                .fields
+            )
         except GitFailed:
             continue  # There is no such file, or the worktree is gone.
         paths |= {os.path.join(top, name) for name in names}

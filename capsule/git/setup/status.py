@@ -1,8 +1,8 @@
 """Whether a clone is set up for conversations, what changed in it, and what to do.
 
-What must stay true: looking changes nothing, and runs nothing that the repository's configuration names; a finding
-says what git itself answers, for a document of this store, and not what some file says; and whatever is not as it
-should be comes with what to do about it.
+What must stay true: looking changes nothing, and runs nothing that the repository's configuration
+names; a finding says what git itself answers, for a document of this store, and not what some file
+says; and whatever is not as it should be comes with what to do about it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Finding:
     """What is to be done, or worth knowing.
 
     Attributes:
-        kind: `drivers`, `attributes`, `ignore`, `hook`, `git`, `merging`, `conflicts`, `changed` or `upstream`.
+        kind: `drivers`, `attributes`, `ignore`, `hook`, `git`, `merging`, `conflicts`, `changed` or
+            `upstream`.
         what: What it is, in words.
         todo: What to do about it.
         is_trouble: Whether it has to be done; else it happens in any clone.
@@ -51,7 +52,12 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {"kind": self.kind, "what": self.what, "todo": self.todo, "isTrouble": self.is_trouble}
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "todo": self.todo,
+            "isTrouble": self.is_trouble,
+        }
 
 
 @dataclass(slots=True)
@@ -63,7 +69,8 @@ class State:
         folder: The store's folder in it; empty: it is the store.
         git: Git's version.
         branch, upstream: The branch, and the one it follows; None: none.
-        ahead, behind: How many commits the branch has that the upstream hasn't, and the other way round.
+        ahead, behind: How many commits the branch has that the upstream hasn't, and the other way
+            round.
         changed: The documents, `kind/id`, that are not as in the last commit.
         unmerged: Those that wait for a person in a merge.
         hook: The file that runs the check before a commit; empty: none.
@@ -89,11 +96,17 @@ class State:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {**asdict(self), "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
+        return {
+            **asdict(self),
+            "fine": self.is_fine,
+            "findings": [finding.as_json() for finding in self.findings],
+        }
 
 
 def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]) -> State:
-    """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those of the store."""
+    """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those
+    of the store.
+    """
     state = State(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)
@@ -107,7 +120,10 @@ def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Con
     for id, disputes in groupby(conflicts, lambda conflict: conflict.id):
         disputed = list(disputes)
         fields = ", ".join(conflict.field for conflict in disputed)
-        text = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
+        text = (
+            f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: '
+            f"{fields}"
+        )
         state.findings.append(Finding("conflicts", text, f"run: capsule git resolve {id}"))
     state.findings.sort(key=lambda finding: not finding.is_trouble)
     return state
@@ -124,14 +140,22 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
         yield Finding("drivers", "git knows nothing of conversations here", _SET_UP)
     elif absent:
         text = (
-            "the attributes are here, but this clone does not know what they mean: git merges conversations line by "
+            "the attributes are here, but this clone does not know what they mean: git merges "
+            "conversations line by "
             f"line, and commits their locks (not set: {', '.join(absent)})"
         )
         yield Finding("drivers", text, _SET_UP)
     elif missing:
         where = os.path.join(repository.top, repository.prefix, ".gitattributes")
-        text = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
-        yield Finding("attributes", text, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
+        text = (
+            "the programs are set up, but not in force for the documents here: "
+            f"{'; '.join(missing)}"
+        )
+        yield Finding(
+            "attributes",
+            text,
+            f"{_SET_UP}; where that is not enough, look for other lines than {where} has",
+        )
     if not absent and (odd := _odd_program(there, wanted)):
         yield Finding("drivers", odd, _SET_UP)
 
@@ -157,8 +181,12 @@ def _odd_program(there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     if not words:
         return f"filter.{DRIVER}.process is none that Capsule wrote: {command}"
     if shutil.which(words[0]) is None:
-        return f"the program of the drivers is gone, so that git can't add or check out conversations: {words[0]}"
-    # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
+        return (
+            "the program of the drivers is gone, so that git can't add or check out "
+            f"conversations: {words[0]}"
+        )
+    # Which Python starts them doesn't matter, as long as all of them are as this version writes
+    # them.
     others = wanted_config(words)
     odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
     return f"not as this version sets it: {', '.join(odd)}" if odd else ""
@@ -179,10 +207,17 @@ def _files(repository: Repository) -> Iterator[Finding]:
             todo = f"take out the rule that {command} names, if they belong in git"
             yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
-    if changed := [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]:
-        text = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
+    if changed := [
+        entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields
+    ]:
+        text = (
+            "not committed as it is here, and other clones have what is committed: "
+            f"{shlex.join(changed)}"
+        )
         yield Finding("attributes", text, "run: capsule git commit")
-    wrong = [repository.pathspec(name) for name in (".capsule/**", *(f"{kind}/.*.tmp" for kind in KINDS))]
+    wrong = [
+        repository.pathspec(name) for name in (".capsule/**", *(f"{kind}/.*.tmp" for kind in KINDS))
+    ]
     if tracked := git.run("ls-files", "-z", "--", *wrong).fields:
         shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
         text = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
@@ -196,31 +231,51 @@ def _hook(repository: Repository, state: State) -> Iterator[Finding]:
     if there.runs:
         return
     if there.obstacle:
-        text = f"nothing checks what is committed: {there.path} can't be given the check, as {there.obstacle}"
+        text = (
+            f"nothing checks what is committed: {there.path} can't be given the check, as "
+            f"{there.obstacle}"
+        )
         yield Finding("hook", text, there.way_out)
     else:
-        yield Finding("hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP)
+        yield Finding(
+            "hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP
+        )
 
 
 def _version(repository: Repository, state: State) -> Iterator[Finding]:
     state.git, is_enough = merge_version(repository.git)
     if not is_enough:
         needs = "capsule git sync, where it merges other files than conversations"
-        yield Finding("git", f"git {state.git} lacks what this needs: {needs}", "install git 2.38 or newer", False)
+        yield Finding(
+            "git",
+            f"git {state.git} lacks what this needs: {needs}",
+            "install git 2.38 or newer",
+            False,
+        )
 
 
 def _tree(repository: Repository, state: State) -> Iterator[Finding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
-    shape = ("--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+    shape = (
+        "--porcelain=v2",
+        "-z",
+        "--branch",
+        "--no-renames",
+        "--untracked-files=all",
+        "--ignore-submodules=all",
+    )
     for entry in repository.git.run("status", *shape, "--", *repository.pathspecs()).fields:
         kind, _, rest = entry.partition(" ")
         if kind == "#":
             _read_branch(rest, state)
             continue
-        # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none of a new file.
+        # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none
+        # of a new file.
         *before, path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))
         place = repository.document_at(path)
-        if place and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, place[0], before[6])):
+        if place and not (
+            kind == "1" and before[0] == ".M" and _is_clean(repository, path, place[0], before[6])
+        ):
             (state.unmerged if kind == "u" else state.changed).append("/".join(place))
     if state.changed:
         text = f"{_count(len(state.changed), 'document')} changed since the last commit"
@@ -228,11 +283,18 @@ def _tree(repository: Repository, state: State) -> Iterator[Finding]:
     if state.ahead or state.behind:
         sides = [(state.ahead, "to push"), (state.behind, "to merge")]
         counts = " and ".join(f"{_count(count, 'commit')} {aim}" for count, aim in sides if count)
-        yield Finding("upstream", f"{counts} ({state.branch} and {state.upstream})", "run: capsule git sync", False)
+        yield Finding(
+            "upstream",
+            f"{counts} ({state.branch} and {state.upstream})",
+            "run: capsule git sync",
+            False,
+        )
 
 
 def _is_clean(repository: Repository, path: str, kind: str, blob: str) -> bool:
-    """Whether a file that git takes for changed is what the index has, but for its lock or its layout."""
+    """Whether a file that git takes for changed is what the index has, but for its lock or its
+    layout.
+    """
     try:
         with open(os.path.join(repository.top, path), "rb") as file:
             return blob_name(clean(file.read(), path, kind), object_format(repository.git)) == blob
@@ -258,7 +320,10 @@ def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
         operation, end = begun
         files, first = "", "end it with: "
         if unmerged:
-            files, first = f"; to be settled: {unmerged}", "settle what is open, git add it, and then: "
+            files, first = (
+                f"; to be settled: {unmerged}",
+                "settle what is open, git add it, and then: ",
+            )
         yield Finding("merging", f"{operation} is going on{files}", f"{first}{end}")
     elif unmerged:
         text = f"without a merge going on, these wait to be settled: {unmerged}"

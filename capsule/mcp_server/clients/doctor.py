@@ -1,8 +1,9 @@
 """Tries an entry out: starts the server as the program would, talks to it, and reports.
 
-What must stay true: the server gets the command, the arguments and the environment that the entry gives, and of this
-process's environment only what every program passes on; only what changes nothing is called; and a server that
-doesn't answer, or says what is no protocol, is a finding, never a traceback.
+What must stay true: the server gets the command, the arguments and the environment that the entry
+gives, and of this process's environment only what every program passes on; only what changes
+nothing is called; and a server that doesn't answer, or says what is no protocol, is a finding,
+never a traceback.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Seen:
     reason: str = ""
 
 
-def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S) -> Seen:
+def examine(
+    launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S
+) -> Seen:
     """Start the server as an entry says, ask it what any program asks, and stop it.
 
     Args:
@@ -58,10 +61,14 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     cwd = launch.cwd or cwd
     name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
     if shutil.which(name, path={**_environment(), **launch.env}.get("PATH")) is None:
-        seen.problems.append(f"{launch.command} is not there any more, or may not be run; write the entry anew")
+        seen.problems.append(
+            f"{launch.command} is not there any more, or may not be run; write the entry anew"
+        )
         return seen
     if not os.path.isdir(cwd):
-        seen.problems.append(f"{cwd}, where it is to be started, is no directory; correct the entry's cwd")
+        seen.problems.append(
+            f"{cwd}, where it is to be started, is no directory; correct the entry's cwd"
+        )
         return seen
     seen.store, seen.reason = _store(launch, cwd)
     logger = logging.getLogger("mcp")
@@ -76,8 +83,14 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
             stderr.seek(0)
             if said := stderr.read().decode("utf-8", "replace").strip():
                 seen.problems[-1] += f"; it said: {said[-_SAID:]}"
-    if not seen.problems and store is not None and os.path.realpath(seen.store) != os.path.realpath(store):
-        seen.problems.append(f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}")
+    if (
+        not seen.problems
+        and store is not None
+        and os.path.realpath(seen.store) != os.path.realpath(store)
+    ):
+        seen.problems.append(
+            f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}"
+        )
     return seen
 
 
@@ -93,7 +106,9 @@ def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Se
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    server = StdioServerParameters(command=launch.command, args=list(launch.args), env=dict(launch.env), cwd=cwd)
+    server = StdioServerParameters(
+        command=launch.command, args=list(launch.args), env=dict(launch.env), cwd=cwd
+    )
     garbage: list[str] = []
 
     async def hear(message: Any) -> None:
@@ -111,19 +126,31 @@ def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Se
                 seen.protocol = client.protocol_version
                 listed = (await client.list_tools()).tools
                 seen.tools = len(listed)
-                seen.tokens = sum(tokens(f"{tool.name}: {tool.description} {tool.input_schema}") for tool in listed)
+                seen.tokens = sum(
+                    tokens(f"{tool.name}: {tool.description} {tool.input_schema}")
+                    for tool in listed
+                )
                 if READS not in {tool.name for tool in listed}:
-                    seen.problems.append(f"it has no tool {READS}, so it is no Capsule; write the entry anew")
+                    seen.problems.append(
+                        f"it has no tool {READS}, so it is no Capsule; write the entry anew"
+                    )
                 elif (answer := await client.call_tool(READS, {"limit": 1})).is_error:
                     said = " ".join(getattr(block, "text", "") for block in answer.content)
                     seen.problems.append(f"{READS} failed: {said}")
         if scope.cancelled_caught:
-            failed, words = "stop" if seen.tools else "answer", shlex.join([launch.command, *launch.args])
-            seen.problems.append(f"it did not {failed} within {timeout_s:g} s; try it in a terminal: {words}")
+            failed, words = (
+                "stop" if seen.tools else "answer",
+                shlex.join([launch.command, *launch.args]),
+            )
+            seen.problems.append(
+                f"it did not {failed} within {timeout_s:g} s; try it in a terminal: {words}"
+            )
 
     try:
         anyio.run(talk)
-    except Exception as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
+    except (
+        Exception
+    ) as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
         seen.problems.append(f"it went away, or did not speak the protocol: {_words(error)}")
     if garbage:
         seen.problems.append("it writes to stdout what is no protocol, which programs choke on")
@@ -137,8 +164,13 @@ def _words(error: BaseException) -> str:
 
 
 def _store(launch: Launch, cwd: str) -> tuple[str, str]:
-    """The store that such a server serves, and why: found by the same function in a process with its environment."""
-    code = "import sys; from capsule.locate import locate_store as find; found = find((sys.argv[1:] or [None])[0])\n"
+    """The store that such a server serves, and why: found by the same function in a process with
+    its environment.
+    """
+    code = (
+        "import sys; from capsule.locate import locate_store as find; found = "
+        "find((sys.argv[1:] or [None])[0])\n"
+    )
     code += "print(found.root, found.words, sep='\\n')"
     ours = {"PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-c", code, *filter(None, [launch.store])]

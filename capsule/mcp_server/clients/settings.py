@@ -1,10 +1,11 @@
 """The entry of this server in a program's settings: read, put in, taken out.
 
-What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry of that name that
-starts something else is left alone unless it was said to be replaced; and a change is worked out whole before anything
-is done, so that it can be shown first. It is made by the program's own command where there is one, else in the file if
-that is plain JSON, or is not there yet. A file of TOML, or one that would lose comments, is left alone: the person is
-told what to paste.
+What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry
+of that name that starts something else is left alone unless it was said to be replaced; and a
+change is worked out whole before anything is done, so that it can be shown first. It is made by the
+program's own command where there is one, else in the file if that is plain JSON, or is not there
+yet. A file of TOML, or one that would lose comments, is left alone: the person is told what to
+paste.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from capsule.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
-#: What one program or another replaces by the value of a variable or by a file: no path may look like that.
+#: What one program or another replaces by the value of a variable or by a file: no path may look
+#: like that.
 _REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
 # A text, kept; or a comment. A text, kept; or a comma behind the last value.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -49,12 +51,24 @@ class Entry:
 
     @property
     def launch(self) -> Launch | None:
-        """How it starts the server, in any of the shapes; None: it starts no program, or none that can be read."""
+        """How it starts the server, in any of the shapes; None: it starts no program, or none that
+        can be read.
+        """
         value = self.value
         command, args = value.get("command"), value.get("args", [])
-        words = command if isinstance(command, list) else [command, *args] if isinstance(args, list) else []
+        words = (
+            command
+            if isinstance(command, list)
+            else [command, *args]
+            if isinstance(args, list)
+            else []
+        )
         env = value.get("env", value.get("environment")) or {}
-        if not words or not all(isinstance(word, str) for word in words) or not isinstance(env, dict):
+        if (
+            not words
+            or not all(isinstance(word, str) for word in words)
+            or not isinstance(env, dict)
+        ):
             return None
         cwd = value.get("cwd")
         variables = {str(name): str(text) for name, text in env.items()}
@@ -66,13 +80,17 @@ class Entry:
         if self.launch is None:
             return False
         words = (self.launch.command, *self.launch.args)
-        names = {ntpath.basename(posixpath.basename(word)).lower().removesuffix(".exe") for word in words}
+        names = {
+            ntpath.basename(posixpath.basename(word)).lower().removesuffix(".exe") for word in words
+        }
         return bool(names & {"capsule", "capsule_cli", "capsule_cli.app"}) and "mcp" in words
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A change to a program's settings file; without commands and without a new text there is none."""
+    """A change to a program's settings file; without commands and without a new text there
+    is none.
+    """
 
     client: Client
     scope: Scope
@@ -95,21 +113,31 @@ class Plan:
     def diff(self) -> str:
         """The change of the file, as a unified diff."""
         old = "/dev/null" if self.before is None else self.path
-        before, after = ((text or "").splitlines(keepends=True) for text in (self.before, self.after))
+        before, after = (
+            (text or "").splitlines(keepends=True) for text in (self.before, self.after)
+        )
         lines = difflib.unified_diff(before, after, old, self.path)
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
 
 
-def install(client: Client, scope: Scope, places: Places, launch: Launch, *, force: bool = False) -> Plan:
+def install(
+    client: Client, scope: Scope, places: Places, launch: Launch, *, force: bool = False
+) -> Plan:
     """Work out how a program comes to use the server.
 
     Args:
-        launch: How the server is started. The options of an entry of ours that it does not give are kept.
+        launch: How the server is started. The options of an entry of ours that it does not give are
+            kept.
         force: Whether an entry of our name that starts something else is replaced.
 
     Raises:
-        InvalidInput: The program has no such scope, or would read a word of `launch` as something else.
-        InvalidDocument: The file can't be read as what it should be; the message has line and column.
+        InvalidInput: The program has no such scope, or would read a word of `launch` as something
+            else.
+        InvalidDocument: The file can't be read as what it should be; the message has line and
+            column.
         Refused: There is an entry of our name that isn't ours.
     """
     ensure_plain((launch.command, *launch.args))
@@ -131,10 +159,14 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
 
 
 def ensure_plain(words: Iterable[str]) -> None:
-    """Raise InvalidInput when a program would read one of the words that start the server as something else."""
+    """Raise InvalidInput when a program would read one of the words that start the server as
+    something else.
+    """
     for word in words:
         if _REPLACED.search(word):
-            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
+            raise InvalidInput(
+                f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable"
+            )
 
 
 def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
@@ -150,7 +182,8 @@ def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
 
 
 def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = False) -> list[Plan]:
-    """Work out how a program comes to forget the server: a plan for every file of the scope that has our entry.
+    """Work out how a program comes to forget the server: a plan for every file of the scope that
+    has our entry.
 
     Raises:
         InvalidInput: The program has no such scope.
@@ -162,12 +195,16 @@ def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = Fal
     for file in files:
         if entry := file.entry():
             file.ensure_ours(entry, force)
-            plans.append(Plan(client, scope, file.path, commands) if commands else file.plan(scope, None))
+            plans.append(
+                Plan(client, scope, file.path, commands) if commands else file.plan(scope, None)
+            )
     return plans or [Plan(client, scope, files[0].path)]
 
 
 def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
-    """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it should be."""
+    """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it
+    should be.
+    """
     for path in client.files(scope, places):
         if entry := read_settings(client, path).entry():
             yield entry
@@ -194,17 +231,26 @@ def apply(plan: Plan, places: Places, copies: str) -> str | None:
 def _run(command: tuple[str, ...], places: Places) -> None:
     try:
         done = subprocess.run(
-            command, cwd=places.project, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
+            command,
+            cwd=places.project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{' '.join(command)}: {error}", path=command[0]) from error
     if done.returncode:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise Refused(f"{' '.join(command)}: exit code {done.returncode}: {said[-1000:]}", path=command[0])
+        raise Refused(
+            f"{' '.join(command)}: exit code {done.returncode}: {said[-1000:]}", path=command[0]
+        )
 
 
 def _replace(plan: Plan, copies: str) -> str | None:
-    """Put the new text in the place of the old, after having kept a copy; a symlink to the file stays one."""
+    """Put the new text in the place of the old, after having kept a copy; a symlink to the file
+    stays one.
+    """
     assert plan.after is not None
     target, copy_at, before = os.path.realpath(plan.path), None, None
     if plan.before is not None:
@@ -232,7 +278,9 @@ def _text(path: str) -> str | None:
 
 
 def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
-    """The files of a scope, the one for our entry first: it has the entry, or is there, or counts most."""
+    """The files of a scope, the one for our entry first: it has the entry, or is there, or counts
+    most.
+    """
     files = [read_settings(client, path) for path in client.files(scope, places)]
     if not files:
         raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
@@ -250,7 +298,9 @@ class SettingsFile:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names that lead to our entry. OpenCode 2 has `mcp.servers`, and reads `mcp` as OpenCode 1 does."""
+        """The names that lead to our entry. OpenCode 2 has `mcp.servers`, and reads `mcp` as
+        OpenCode 1 does.
+        """
         if self.client.name == "opencode" and isinstance(self.value.get("mcp"), dict):
             nested = self.value["mcp"].get("servers")
             if isinstance(nested, dict) and not {"type", "command", "url", "enabled"} & set(nested):
@@ -269,17 +319,29 @@ class SettingsFile:
     def ensure_ours(self, entry: Entry, force: bool) -> None:
         """Raise Refused when the entry of our name starts something else, unless that is to go."""
         if not entry.ours and not force:
-            reason = f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it goes with: --force"
+            reason = (
+                f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it "
+                "goes with: --force"
+            )
             raise Refused(reason, path=self.path)
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
         is_toml = self.path.endswith(".toml")
         # A text or a list of texts is written in TOML as in JSON.
-        lines = (f"{name} = {json.dumps(part, ensure_ascii=False)}" for name, part in (value or {}).items())
+        lines = (
+            f"{name} = {json.dumps(part, ensure_ascii=False)}"
+            for name, part in (value or {}).items()
+        )
         toml = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
         is_empty = not (self.text or "").strip()
-        after = self._json(value) if not is_toml else f"{toml}\n" if is_empty and value is not None else None
+        after = (
+            self._json(value)
+            if not is_toml
+            else f"{toml}\n"
+            if is_empty and value is not None
+            else None
+        )
         if after is not None:
             return Plan(self.client, scope, self.path, before=self.text, after=after)
         if value is None:
@@ -294,7 +356,9 @@ class SettingsFile:
         return self.saying(_changed(copy.deepcopy(self.value), self.keys, value))
 
     def saying(self, wanted: dict[str, Any]) -> str | None:
-        """The text of the file when it says `wanted`, in its own layout; None: it would lose comments."""
+        """The text of the file when it says `wanted`, in its own layout; None: it would lose
+        comments.
+        """
         text = self.text or ""
         if text.strip() and not _is_exact(text):
             return None
@@ -305,7 +369,9 @@ class SettingsFile:
 
 
 def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:
-    """`document`, with the value under these names; or without it, and without a table that held nothing else."""
+    """`document`, with the value under these names; or without it, and without a table that held
+    nothing else.
+    """
     table = document
     if value is not None:
         for key in keys[:-1]:
@@ -317,7 +383,9 @@ def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None)
 
 
 def _is_exact(text: str) -> bool:
-    """Whether `json` carries a document as it is: no comments, no name twice, no number that it writes otherwise."""
+    """Whether `json` carries a document as it is: no comments, no name twice, no number that it
+    writes otherwise.
+    """
 
     def literally(text: str) -> Any:
         return json.loads(text, object_pairs_hook=tuple, parse_float=str, parse_int=str)
@@ -329,7 +397,9 @@ def _is_exact(text: str) -> bool:
 
 
 def read_settings(client: Client, path: str) -> SettingsFile:
-    """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as what it should be."""
+    """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as
+    what it should be.
+    """
     text = _text(path)
     try:
         if path.endswith(".toml"):

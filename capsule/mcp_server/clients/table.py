@@ -1,9 +1,12 @@
-"""The programs that use MCP servers: where each looks for them, in which shape, and by which command it changes them.
+"""The programs that use MCP servers: where each looks for them, in which shape, and by which
+command it changes them.
 
-What must stay true: everything that is known of a program stands in its row; a row's files are given from the one
-that counts most. Nothing here looks at the machine; what it must know is passed in.
+What must stay true: everything that is known of a program stands in its row; a row's files are
+given from the one that counts most. Nothing here looks at the machine; what it must know is passed
+in.
 
-Looked up on 2026-11-21; `make clients` runs some of them and sees that they read what is written here.
+Looked up on 2026-11-21; `make clients` runs some of them and sees that they read what is written
+here.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Places:
     platform: str
     home: str
     project: str
-    #: The values of `VARIABLES` that are set, and the paths of those of `PROGRAMS` that are installed.
+    #: The values of `VARIABLES` that are set, and the paths of those of `PROGRAMS` that are
+    #: installed.
     environment: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,7 +61,11 @@ class Places:
     def _directory(self, name: str, windows: bool) -> str:
         if name in _DIRECTORIES:
             return self.path(_DIRECTORIES[name])
-        own = {"PROJECT": self.project, "HOME": self.home, "MACOS": self.home if self.platform == "darwin" else ""}
+        own = {
+            "PROJECT": self.project,
+            "HOME": self.home,
+            "MACOS": self.home if self.platform == "darwin" else "",
+        }
         if name in own:
             return own[name]
         if name == "WINDOWS":
@@ -79,7 +87,9 @@ class Launch:
     def store(self) -> str | None:
         """The store that the arguments name, the last one; None: they name none."""
         named = [word for at, word in enumerate(self.args) if at and self.args[at - 1] == "--store"]
-        named += [word.removeprefix("--store=") for word in self.args if word.startswith("--store=")]
+        named += [
+            word.removeprefix("--store=") for word in self.args if word.startswith("--store=")
+        ]
         return named[-1] if named else None
 
 
@@ -94,12 +104,14 @@ class Client:
         name: What the command line calls it.
         title: What people call it.
         user: Its files in the user's settings, as templates of `Places.path`.
-        project: Its files in a project; none: it has none there. A file that ends in .toml is TOML, others are JSON.
+        project: Its files in a project; none: it has none there. A file that ends in .toml is TOML,
+            others are JSON.
         servers: The names that lead to the table of servers.
         shape: How an entry names the command.
         then: What a person does after a change.
         program: Its command, when it has one for its servers.
-        adds: The arguments with which that adds a server; without {scope}, in the user's settings alone.
+        adds: The arguments with which that adds a server; without {scope}, in the user's settings
+            alone.
         removes: The arguments with which it takes ours out.
     """
 
@@ -115,7 +127,9 @@ class Client:
     removes: str = ""
 
     def files(self, scope: Scope, places: Places) -> tuple[str, ...]:
-        """The files of a scope, absolute, the one that counts first; none when it has no such scope."""
+        """The files of a scope, absolute, the one that counts first; none when it has no such
+        scope.
+        """
         return tuple(map(places.path, self.user if scope == "user" else self.project))
 
     def entry(self, launch: Launch) -> dict[str, Any]:
@@ -133,8 +147,14 @@ class Client:
         """The command that takes our entry out, if there is one."""
         return self._command(self.removes, scope, places, Launch(""))
 
-    def _command(self, words: str, scope: Scope, places: Places, launch: Launch) -> tuple[tuple[str, ...], ...]:
-        if not words or self.program not in places.programs or (scope == "project" and "{scope}" not in words):
+    def _command(
+        self, words: str, scope: Scope, places: Places, launch: Launch
+    ) -> tuple[tuple[str, ...], ...]:
+        if (
+            not words
+            or self.program not in places.programs
+            or (scope == "project" and "{scope}" not in words)
+        ):
             return ()
         filled = {
             "{scope}": (scope,),
@@ -144,7 +164,10 @@ class Client:
             "{json}": (json.dumps({"name": NAME, **self.entry(launch)}),),
         }
         return (
-            (places.programs[self.program], *(part for word in words.split() for part in filled.get(word, (word,)))),
+            (
+                places.programs[self.program],
+                *(part for word in words.split() for part in filled.get(word, (word,))),
+            ),
         )
 
 
@@ -156,14 +179,19 @@ CLIENTS: tuple[Client, ...] = (
         user=("CLAUDE_CONFIG_DIR/.claude.json|HOME/.claude.json",),
         project=("PROJECT/.mcp.json",),
         shape="typed",
-        then="a new session of Claude Code has it; it asks once before it trusts a project's .mcp.json",
+        then="a new session of Claude Code has it; it asks once before it trusts a project's "
+        ".mcp.json",
         program="claude",
         adds="mcp add --scope {scope} {name} -- {command} {args}",
         removes="mcp remove --scope {scope} {name}",
     ),
     # https://modelcontextprotocol.io/docs/develop/connect-local-servers
     # https://github.com/aaddrick/claude-desktop-debian, where the Linux one keeps it
-    Client(name="claude-desktop", title="Claude Desktop", user=("SETTINGS/Claude/claude_desktop_config.json",)),
+    Client(
+        name="claude-desktop",
+        title="Claude Desktop",
+        user=("SETTINGS/Claude/claude_desktop_config.json",),
+    ),
     # https://developers.openai.com/codex/mcp
     Client(
         name="codex",
@@ -171,12 +199,14 @@ CLIENTS: tuple[Client, ...] = (
         user=("CODEX_HOME/config.toml|HOME/.codex/config.toml",),
         project=("PROJECT/.codex/config.toml",),
         servers=("mcp_servers",),
-        then="a new session of Codex has it; a project's own file counts once the project is trusted",
+        then="a new session of Codex has it; a project's own file counts once the project is "
+        "trusted",
         program="codex",
         adds="mcp add {name} -- {command} {args}",
         removes="mcp remove {name}",
     ),
-    # https://geminicli.com/docs/tools/mcp-server/, docs/cli/configuration and docs/cli/trusted-folders
+    # https://geminicli.com/docs/tools/mcp-server/, docs/cli/configuration and
+    # docs/cli/trusted-folders
     Client(
         name="gemini",
         title="Gemini CLI",
@@ -207,9 +237,9 @@ CLIENTS: tuple[Client, ...] = (
         program="code",
         adds="--add-mcp {json}",
     ),
-    # https://docs.devin.ai/cli/extensibility/mcp/configuration, https://docs.windsurf.com/windsurf/cascade/mcp
-    # Since June 2026 it is called Devin Desktop (https://devin.ai/blog/windsurf-is-now-devin-desktop/); before, it
-    # read the second file.
+    # https://docs.devin.ai/cli/extensibility/mcp/configuration,
+    # https://docs.windsurf.com/windsurf/cascade/mcp Since June 2026 it is called Devin Desktop
+    # (https://devin.ai/blog/windsurf-is-now-devin-desktop/); before, it read the second file.
     Client(
         name="windsurf",
         title="Windsurf (Devin Desktop)",
@@ -219,7 +249,8 @@ CLIENTS: tuple[Client, ...] = (
         ),
         project=("PROJECT/.devin/mcp_config.json",),
     ),
-    # https://opencode.ai/v1/docs/config/; https://opencode.ai/v2/docs/mcp-servers/ has `mcp.servers`, and reads both
+    # https://opencode.ai/v1/docs/config/; https://opencode.ai/v2/docs/mcp-servers/ has
+    # `mcp.servers`, and reads both
     Client(
         name="opencode",
         title="OpenCode",
@@ -232,11 +263,14 @@ CLIENTS: tuple[Client, ...] = (
         shape="one list",
         then="a new session of OpenCode has it",
     ),
-    # https://zed.dev/docs/ai/mcp, https://github.com/zed-industries/zed/blob/main/crates/paths/src/paths.rs
+    # https://zed.dev/docs/ai/mcp,
+    # https://github.com/zed-industries/zed/blob/main/crates/paths/src/paths.rs
     Client(
         name="zed",
         title="Zed",
-        user=("WINDOWS/Zed/settings.json|MACOS/.config/zed/settings.json|FLATPAK/zed/settings.json",),
+        user=(
+            "WINDOWS/Zed/settings.json|MACOS/.config/zed/settings.json|FLATPAK/zed/settings.json",
+        ),
         project=("PROJECT/.zed/settings.json",),
         servers=("context_servers",),
         then="Zed has it at once; in a project, once the project is trusted",

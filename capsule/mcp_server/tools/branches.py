@@ -1,7 +1,8 @@
-"""The tools for the branches of a conversation: one that adds and switches, one that takes messages out.
+"""The tools for the branches of a conversation: one that adds and switches, one that takes messages
+out.
 
-What must stay true: one call is one action of the store; messages are taken out only when the user agreed to these
-very ones; and an argument that an action has no use for is refused.
+What must stay true: one call is one action of the store; messages are taken out only when the user
+agreed to these very ones; and an argument that an action has no use for is refused.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ def branch(
     ctx: Context,
     id: Id,
     action: Action,
-    message: Annotated[str, Field(description="Id, @N or @last; empty, but for switch and edit: the newest")] = "",
-    content: Annotated[str, Field(description="Text of the new version, for edit and regenerate")] = "",
+    message: Annotated[
+        str, Field(description="Id, @N or @last; empty, but for switch and edit: the newest")
+    ] = "",
+    content: Annotated[
+        str, Field(description="Text of the new version, for edit and regenerate")
+    ] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Branched]:
-    """switch to the branch of message, or to the next/previous version beside it; edit: put a new version beside a
-    message; regenerate: another answer beside one; fork: copy the branch up to message into a new conversation."""
+    """switch to the branch of message, or to the next/previous version beside it; edit: put a new
+    version beside a message; regenerate: another answer beside one; fork: copy the branch up to
+    message into a new conversation."""
     if action in _NEEDS_MESSAGE and not message:
         raise InvalidInput(f"action {action} needs message: its id, @N or @last")
     if (action in _MAKES_MESSAGE) != bool(content):
@@ -55,19 +61,29 @@ def branch(
             made = conversation_of(forked, store.instance_id)
             return answer(f"Forked from {id}: {about(made)}", Branched(id=made.id))
         case "edit":
-            return _beside(id, store.branches.revise(id, message, content, key=key, **written_by(ctx)))
+            return _beside(
+                id, store.branches.revise(id, message, content, key=key, **written_by(ctx))
+            )
         case "regenerate":
-            return _beside(id, store.branches.regenerate(id, content, message or None, key=key, **written_by(ctx)))
+            return _beside(
+                id,
+                store.branches.regenerate(id, content, message or None, key=key, **written_by(ctx)),
+            )
     switched = store.branches.switch(id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)
     done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
     said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
-    return answer(f"{done}: the active branch of conversation {id} {said}.", Branched(id=id, leaf=leaf))
+    return answer(
+        f"{done}: the active branch of conversation {id} {said}.", Branched(id=id, leaf=leaf)
+    )
 
 
 def _beside(id: str, message: Message) -> CallToolResult:
     leaf = visible(str(message.id))
-    said = f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch leads through it."
+    said = (
+        f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch "
+        "leads through it."
+    )
     return answer(said, Branched(id=id, leaf=leaf))
 
 
@@ -77,11 +93,13 @@ def delete_messages(
     leaving: Annotated[Going, Resolve(questions.going)],
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_remove)],
     message: Annotated[str, Field(description="Id, @N or @last; for all but other_branches")] = "",
-    what: Annotated[What, Field(description="other_branches: all but the active branch")] = "with_answers",
+    what: Annotated[
+        What, Field(description="other_branches: all but the active branch")
+    ] = "with_answers",
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Branched]:
-    """Move a message and all its answers, or it alone, or the other branches to the trash, after asking the user.
-    Your own message goes alone."""
+    """Move a message and all its answers, or it alone, or the other branches to the trash, after
+    asking the user. Your own message goes alone."""
     agreed(asked)
     store, id = conversation(ctx, id)
     if not leaving.ids:
@@ -89,11 +107,18 @@ def delete_messages(
     is_agreed = questions.can_ask(ctx)  # Else all that goes is the caller's own.
     if leaving.message:
         removal = store.branches.remove(
-            id, leaving.message, keep_children=leaving.alone, expected=leaving.ids, is_agreed=is_agreed
+            id,
+            leaving.message,
+            keep_children=leaving.alone,
+            expected=leaving.ids,
+            is_agreed=is_agreed,
         )
     else:
         removal = store.branches.trim(id, expected=leaving.ids, is_agreed=is_agreed)
     leaf = visible(removal.leaf) if removal.leaf else None
     now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
-    said = f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them back: capsule restore {id}"
+    said = (
+        f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them "
+        f"back: capsule restore {id}"
+    )
     return answer(said, Branched(id=id, leaf=leaf, removed=len(removal.ids)))

@@ -1,9 +1,11 @@
-"""The calls of tools on one server: the threads that those which write run in, and those that were made before.
+"""The calls of tools on one server: the threads that those which write run in, and those that were
+made before.
 
-What must stay true: calls that wait for one conversation, which another process may hold for seconds, take few of the
-threads; so they delay neither calls on other conversations nor calls that read, which run in threads of their own. A
-call that was made before is recognised, never held back, because what looks the same may be meant; and calls of two
-agents, of two sessions or of two projects (an agent's id belongs to one) are never taken for one. This knows no tool.
+What must stay true: calls that wait for one conversation, which another process may hold for
+seconds, take few of the threads; so they delay neither calls on other conversations nor calls that
+read, which run in threads of their own. A call that was made before is recognised, never held back,
+because what looks the same may be meant; and calls of two agents, of two sessions or of two
+projects (an agent's id belongs to one) are never taken for one. This knows no tool.
 """
 
 from __future__ import annotations
@@ -33,16 +35,22 @@ class Turns:
         self._turns: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
 
     def in_turn(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """`call` run in a thread when it is its turn. It names its conversation, if any, as `id` or `conversation`."""
+        """`call` run in a thread when it is its turn. It names its conversation, if any, as `id` or
+        `conversation`.
+        """
 
         @functools.wraps(call)
         async def run(**arguments: Any) -> Any:
             id = str(arguments.get("id") or arguments.get("conversation") or "")
             turn = self._turns.get(id)
             if turn is None:
-                turn = self._turns[id] = anyio.CapacityLimiter(_OF_ONE_CONVERSATION if id else _THREADS)
+                turn = self._turns[id] = anyio.CapacityLimiter(
+                    _OF_ONE_CONVERSATION if id else _THREADS
+                )
             async with turn:
-                return await anyio.to_thread.run_sync(functools.partial(call, **arguments), limiter=self._threads)
+                return await anyio.to_thread.run_sync(
+                    functools.partial(call, **arguments), limiter=self._threads
+                )
 
         return run
 
@@ -54,7 +62,9 @@ class Calls:
         #: When each was made last, the oldest first, by the monotonic clock.
         self._made: dict[tuple[str | None, str, bytes], float] = {}
 
-    def repeated(self, agent: str | None, session: str, tool: str, inputs: Mapping[str, Any]) -> float | None:
+    def repeated(
+        self, agent: str | None, session: str, tool: str, inputs: Mapping[str, Any]
+    ) -> float | None:
         """Note a call that was carried out.
 
         Args:
@@ -64,7 +74,8 @@ class Calls:
             inputs: Its arguments, as JSON.
 
         Returns:
-            The seconds since the same call was carried out before; None: it was not, or more than ten minutes ago.
+            The seconds since the same call was carried out before; None: it was not, or more than
+            ten minutes ago.
         """
         inside = sha256(orjson.dumps([tool, inputs], option=orjson.OPT_SORT_KEYS)).digest()
         now = time.monotonic()

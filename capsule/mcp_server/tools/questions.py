@@ -1,9 +1,9 @@
 """The questions to the user before something is done, and the answers where the client can't ask.
 
-What must stay true: nothing is done unless the user said yes. A client that can ask always asks. Only where it can't
-does `confirm: true` count, with which the model says that it asked the user; and not even that is enough to replace or
-remove words of a person. The SDK carries a question in either era of the protocol: a request in the middle of the call,
-or an answer that asks for more.
+What must stay true: nothing is done unless the user said yes. A client that can ask always asks.
+Only where it can't does `confirm: true` count, with which the model says that it asked the user;
+and not even that is enough to replace or remove words of a person. The SDK carries a question in
+either era of the protocol: a request in the middle of the call, or an answer that asks for more.
 """
 
 from __future__ import annotations
@@ -46,16 +46,22 @@ def can_ask(ctx: Context) -> bool:
     asks = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     if asks is None or (asks.form is None and asks.url is not None):
         return False
-    return is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER) or ctx.session.can_send_request
+    return (
+        is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER)
+        or ctx.session.can_send_request
+    )
 
 
 def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Yes | Elicit[Yes]:
-    """The question; where the client can't ask, `confirm` is the answer, unless there is something to do `instead`."""
+    """The question; where the client can't ask, `confirm` is the answer, unless there is something
+    to do `instead`.
+    """
     if can_ask(ctx):
         return Elicit(question, Yes)
     if instead:
         raise Told(
-            "Nothing was done. These are somebody else's words, so the user must be asked, and the client can't ask: "
+            "Nothing was done. These are somebody else's words, so the user must be asked, and "
+            "the client can't ask: "
             f"{question} {instead}"
         )
     if confirm:
@@ -91,7 +97,12 @@ def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     except InvalidDocument:
         named, are_own = f"{id}, whose file is damaged", False
     question = f"Delete the conversation {named}? It goes to the store's trash."
-    return _ask(ctx, question, confirm, instead="" if are_own else f"The user can do it: capsule delete {id}")
+    return _ask(
+        ctx,
+        question,
+        confirm,
+        instead="" if are_own else f"The user can do it: capsule delete {id}",
+    )
 
 
 class Standing(BaseModel):
@@ -107,7 +118,11 @@ def standing_title(ctx: Context, id: str, title: str) -> Standing:
 
 
 def may_retitle(
-    ctx: Context, id: str, title: str, confirm: bool, standing: Annotated[Standing, Resolve(standing_title)]
+    ctx: Context,
+    id: str,
+    title: str,
+    confirm: bool,
+    standing: Annotated[Standing, Resolve(standing_title)],
 ) -> Yes | Elicit[Yes]:
     """Replace a title that a person gave?"""
     if not title:
@@ -116,7 +131,9 @@ def may_retitle(
     head = replace(store.head(store.resolve(id)), title=standing.title)
     if not head.named or head.title == title.strip(" \t"):
         return Yes()
-    return _ask(ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm)
+    return _ask(
+        ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm
+    )
 
 
 class Going(BaseModel):
@@ -154,7 +171,14 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     with_it = "and all that answers it" if len(removal.ids) > 1 else "while what answers it stays"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
     are_own = _are_own(ctx, history, removal.ids)
-    return Going(message=which, alone=alone, words=said, ids=removal.ids, roles=removal.roles, are_own=are_own)
+    return Going(
+        message=which,
+        alone=alone,
+        words=said,
+        ids=removal.ids,
+        roles=removal.roles,
+        are_own=are_own,
+    )
 
 
 def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
@@ -162,7 +186,9 @@ def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection
     return all(whose(entry, me) == "own" for entry in history if entry["id"] in ids)
 
 
-def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:
+def may_remove(
+    ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]
+) -> Yes | Elicit[Yes]:
     """Delete these messages?"""
     if not leaving.ids:
         return Yes()
@@ -180,7 +206,8 @@ class Edited(BaseModel):
 
     Attributes:
         id: Its id.
-        needs_yes: Whether the edit replaces words that are not the caller's own, so that the user is asked.
+        needs_yes: Whether the edit replaces words that are not the caller's own, so that the user
+            is asked.
     """
 
     id: str
@@ -195,7 +222,9 @@ def edited(ctx: Context, id: str, message: str, content: str) -> Edited:
     return Edited(id=str(found.id), needs_yes=not is_own and found.content != content)
 
 
-def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]) -> Yes | Elicit[Yes]:
+def may_edit(
+    ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]
+) -> Yes | Elicit[Yes]:
     """Replace words that are not the caller's own?"""
     if not meant.needs_yes:
         return Yes()
@@ -204,9 +233,13 @@ def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resol
     beside = "To put a new version beside it: branch with action edit."
     if whose({"role": message.role, "from": message.from_}, access_of(ctx).name) == "agent":
         raise Told(
-            f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not by you. {beside}"
+            f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not "
+            f"by you. {beside}"
         )
-    which = f"message @{message.at} {quoted(message.content, 60)} of the conversation {_named(store.head(id))}"
+    which = (
+        f"message @{message.at} {quoted(message.content, 60)} of the conversation "
+        f"{_named(store.head(id))}"
+    )
     return _ask(
         ctx,
         f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
@@ -222,7 +255,10 @@ def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Yes()
-    question = f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose program is gone."
+    question = (
+        f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose "
+        "program is gone."
+    )
     return _ask(ctx, question, confirm)
 
 
@@ -233,5 +269,11 @@ def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elici
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Yes()
-    gone = "whose program is gone" if state.state == "orphaned" else "who may be in the middle of something"
-    return _ask(ctx, f"Take the lock on {_named(head)} from {holder(head.lock or {})}, {gone}?", confirm)
+    gone = (
+        "whose program is gone"
+        if state.state == "orphaned"
+        else "who may be in the middle of something"
+    )
+    return _ask(
+        ctx, f"Take the lock on {_named(head)} from {holder(head.lock or {})}, {gone}?", confirm
+    )

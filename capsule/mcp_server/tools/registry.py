@@ -1,8 +1,10 @@
-"""The core's tools: which there are, and what a client learns of each. Those of rooms stand with their rooms.
+"""The core's tools: which there are, and what a client learns of each. Those of rooms stand with
+their rooms.
 
-What must stay true: all that a client sends its model of the set of conversations (names, descriptions, schemas) is
-under 3,500 tokens, at most thirteen tools, of the set of messaging under 3,000, and of a session under 2,000; a test
-measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a part stands where it is used.
+What must stay true: all that a client sends its model of the set of conversations (names,
+descriptions, schemas) is under 3,500 tokens, at most thirteen tools, of the set of messaging under
+3,000, and of a session under 2,000; a test measures it. Hence the schemas say only what a model
+needs: no titles, no nulls, and a part stands where it is used.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ CONVERSATIONS: Tools = (
 
 
 def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:
-    """A schema that pydantic made, without what tells a model nothing; `parts` are parts that it refers to."""
+    """A schema that pydantic made, without what tells a model nothing; `parts` are parts that it
+    refers to.
+    """
     if isinstance(schema, list):
         return [lean(item, parts) for item in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,9 @@
-"""A summary written by the client's own model, where the client still offers that (sampling, up to 2025-11-25).
+"""A summary written by the client's own model, where the client still offers that (sampling, up to
+2025-11-25).
 
-What must stay true: a model is only asked for a summary that the call itself does not bring; what is stored goes to it
-as data, fenced as in every answer; and the summary is one of what the model was given to read, not of what came
-later.
+What must stay true: a model is only asked for a summary that the call itself does not bring; what
+is stored goes to it as data, fenced as in every answer; and the summary is one of what the model
+was given to read, not of what came later.
 """
 
 from __future__ import annotations
@@ -43,13 +44,18 @@ class Summed(BaseModel):
 async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     """The summary to store: the one that was given, else one that the client's model writes."""
     capabilities = ctx.client_capabilities
-    is_offered = capabilities is not None and capabilities.sampling is not None and ctx.session.can_send_request
+    is_offered = (
+        capabilities is not None
+        and capabilities.sampling is not None
+        and ctx.session.can_send_request
+    )
     if content or not summaryOf or not is_offered:
         return Summed(text=content)
     mark, asked = await anyio.to_thread.run_sync(_asked, ctx, summaryOf)
     request = CreateMessageRequest(
         params=CreateMessageRequestParams(
-            messages=[SamplingMessage(role="user", content=TextContent(text=asked))], max_tokens=_WRITTEN
+            messages=[SamplingMessage(role="user", content=TextContent(text=asked))],
+            max_tokens=_WRITTEN,
         )
     )
     related = ServerMessageMetadata(related_request_id=ctx.request_id)
@@ -60,7 +66,9 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
 
 
 def read_up_to(store: CoreStore, summary_of: str) -> tuple[str, str | None]:
-    """The conversation in `ID` or `ID:MESSAGE`, and the last message that was read for its summary; None: its end."""
+    """The conversation in `ID` or `ID:MESSAGE`, and the last message that was read for its summary;
+    None: its end.
+    """
     conversation, _, message = summary_of.partition(":")
     return store.resolve(conversation), message or None
 
@@ -74,6 +82,8 @@ def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:
     text = visible(transcript(document, estimate, budget=_READ).text)
     fence = Fence([text])
     return Mark.of(document), (
-        f"Sum up the conversation {quoted(document['title'])}: what it is about, what was decided, what is open. "
-        "Answer with the summary alone.\n\n" + fence.around([(f"transcript of {word(document['id'])}", text)])
+        f"Sum up the conversation {quoted(document['title'])}: what it is about, what was "
+        "decided, what is open. "
+        "Answer with the summary alone.\n\n"
+        + fence.around([(f"transcript of {word(document['id'])}", text)])
     )

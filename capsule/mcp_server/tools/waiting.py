@@ -1,7 +1,8 @@
-"""Waiting in a call: it occupies no thread, and the client is notified meanwhile that the call goes on.
+"""Waiting in a call: it occupies no thread, and the client is notified meanwhile that the call goes
+on.
 
-What must stay true: the wait ends with the call: at once when the client cancels it or has said all that it will say,
-within seconds when it leaves.
+What must stay true: the wait ends with the call: at once when the client cancels it or has said all
+that it will say, within seconds when it leaves.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ T = TypeVar("T")
 _TELL_S = 5
 
 
-async def waited(ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]) -> T:
+async def waited(
+    ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]
+) -> T:
     """Wait, with a progress notification now and every five seconds.
 
     Args:
         seconds: How long it takes at most.
         purpose: What is waited for, for the client's user: "waiting for changes".
-        wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked again, for none.
+        wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked
+            again, for none.
 
     Raises what `wait` raises; Told: the client has left.
     """
@@ -52,7 +56,9 @@ async def waited(ctx: Context[Any, Any], seconds: float, purpose: str, wait: Cal
 
 
 async def has_left(ctx: Context[Any, Any]) -> bool:
-    """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break meanwhile."""
+    """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break
+    meanwhile.
+    """
     request: Any = ctx.request_context.request
     return request is not None and await request.is_disconnected()
 
@@ -62,7 +68,9 @@ async def _cancel_after(ended: anyio.Event, wait: anyio.CancelScope) -> None:
     wait.cancel()
 
 
-async def _tell(ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope) -> None:
+async def _tell(
+    ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope
+) -> None:
     begun = time.monotonic()
     while True:
         if await has_left(ctx):

@@ -1,7 +1,8 @@
 """The tools that change something.
 
-What must stay true: a tool is its arguments, a call of the store, and an answer; what a person may not want is asked
-first (`questions`). The parameters have the names that clients see, hence their camelCase.
+What must stay true: a tool is its arguments, a call of the store, and an answer; what a person may
+not want is asked first (`questions`). The parameters have the names that clients see, hence their
+camelCase.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from capsule.fence import visible, word
 from capsule.mcp_server.stores import access_of, author, conversation, store_of, written_by
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers import results
-from capsule.mcp_server.tools.answers.results import Appended, Conversation, Written, about, answer, conversation_of
+from capsule.mcp_server.tools.answers.results import (
+    Appended,
+    Conversation,
+    Written,
+    about,
+    answer,
+    conversation_of,
+)
 from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
 from capsule.mcp_server.tools.reading import Id, Role
 from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
@@ -27,7 +35,12 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
 
 Kind = Literal["chat", "direct", "group", "channel"]
-Key = Annotated[str, Field(max_length=256, description="Any new text; a retry with the same one makes nothing twice")]
+Key = Annotated[
+    str,
+    Field(
+        max_length=256, description="Any new text; a retry with the same one makes nothing twice"
+    ),
+]
 Confirm = Annotated[bool, Field(description="The user agreed; for clients that can't ask")]
 
 
@@ -36,8 +49,12 @@ def create_conversation(
     summary: Annotated[Summed, Resolve(summed)],
     title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
     content: Annotated[str, Field(description="First message, or the summary")] = "",
-    role: Annotated[Role | None, Field(description="Role of content; default user, for a summary assistant")] = None,
-    type: Annotated[Kind, Field(description="direct is for two, group and channel for many writers")] = "chat",
+    role: Annotated[
+        Role | None, Field(description="Role of content; default user, for a summary assistant")
+    ] = None,
+    type: Annotated[
+        Kind, Field(description="direct is for two, group and channel for many writers")
+    ] = "chat",
     tags: Annotated[list[str], Field(description="Its tags")] = [],  # noqa: B006 - the schema's default; never changed
     summaryOf: Annotated[
         str, Field(description="Conversation that content sums up, or id:message: read up to there")
@@ -62,9 +79,16 @@ def create_conversation(
     else:
         if role and not content:
             raise InvalidInput("role is that of the first message: give content too")
-        messages = [{"role": role or "user", "content": content, **written_by(ctx)}] if content else []
+        messages = (
+            [{"role": role or "user", "content": content, **written_by(ctx)}] if content else []
+        )
         head = store.create(
-            title=title or None, type=type, tags=tags, messages=messages, created_by=author(ctx), key=key
+            title=title or None,
+            type=type,
+            tags=tags,
+            messages=messages,
+            created_by=author(ctx),
+            key=key,
         )
     made = conversation_of(head, store.instance_id)
     return answer(f"Made: {about(made)}", made)
@@ -83,12 +107,16 @@ def append_message(
     more = written_by(ctx, sender)
     repeated = False
     if idempotencyKey:
-        message, repeated = store.append_once(id, idempotencyKey, role=role, content=content, **more)
+        message, repeated = store.append_once(
+            id, idempotencyKey, role=role, content=content, **more
+        )
     else:
         message = store.append(id, role=role, content=content, **more)
     written = Appended(**_written(id, message).model_dump(), repeated=repeated)
     said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
-    return answer(f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+    return answer(
+        f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written
+    )
 
 
 def _written(id: str, message: Message) -> Written:
@@ -105,11 +133,15 @@ def edit_message(
     meant: Annotated[Edited, Resolve(questions.edited)],
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_edit)],
 ) -> Annotated[CallToolResult, Written]:
-    """Replace a message's text: your own, or the user's after asking them. The old text stays in the trash."""
+    """Replace a message's text: your own, or the user's after asking them. The old text stays in
+    the trash.
+    """
     agreed(asked)
     store, id = conversation(ctx, id)
     written = _written(id, store.edits.message(id, meant.id, content, is_agreed=meant.needs_yes))
-    return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+    return answer(
+        f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written
+    )
 
 
 def update_conversation(
@@ -122,7 +154,8 @@ def update_conversation(
     pinned: Annotated[bool | None, Field(description="At the top of lists")] = None,
     archived: Annotated[bool | None, Field(description="Out of lists")] = None,
     mcpServers: Annotated[
-        dict[str, bool | None] | None, Field(description="MCP servers to turn on or off; null: as by default")
+        dict[str, bool | None] | None,
+        Field(description="MCP servers to turn on or off; null: as by default"),
     ] = None,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Conversation]:
@@ -154,7 +187,9 @@ def delete_conversation(
     # A client that can't ask is let through only where all messages are its own.
     trashed = store.delete(id, is_agreed=questions.can_ask(ctx))
     deleted = results.Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
-    return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
+    return answer(
+        f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted
+    )
 
 
 def lock_conversation(
@@ -163,7 +198,9 @@ def lock_conversation(
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockAnswer]:
-    """Lock a chat: only you can write to it until unlock_conversation, or until this server ends."""
+    """Lock a chat: only you can write to it until unlock_conversation, or until this
+    server ends.
+    """
     agreed(asked)
     store, id = conversation(ctx, id)
     about = ctx.session.client_params  # The program that is the client, as it calls itself.
@@ -176,11 +213,16 @@ def unlock_conversation(
     ctx: Context,
     id: Id,
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_unlock)],
-    force: Annotated[bool, Field(description="Also somebody else's lock, after asking the user")] = False,
+    force: Annotated[
+        bool, Field(description="Also somebody else's lock, after asking the user")
+    ] = False,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockAnswer]:
     """Release the lock you hold."""
     agreed(asked)
     store, id = conversation(ctx, id)
     had = store.locks.release(id, force=force)
-    return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", results.LockAnswer(id=id, locked=False))
+    return answer(
+        f"Unlocked: {id}." if had else f"{id} was not locked.",
+        results.LockAnswer(id=id, locked=False),
+    )

@@ -28,22 +28,32 @@ class Listener:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def names(self, hosts: Iterable[str], *local: str) -> list[str]:
-        """What the header `Host` may say. On loopback that keeps out a web page whose name was made to point here.
+        """What the header `Host` may say. On loopback that keeps out a web page whose name was made
+        to point here.
 
         Args:
             hosts: Further names by which clients may call the server.
             local: Further names of loopback, without the port.
         """
         own = ["127.0.0.1", "localhost", "[::1]", *local] if self.is_loopback else []
-        return [*(f"{host}:{self.port}" for host in own), *map(str.lower, hosts), *(own if self.port == 80 else [])]
+        return [
+            *(f"{host}:{self.port}" for host in own),
+            *map(str.lower, hosts),
+            *(own if self.port == 80 else []),
+        ]
 
 
 def parse(text: str) -> tuple[str, int]:
-    """The host and the port in `[HOST:]PORT` or `[IPv6]:PORT`; the host is loopback by default. Raises InvalidInput."""
-    match = re.fullmatch(r"(?:(?P<host>[^\[\]:]*|\[[0-9A-Fa-f:.]+(?:%[^\[\]]+)?\]):)?(?P<port>[0-9]{1,5})", text)
+    """The host and the port in `[HOST:]PORT` or `[IPv6]:PORT`; the host is loopback by default.
+    Raises InvalidInput.
+    """
+    match = re.fullmatch(
+        r"(?:(?P<host>[^\[\]:]*|\[[0-9A-Fa-f:.]+(?:%[^\[\]]+)?\]):)?(?P<port>[0-9]{1,5})", text
+    )
     if match is None or int(match["port"]) > 65535:
         raise InvalidInput(
-            f"{text!r} is no address: write a port, such as 8765, or a host and a port, such as 127.0.0.1:8765 or "
+            f"{text!r} is no address: write a port, such as 8765, or a host and a port, such as "
+            "127.0.0.1:8765 or "
             f"[::1]:8765; port 0 takes any that is free"
         )
     return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
@@ -69,10 +79,12 @@ def listen(host: str, port: int) -> Listener:
             raise InvalidInput(f"{host} is no address of this machine") from None
         problem = f"{host}:{port}: may not listen there: {os.strerror(error.errno or 0)}"
         if error.errno == errno.EADDRINUSE:
-            problem = f"port {port} of {host} is taken by another program; choose another, or 0 for any"
+            problem = (
+                f"port {port} of {host} is taken by another program; choose another, or 0 for any"
+            )
         raise Refused(problem, path=f"{host}:{port}") from None
-    # Its connections inherit it. asyncio sets it only where a socket names its protocol; without it, the body of an
-    # answer waits 40 ms until the other side has confirmed the head.
+    # Its connections inherit it. asyncio sets it only where a socket names its protocol; without
+    # it, the body of an answer waits 40 ms until the other side has confirmed the head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
     return Listener(listening, host, port, ipaddress.ip_address(host.partition("%")[0]).is_loopback)

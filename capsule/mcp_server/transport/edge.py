@@ -1,7 +1,9 @@
-"""What the SDK leaves to the server: bytes that are no message, refusals, and open requests when something ends.
+"""What the SDK leaves to the server: bytes that are no message, refusals, and open requests when
+something ends.
 
-What must stay true: an invalid request is answered, to its id if JSON-RPC allows that id; every refusal over HTTP is a
-JSON-RPC error; and open requests end as HTTP ends them, with a complete answer or a stream that is closed.
+What must stay true: an invalid request is answered, to its id if JSON-RPC allows that id; every
+refusal over HTTP is a JSON-RPC error; and open requests end as HTTP ends them, with a complete
+answer or a stream that is closed.
 
 The SDK's own readers drop an invalid request, take it for a notification, or answer to no id.
 """
@@ -39,18 +41,22 @@ PATH: Final = "/mcp"
 EVENTS: Final = "/events"
 #: Seconds that open requests still have when the server stops. Streams end at once.
 LAST_ANSWERS_S: Final = 0.7
-#: Seconds that uvicorn has after that, and that the answer to a DELETE waits for the release of the locks.
+#: Seconds that uvicorn has after that, and that the answer to a DELETE waits for the release of the
+#: locks.
 CLOSING_S: Final = 0.5
 #: Seconds in which the log has one refusal of a Host or an Origin, for each address.
 _SELDOM_S: Final = 60.0
 #: Messages in place of the SDK's own.
 _WORDS: Final = {
-    401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer TOKEN; "
+    401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer "
+    "TOKEN; "
     "one is made with: capsule mcp tokens add NAME",
     413: "the request is too large",
 }
 _RULE: Final = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
-_CUT: Final = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+_CUT: Final = (
+    "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+)
 
 
 class Unacceptable(Exception):
@@ -73,7 +79,9 @@ def message_of(data: bytes) -> JSONRPCMessage:
 
 
 def _value(data: bytes) -> Any:
-    """The JSON in these bytes. Raises Unacceptable: there is none, or a wrong text or number in it."""
+    """The JSON in these bytes. Raises Unacceptable: there is none, or a wrong text or number
+    in it.
+    """
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
     # orjson refuses a wrong text or number too, but the answer needs the id of the request.
@@ -85,7 +93,9 @@ def _value(data: bytes) -> Any:
         return value
 
     try:
-        value = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=number)
+        value = json.loads(
+            data.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=number
+        )
     except (ValueError, RecursionError) as error:
         raise Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
     reason = f"{infinite[0][:40]} is too large for a number of 64 bits" if infinite else _CUT
@@ -101,7 +111,11 @@ def _id(value: Any) -> Any:
     if not isinstance(value, dict) or {"result", "error"} & value.keys():
         return None  # It is an answer of the client, and its id is that of a request of the server.
     id = value.get("id")
-    is_id = isinstance(id, str | int | float) and not isinstance(id, bool) and id not in (math.inf, -math.inf)
+    is_id = (
+        isinstance(id, str | int | float)
+        and not isinstance(id, bool)
+        and id not in (math.inf, -math.inf)
+    )
     return id if is_id else None
 
 
@@ -112,7 +126,9 @@ def error_of(id: Any, code: int, message: str) -> bytes:
 
 
 class Edge:
-    """The application that uvicorn calls, around the SDK's; `ended` gets the id of a session that its client ended."""
+    """The application that uvicorn calls, around the SDK's; `ended` gets the id of a session that
+    its client ended.
+    """
 
     def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
         self._app, self._ended = app, ended
@@ -146,7 +162,9 @@ class Edge:
                 cancel.cancel()
 
     async def close(self) -> None:
-        """Accept no more requests, end streams at once, and give other requests an instant to be answered."""
+        """Accept no more requests, end streams at once, and give other requests an instant to be
+        answered.
+        """
         self._is_over = True
         for cancel, scope in self._open.items():
             if scope["method"] == "GET":
@@ -158,24 +176,34 @@ class Edge:
             cancel.cancel()
 
     async def release(self, session: str) -> None:
-        """Release a session's locks before the answer that it has ended; a call of it may delay this."""
+        """Release a session's locks before the answer that it has ended; a call of it may delay
+        this.
+        """
         with anyio.move_on_after(CLOSING_S):
             await anyio.to_thread.run_sync(self._ended, session, abandon_on_cancel=True)
 
     def complain(self, scope: Scope, words: str) -> None:
         """Log the refusal of a Host or an Origin: for each address one a minute."""
         now, client = time.monotonic(), (scope.get("client") or ("",))[0]
-        self._complaints = {each: at for each, at in self._complaints.items() if now - at < _SELDOM_S}
+        self._complaints = {
+            each: at for each, at in self._complaints.items() if now - at < _SELDOM_S
+        }
         if self._complaints.setdefault(client, now) == now:
             headers = dict(scope["headers"])
             value = headers.get(b"host" if "Host" in words else b"origin", b"").decode("latin-1")
-            logging.getLogger("capsule").warning("refused a request of %s: %s: %s", client, words, visible(value[:200]))
+            logging.getLogger("capsule").warning(
+                "refused a request of %s: %s: %s", client, words, visible(value[:200])
+            )
 
 
 def _normalised(scope: Scope) -> Scope:
-    """A request whose Host and Origin can be compared, and that asks for no stream of the protocol to be resumed."""
+    """A request whose Host and Origin can be compared, and that asks for no stream of the protocol
+    to be resumed.
+    """
     folded = (b"host", b"origin")
-    headers = [(name, value.lower() if name in folded else value) for name, value in scope["headers"]]
+    headers = [
+        (name, value.lower() if name in folded else value) for name, value in scope["headers"]
+    ]
     kept = [pair for pair in headers if pair[0] != b"last-event-id" or scope["path"] == EVENTS]
     return {**scope, "headers": kept}
 
@@ -237,8 +265,13 @@ class _Answer:
                 words += "; a name is allowed with --allow-host NAME"
             body = error_of(None, INVALID_REQUEST, words)
         own = (b"content-type", b"content-length")
-        headers = [(name, value) for name, value in self._start["headers"] if name.lower() not in own]
-        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers = [
+            (name, value) for name, value in self._start["headers"] if name.lower() not in own
+        ]
+        headers += [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
         await self._send({**self._start, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -250,5 +283,9 @@ class _Answer:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
             self._body = b"the server is being stopped"
-            self._start = {"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]}
+            self._start = {
+                "type": "http.response.start",
+                "status": 503,
+                "headers": [(b"connection", b"close")],
+            }
             await self._refuse()

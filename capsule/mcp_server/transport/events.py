@@ -1,7 +1,8 @@
 """`GET /events`: the events of the store as a stream (server-sent events), for whoever has a token.
 
-What must stay true: a subscriber gets the events that the agent of its token may read, asked anew for each batch, as
-`capsule.mcp_server.transport.served` says. The edge of the server ends the stream with the token.
+What must stay true: a subscriber gets the events that the agent of its token may read, asked anew
+for each batch, as `capsule.mcp_server.transport.served` says. The edge of the server ends the
+stream with the token.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
     from capsule.mcp_server.sessions import HttpStores
 
 
-def events_of(stores: HttpStores, named: TransportSecuritySettings) -> Callable[[Request], Awaitable[Response]]:
-    """What answers `GET /events?since=CURSOR&topics=LIST` on a server that may be called by these names."""
+def events_of(
+    stores: HttpStores, named: TransportSecuritySettings
+) -> Callable[[Request], Awaitable[Response]]:
+    """What answers `GET /events?since=CURSOR&topics=LIST` on a server that may be called by these
+    names.
+    """
     guard = TransportSecurityMiddleware(named)
 
     async def events(request: Request) -> Response:
         if not request.user.is_authenticated:
-            return Response(status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+            return Response(
+                status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'}
+            )
         if (refused := await guard.validate_request(request)) is not None:
             return refused
         asked = request.query_params
@@ -39,8 +46,12 @@ def events_of(stores: HttpStores, named: TransportSecuritySettings) -> Callable[
             store = await anyio.to_thread.run_sync(stores.of_holder, request.user.username)
             first = await anyio.to_thread.run_sync(partial(store.changes, since))
         except CapsuleError as error:
-            return Response(error.message, status_code=400 if isinstance(error, InvalidInput) else 503)
+            return Response(
+                error.message, status_code=400 if isinstance(error, InvalidInput) else 503
+            )
         stream = streamed(partial(stores.of_holder, request.user.username), wanted, first)
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
 
     return events

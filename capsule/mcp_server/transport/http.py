@@ -1,10 +1,11 @@
 """Serving many clients over streamable HTTP.
 
-What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the server stops or a
-token is revoked, open requests end as HTTP ends them: with a complete answer, or a stream that is closed.
+What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the
+server stops or a token is revoked, open requests end as HTTP ends them: with a complete answer, or
+a stream that is closed.
 
-The SDK's application checks the token, the Host, the Origin and the size, and has the sessions; `edge`, in front of it,
-does the rest.
+The SDK's application checks the token, the Host, the Origin and the size, and has the sessions;
+`edge`, in front of it, does the rest.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ _TIDY_S: Final = 2.0
 def _security(listener: Listener, hosts: tuple[str, ...]) -> TransportSecuritySettings:
     """Which values of the headers Host and Origin are accepted.
 
-    On loopback that is what keeps out a web page whose name was made to point here (DNS rebinding). Elsewhere the
-    server can't know its names, and a page has no token; so there they are checked when `hosts` says them.
+    On loopback that is what keeps out a web page whose name was made to point here (DNS rebinding).
+    Elsewhere the server can't know its names, and a page has no token; so there they are checked
+    when `hosts` says them.
     """
     names = listener.names(name for host in hosts for name in (host, f"{host}:*"))
     origins = [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
@@ -71,7 +73,9 @@ class _Verifier:
             return None
         if known is None:
             return None
-        return AccessToken(token="", client_id=known.name, scopes=[known.scope], expires_at=known.expires_s)
+        return AccessToken(
+            token="", client_id=known.name, scopes=[known.scope], expires_at=known.expires_s
+        )
 
 
 def admitting(tokens: Tokens) -> dict[str, Any]:
@@ -95,7 +99,8 @@ def serve(
 
     Args:
         server: Built with the options of `admitting`.
-        hosts: Further names by which clients may call the server, such as that of a proxy before it.
+        hosts: Further names by which clients may call the server, such as that of a proxy before
+            it.
         ready: Called when requests are answered.
     """
     settings = stores.main().settings
@@ -106,10 +111,12 @@ def serve(
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         transport_security=named,
-        # A session is a lease: one that is idle for as long as a lock may be has gone, and its locks with it.
+        # A session is a lease: one that is idle for as long as a lock may be has gone, and its
+        # locks with it.
         session_idle_timeout=settings.lock_ttl_s,
         max_sessions=_MOST_SESSIONS,
-        # A message of the largest size, with every letter beyond ASCII escaped, and room for what is around it.
+        # A message of the largest size, with every letter beyond ASCII escaped, and room for what
+        # is around it.
         max_request_body_size=3 * settings.message_bytes + (1 << 20),
     )
     outer = edge.Edge(app, stores.end)
@@ -121,8 +128,13 @@ def serve(
     # It logs each refusal of a Host or an Origin, and the edge one a minute.
     logging.getLogger(transport_security.__name__).setLevel(logging.ERROR)
     _raise_limit_of_files()
-    works: list[Callable[[], Coroutine[Any, Any, None]]] = [partial(_tidy, outer, stores, tokens), *server.beside()]
-    running.run(outer, listener, ready, stores.close, last_s=edge.CLOSING_S, beside=works, ending=ending)
+    works: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        partial(_tidy, outer, stores, tokens),
+        *server.beside(),
+    ]
+    running.run(
+        outer, listener, ready, stores.close, last_s=edge.CLOSING_S, beside=works, ending=ending
+    )
 
 
 async def _health(request: Request) -> Response:

@@ -1,8 +1,9 @@
 """How a server process ends: one way out, over stdio and over HTTP.
 
-What must stay true: the locks are released before the process ends, unless that takes too long; and the process ends
-even when a thread of it hangs in a call that can't be cancelled. Safety does not depend on either: the kernel frees
-the instance file of a process that is gone, which is how its locks are known to be dead.
+What must stay true: the locks are released before the process ends, unless that takes too long; and
+the process ends even when a thread of it hangs in a call that can't be cancelled. Safety does not
+depend on either: the kernel frees the instance file of a process that is gone, which is how its
+locks are known to be dead.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ from anyio.abc import TaskStatus
 
 _log = logging.getLogger("capsule")
 
-#: The exit code after SIGINT. After end of file, SIGTERM or SIGHUP it is 0: that is how a server is stopped.
+#: The exit code after SIGINT. After end of file, SIGTERM or SIGHUP it is 0: that is how a server is
+#: stopped.
 INTERRUPTED = 130
 _RELEASE_S = 0.5
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+_SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    if hasattr(signal, name)
+]
 
 
 def own_streams() -> tuple[BinaryIO, int]:
     """Take stdin and stdout for the protocol, before anything else can use them.
 
-    What is written to descriptor 1 from here on goes to stderr, and a child finds nothing on its stdin.
+    What is written to descriptor 1 from here on goes to stderr, and a child finds nothing on its
+    stdin.
     """
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -48,8 +55,12 @@ def own_streams() -> tuple[BinaryIO, int]:
     return os.fdopen(stdin, "rb"), stdout
 
 
-async def signalled(end: Callable[[int], object], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Call `end` with the exit code when a signal asks the process to end; a second signal ends it at once."""
+async def signalled(
+    end: Callable[[int], object], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Call `end` with the exit code when a signal asks the process to end; a second signal ends it
+    at once.
+    """
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
         task_status.started()
         asked = False

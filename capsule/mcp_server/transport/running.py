@@ -1,7 +1,7 @@
 """A server of HTTP in a process of its own, from its first answer to its end.
 
-What must stay true: when the process is asked to end it ends, whatever clients still hold open. What is served, it does
-not know.
+What must stay true: when the process is asked to end it ends, whatever clients still hold open.
+What is served, it does not know.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ def run(
         options: Further options of uvicorn.
     """
     http = _Uvicorn(
-        uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, server_header=False, **options)
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            **options,
+        )
     )
 
     async def serve() -> None:

@@ -1,9 +1,9 @@
 """The events of a store as a stream of server-sent events.
 
-What must stay true: whom the store acts for is asked anew for each batch, and again before it is sent, so that a reader
-whose right ended gets nothing more. The id of an event is its durable cursor, so
-that a client that connects again with `Last-Event-ID` misses none and gets none twice. The stream says the cursor also
-while there is no event.
+What must stay true: whom the store acts for is asked anew for each batch, and again before it is
+sent, so that a reader whose right ended gets nothing more. The id of an event is its durable
+cursor, so that a client that connects again with `Last-Event-ID` misses none and gets none twice.
+The stream says the cursor also while there is no event.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ _log = logging.getLogger("capsule")
 BEAT_S: Final = 15.0
 
 
-async def streamed(store_of: Callable[[], CoreStore], wanted: frozenset[str], batch: Changes) -> AsyncIterator[bytes]:
+async def streamed(
+    store_of: Callable[[], CoreStore], wanted: frozenset[str], batch: Changes
+) -> AsyncIterator[bytes]:
     """The stream, from a batch of changes on, until the store ends or `store_of` refuses.
 
     Args:
-        store_of: Gives the store that acts for the reader; called in a thread, for each batch. Raises CapsuleError.
+        store_of: Gives the store that acts for the reader; called in a thread, for each batch.
+            Raises CapsuleError.
         wanted: The topics, as `check_topics` gives them.
         batch: The changes to begin with.
     """
@@ -40,14 +43,18 @@ async def streamed(store_of: Callable[[], CoreStore], wanted: frozenset[str], ba
         try:
             store = await anyio.to_thread.run_sync(store_of)
             batch = await store.await_changes(batch.cursor, timeout_s=BEAT_S)
-            await anyio.to_thread.run_sync(store_of)  # What the reader may see can have changed in the wait.
+            await anyio.to_thread.run_sync(
+                store_of
+            )  # What the reader may see can have changed in the wait.
         except CapsuleError as error:
             _log.warning("a stream of events ended: %s", error)
             return
 
 
 def as_sent(batch: Changes, wanted: frozenset[str]) -> bytes:
-    """A batch as the stream has it. An id without data is no event, and the place that a client goes on from."""
+    """A batch as the stream has it. An id without data is no event, and the place that a client
+    goes on from.
+    """
     events = [
         b"id: %b\ndata: %b\n\n" % (change.cursor.encode(), orjson.dumps(as_json(change)))
         for change in batch.changes

@@ -1,11 +1,13 @@
 """Serving one client over stdin and stdout: a line is a JSON-RPC message.
 
-What must stay true: nothing but the protocol reaches the client's end of stdout; every request is answered, also one
-that is no valid JSON or no valid request, and the server goes on after it; and when the client has closed its end of
-stdin, the locks are released at once, waits and questions end, and what it had asked by then is done and answered.
+What must stay true: nothing but the protocol reaches the client's end of stdout; every request is
+answered, also one that is no valid JSON or no valid request, and the server goes on after it; and
+when the client has closed its end of stdin, the locks are released at once, waits and questions
+end, and what it had asked by then is done and answered.
 
-The SDK's own `stdio_server` drops a line that it can't parse without an answer, and its loop cancels the requests in
-flight at the end of stdin. So the lines are read and written here; the SDK's loop does the rest.
+The SDK's own `stdio_server` drops a line that it can't parse without an answer, and its loop
+cancels the requests in flight at the end of stdin. So the lines are read and written here; the
+SDK's loop does the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import anyio
 import anyio.to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+)
 
 from capsule.mcp_server import sdk
 from capsule.mcp_server.transport.edge import Unacceptable, error_of, message_of
@@ -28,8 +37,8 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store.store import CoreStore
 
-#: How long the requests in flight may take when the client has closed its end, in seconds. A host that does not want
-#: that sends a signal.
+#: How long the requests in flight may take when the client has closed its end, in seconds. A host
+#: that does not want that sends a signal.
 _LAST_ANSWERS_S = 60.0
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
@@ -45,12 +54,17 @@ def serve(server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int)
 class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
-    def __init__(self, server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int) -> None:
+    def __init__(
+        self, server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int
+    ) -> None:
         self._server, self._store, self._stdin, self._stdout = server, store, stdin, stdout
         self._close = partial(server.leave, store)
-        self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](
+            0
+        )
         self._written, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-        # Threads of their own: reading and writing must not wait for calls that take all the others.
+        # Threads of their own: reading and writing must not wait for calls that take all the
+        # others.
         self._reading, self._writing = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
         #: The requests of the client that the server has not answered, and the other way round.
         self._open: set[Any] = set()
@@ -72,7 +86,9 @@ class _Wire:
     async def _receive(self) -> None:
         """Pass on what the client sends, until it closes its end; then end the process."""
         readline = self._stdin.readline
-        while line := await anyio.to_thread.run_sync(readline, limiter=self._reading, abandon_on_cancel=True):
+        while line := await anyio.to_thread.run_sync(
+            readline, limiter=self._reading, abandon_on_cancel=True
+        ):
             if line.strip():
                 try:
                     await self._pass_on(line)
@@ -95,14 +111,18 @@ class _Wire:
         # A subscription is answered by its end only.
         if isinstance(message, JSONRPCRequest) and message.method != "subscriptions/listen":
             self._open.add(message.id)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+        elif (
+            isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        ):
             self._open.discard((message.params or {}).get("requestId"))
         elif not isinstance(message, JSONRPCNotification):
             self._asked.discard(message.id)
         await self._incoming.send(SessionMessage(message))
 
     async def _say_no(self, id: Any) -> None:
-        """Answer a request of the server, such as a question to the user, in place of a client that can't any more."""
+        """Answer a request of the server, such as a question to the user, in place of a client that
+        can't any more.
+        """
         self._asked.discard(id)
         await self._incoming.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=_CLOSED)))
 
@@ -130,7 +150,9 @@ class _Wire:
 
     async def _send(self, data: bytes) -> None:
         try:
-            await anyio.to_thread.run_sync(_write_all, self._stdout, data + b"\n", limiter=self._writing)
+            await anyio.to_thread.run_sync(
+                _write_all, self._stdout, data + b"\n", limiter=self._writing
+            )
         except OSError:  # A client that doesn't read any more has gone away.
             finish(0, self._close)
 

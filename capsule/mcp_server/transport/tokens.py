@@ -1,10 +1,12 @@
 """The tokens of a store over HTTP: one for each holder, stored as hashes only.
 
-What must stay true: a token leaves this module once, when it is made, and can't be computed from what is stored; the
-file lies in the user's configuration and in no store, so that it is never committed or copied with one; and it is read
-for each request, so that a revoked token is refused from the next request on.
+What must stay true: a token leaves this module once, when it is made, and can't be computed from
+what is stored; the file lies in the user's configuration and in no store, so that it is never
+committed or copied with one; and it is read for each request, so that a revoked token is refused
+from the next request on.
 
-A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which can be guessed.
+A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which
+can be guessed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is kept: its holder's name, `sha256:` and its hash in hex, and the widest scope that it gives."""
+    """A token as it is kept: its holder's name, `sha256:` and its hash in hex, and the widest scope
+    that it gives.
+    """
 
     name: str
     hash: str
@@ -49,7 +53,11 @@ class Token:
     @property
     def expires_s(self) -> int | None:
         """When it expires, in seconds since 1970; None: never."""
-        return None if self.expires_at is None else int(datetime.fromisoformat(self.expires_at).timestamp())
+        return (
+            None
+            if self.expires_at is None
+            else int(datetime.fromisoformat(self.expires_at).timestamp())
+        )
 
     def is_over(self, now_s: float) -> bool:
         """Whether it has expired."""
@@ -57,11 +65,15 @@ class Token:
 
 
 class Tokens:
-    """The tokens of the store at `root`, kept in the directory of the user's configuration of Capsule."""
+    """The tokens of the store at `root`, kept in the directory of the user's configuration of
+    Capsule.
+    """
 
     def __init__(self, config: Path, root: str) -> None:
         self.root = root if "://" in root else os.path.realpath(root)
-        self.path = config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
+        self.path = (
+            config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
+        )
 
     def all(self) -> list[Token]:
         """The tokens, the oldest first.
@@ -79,14 +91,16 @@ class Tokens:
                 mode, data = stat.S_IMODE(os.fstat(fd).st_mode), file.read()
         if mode & 0o022 and os.name == "posix":
             raise Refused(
-                f"{self.path}: others than its owner may write it (mode {mode:04o}), so that nobody knows whose tokens "
+                f"{self.path}: others than its owner may write it (mode {mode:04o}), so that "
+                "nobody knows whose tokens "
                 f"these are; look at it, then run: chmod 600 {self.path}",
                 path=str(self.path),
             )
         return _parsed(data, str(self.path))
 
     def add(self, name: str, *, scope: Scope = "write", expires_in_s: float | None = None) -> str:
-        """Make a token for a holder, who may have had one that expired. The token can't be had again.
+        """Make a token for a holder, who may have had one that expired. The token can't be had
+        again.
 
         Args:
             name: The agent that what the holder writes is from; its locks show it.
@@ -97,18 +111,28 @@ class Tokens:
         """
         if not is_id(name):
             raise InvalidInput(
-                f"{name[:60]!r} is no name of a holder: it starts with a letter or digit, goes on with letters, "
+                f"{name[:60]!r} is no name of a holder: it starts with a letter or digit, goes on "
+                "with letters, "
                 f"digits and . _ @ -, and has at most 128 bytes"
             )
         token = _PREFIX + secrets.token_urlsafe(32)
         now = datetime.now(UTC)
-        expires_at = None if expires_in_s is None else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
+        expires_at = (
+            None
+            if expires_in_s is None
+            else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
+        )
 
         with self._changed() as tokens:
-            tokens[:] = [known for known in tokens if known.name != name or not known.is_over(now.timestamp())]
+            tokens[:] = [
+                known
+                for known in tokens
+                if known.name != name or not known.is_over(now.timestamp())
+            ]
             if any(known.name == name for known in tokens):
                 raise InvalidInput(
-                    f"{name} has a token already; choose another name, or take that one away first: "
+                    f"{name} has a token already; choose another name, or take that one away "
+                    "first: "
                     f"capsule mcp tokens revoke {name}"
                 )
             tokens.append(Token(name, _hash(token), timestamps.now(), scope, expires_at))
@@ -119,14 +143,19 @@ class Tokens:
         with self._changed() as tokens:
             token = next((known for known in tokens if known.name == name), None)
             if token is None:
-                raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule mcp tokens list", id=name)
+                raise NotFound(
+                    f"{name[:130]!r} has no token; see who has one: capsule mcp tokens list",
+                    id=name,
+                )
             tokens.remove(token)
         return token
 
     def holder_of(self, token: str) -> Token | None:
-        """The stored record of a token; None: it is unknown, revoked or expired. Costs reading a small file.
+        """The stored record of a token; None: it is unknown, revoked or expired. Costs reading a
+        small file.
 
-        Every hash is compared, each in constant time, so that the time says nothing about what is stored.
+        Every hash is compared, each in constant time, so that the time says nothing about what is
+        stored.
         """
         hash = _hash(token)
         equal = [known for known in self.all() if hmac.compare_digest(known.hash, hash)]
@@ -134,16 +163,24 @@ class Tokens:
 
     @contextmanager
     def _changed(self) -> Iterator[list[Token]]:
-        """The tokens, for the body to change; they are written when it ends, and no other process writes meanwhile."""
+        """The tokens, for the body to change; they are written when it ends, and no other process
+        writes meanwhile.
+        """
         path = str(self.path)
         with naming(path, "write"):
             self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-            fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             with os.fdopen(fd, "rb") as lock:
                 kernel_locks.lock(lock.fileno(), wait=True)
                 tokens = self.all()
                 yield tokens
-                value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}
+                value = {
+                    "version": _VERSION,
+                    "store": self.root,
+                    "tokens": list(map(_written, tokens)),
+                }
                 data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
                 replace_file(path, self.path.read_bytes() if self.path.exists() else None, data)
 
@@ -153,7 +190,12 @@ def _hash(token: str) -> str:
 
 
 def _written(token: Token) -> dict[str, Any]:
-    value = {"name": token.name, "hash": token.hash, "createdAt": token.created_at, "scope": token.scope}
+    value = {
+        "name": token.name,
+        "hash": token.hash,
+        "createdAt": token.created_at,
+        "scope": token.scope,
+    }
     return value if token.expires_at is None else {**value, "expiresAt": token.expires_at}
 
 
@@ -171,7 +213,11 @@ def _parsed(data: bytes, path: str) -> list[Token]:
     try:
         value = orjson.loads(data)
         if value["version"] != _VERSION:
-            raise ValueError(f"its version is {value['version']!r}, and this Capsule knows {_VERSION}")
+            raise ValueError(
+                f"its version is {value['version']!r}, and this Capsule knows {_VERSION}"
+            )
         return [_token(token) for token in value["tokens"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidDocument.of([Problem(path, 0, 0, "", f"is no file of tokens: {error}")]) from error
+        raise InvalidDocument.of(
+            [Problem(path, 0, 0, "", f"is no file of tokens: {error}")]
+        ) from error

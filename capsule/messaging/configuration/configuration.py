@@ -1,8 +1,9 @@
-"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents and links.
+"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents
+and links.
 
-What must stay true: a plan is made on a copy in memory, where each action is done at once, so that the same rule
-decides there too; a refused action is reported and not done. Nothing is taken back but what an earlier apply did, if it
-is still as that apply left it.
+What must stay true: a plan is made on a copy in memory, where each action is done at once, so that
+the same rule decides there too; a refused action is reported and not done. Nothing is taken back
+but what an earlier apply did, if it is still as that apply left it.
 """
 
 from __future__ import annotations
@@ -39,24 +40,28 @@ _Tables = Mapping[str, Mapping[str, Any]]
 
 
 class Configuration:
-    """What `capsule.toml` and the files of agents declare of channels, agents and links. It is a person's."""
+    """What `capsule.toml` and the files of agents declare of channels, agents and links. It is a
+    person's.
+    """
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
 
-    def plan(self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False) -> Plan:
+    def plan(
+        self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False
+    ) -> Plan:
         """Plan the changes that bring the store in line with the files; change nothing.
 
-        The files are `capsule.toml`, as it was when the store was opened, and `.claude/agents/*.md` in the folder of
-        each project that has an agent on this machine.
+        The files are `capsule.toml`, as it was when the store was opened, and `.claude/agents/*.md`
+        in the folder of each project that has an agent on this machine.
 
         Args:
             folders: The folders of further projects.
             home: The folder of the person, whose agents belong to no project. None: there are none.
             prune: Whether to take back what an earlier apply did and no file declares any more.
 
-        Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents of the agents and
-        projects, and the beginning of each channel's file, into memory.
+        Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents
+        of the agents and projects, and the beginning of each channel's file, into memory.
         """
         parts = [*self._files(folders, home)]
         files = [each for each in parts if isinstance(each, AgentFile)]
@@ -73,26 +78,37 @@ class Configuration:
                 planner.leave_defaults(file, id)
         snapshot = {name: dict(getattr(settings, name)) for name in ("channels", "agents", "links")}
         snapshot["files"] = {file.path: file.fields for file in files}
-        return Plan((*planner.actions,), snapshot, tuple(each for each in parts if isinstance(each, Problem)))
+        return Plan(
+            (*planner.actions,),
+            snapshot,
+            tuple(each for each in parts if isinstance(each, Problem)),
+        )
 
     def apply(self, plan: Plan) -> Plan:
-        """Do the actions of a plan, and nothing else. If one is refused by now, the others are done all the same.
+        """Do the actions of a plan, and nothing else. If one is refused by now, the others are done
+        all the same.
 
         Args:
             plan: The plan.
 
-        Returns the plan with the outcome of each action. Raises Refused if the store acts for an agent; StorageFailed.
+        Returns the plan with the outcome of each action. Raises Refused if the store acts for an
+        agent; StorageFailed.
 
         Cost: as the actions, and writing a small file twice; nothing if there is nothing to do.
         """
         self._ensure_owner()
         if not plan.having("planned"):
             return plan
-        plan = self._recorded(replace(plan, time=timestamps.now()))  # First: a crash may cut short what follows.
-        return self._recorded(replace(plan, actions=tuple(action.done(self._store) for action in plan.actions)))
+        plan = self._recorded(
+            replace(plan, time=timestamps.now())
+        )  # First: a crash may cut short what follows.
+        return self._recorded(
+            replace(plan, actions=tuple(action.done(self._store) for action in plan.actions))
+        )
 
     def rollback(self, number: int) -> Plan:
-        """Take back an apply and those after it. What was changed since stays, and no agent is forgotten.
+        """Take back an apply and those after it. What was changed since stays, and no agent is
+        forgotten.
 
         Args:
             number: Its number in the history.
@@ -108,11 +124,21 @@ class Configuration:
         return self.apply(Plan((*planner.actions,), {"rollback": number}))
 
     def history(self) -> list[Plan]:
-        """List what was applied here, the oldest first. Raises InvalidDocument. Cost: reading a small file for each."""
+        """List what was applied here, the oldest first. Raises InvalidDocument. Cost: reading a
+        small file for each.
+        """
         self._ensure_owner()
-        documents = (self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers())
+        documents = (
+            self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers()
+        )
         return [
-            Plan(tuple(Action(**of) for of in each["actions"]), each["snapshot"], (), each["number"], each["time"])
+            Plan(
+                tuple(Action(**of) for of in each["actions"]),
+                each["snapshot"],
+                (),
+                each["number"],
+                each["time"],
+            )
             for each in documents
         ]
 
@@ -127,14 +153,20 @@ class Configuration:
             numbered = replace(plan, number=plan.number or max(self._numbers(), default=0) + 1)
             place = KIND_OF_APPLIED, str(numbered.number)
             # Without a number of its own it is Interfered if another program took this one.
-            engine.put(*place, codec.encode(numbered.as_json()), engine.version(*place) if plan.number else None)
+            engine.put(
+                *place,
+                codec.encode(numbered.as_json()),
+                engine.version(*place) if plan.number else None,
+            )
             return numbered
 
         return again(record, KIND_OF_APPLIED, tries=_TRIES)
 
     def _ensure_owner(self) -> None:
         if self._store.agent is not None:
-            raise Refused("the configuration is planned and applied by a person, and not by an agent", path="")
+            raise Refused(
+                "the configuration is planned and applied by a person, and not by an agent", path=""
+            )
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
         documents = self._store.inner.part(People).documents
@@ -157,7 +189,9 @@ class Configuration:
 
 
 class _Planner:
-    """The actions of a plan. Each is done on a copy of the store, so that the next one is judged after it."""
+    """The actions of a plan. Each is done on a copy of the store, so that the next one is judged
+    after it.
+    """
 
     def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
@@ -169,9 +203,13 @@ class _Planner:
         """The id of a file's agent, which is registered if need be; None: it can't be."""
         name, scope = file.fields["name"], _scope_of(file)
         id = folder_ids(name, MAX_AGENT_ID, "agent")[0]
-        if self._people.documents.exists(id):  # An agent of another project, which the file is not of.
+        if self._people.documents.exists(
+            id
+        ):  # An agent of another project, which the file is not of.
             id = f"{id}-{scope[-6:]}"
-        action = Action("register", id, "", None, {"name": name, "project": file.project}, file=file.path)
+        action = Action(
+            "register", id, "", None, {"name": name, "project": file.project}, file=file.path
+        )
         try:
             return self._people.directory.resolve(f"{name}@{scope}", None)
         except NotFound:
@@ -180,7 +218,9 @@ class _Planner:
             self._plan(action.refused(error.message))
         return id if self.actions[-1].outcome == "planned" else None
 
-    def declare(self, channels: _Tables, agents: _Tables, links: Mapping[str, Iterable[str]]) -> None:
+    def declare(
+        self, channels: _Tables, agents: _Tables, links: Mapping[str, Iterable[str]]
+    ) -> None:
         """Plan what `capsule.toml` declares."""
         for project, seen in links.items():
             for other in seen:
@@ -196,7 +236,9 @@ class _Planner:
         for agent, about in agents.items():
             self._declare_policy(agent, about)
 
-    def _declare_policy(self, agent: str, about: Mapping[str, Any], file: str = _TOML, by: str | None = None) -> None:
+    def _declare_policy(
+        self, agent: str, about: Mapping[str, Any], file: str = _TOML, by: str | None = None
+    ) -> None:
         for field in ("dm", "discoverable", "description"):
             if field in about:
                 self._want("agent", agent, field, about[field], file, by)
@@ -205,7 +247,9 @@ class _Planner:
                 self._want("entry", agent, other, permission, file, by)
 
     def declare_agent(self, file: AgentFile, id: str) -> None:
-        """Plan what the file of an agent declares; what `capsule.toml` says of the same counts more."""
+        """Plan what the file of an agent declares; what `capsule.toml` says of the same counts
+        more.
+        """
         about = {_DECLARED.get(name, name): value for name, value in file.fields.items()}
         self._declare_policy(id, about, file.path, id)
         for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
@@ -215,7 +259,9 @@ class _Planner:
     def take_back(self, history: Iterable[Plan]) -> None:
         """Plan to take back what was applied, where nothing else is declared."""
         applied: dict[Key, Action] = {}
-        for action in (action for plan in history for action in plan.actions if action.outcome != "refused"):
+        for action in (
+            action for plan in history for action in plan.actions if action.outcome != "refused"
+        ):
             first = applied.pop(action.key, action)
             is_final = action.kind == "register" or (action.by is not None and action.after is None)
             if not is_final and first.before != action.after:
@@ -232,16 +278,30 @@ class _Planner:
 
     def leave_defaults(self, file: AgentFile, id: str) -> None:
         """Plan that an agent leaves the default channels that its file excludes."""
-        excluded = {"*"} if file.fields.get("never_default") else {*file.fields.get("channels.exclude", ())}
+        excluded = (
+            {"*"}
+            if file.fields.get("never_default")
+            else {*file.fields.get("channels.exclude", ())}
+        )
         for each in self._copy.inner.part(Channels).list(agent=id):
             action = Action("member", each.id, id, True, None, id, file.path)
-            is_meant = each.channel.is_default and each.is_in and excluded & {"*", each.channel.name, each.id}
+            is_meant = (
+                each.channel.is_default
+                and each.is_in
+                and excluded & {"*", each.channel.name, each.id}
+            )
             if is_meant and action.key not in self._declared:
-                (member,) = (member for member in self._copy.inner.part(Channels).members(each.id) if member.id == id)
+                (member,) = (
+                    member
+                    for member in self._copy.inner.part(Channels).members(each.id)
+                    if member.id == id
+                )
                 if member.source == "default":  # Else it joined by itself, or was invited.
                     self._plan(action)
 
-    def _want(self, kind: Kind, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None) -> None:
+    def _want(
+        self, kind: Kind, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None
+    ) -> None:
         try:
             key = (kind, *self._ids(kind, on, other, by))
             before = state_of(self._copy, key)
@@ -252,7 +312,11 @@ class _Planner:
         action = Action(*key, before, (before or "open") if after is None else after, by, file)
         if (before, after) == ("block", "allow"):
             action = action.refused(f"{key[1]} has blocked {key[2]}, and a file does not lift that")
-        if key not in self._declared and action.before != action.after and not has_left(self._copy, key):
+        if (
+            key not in self._declared
+            and action.before != action.after
+            and not has_left(self._copy, key)
+        ):
             self._plan(action)
         self._declared.add(key)
 

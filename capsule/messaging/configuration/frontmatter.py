@@ -1,7 +1,9 @@
-"""What the files of agents declare: the frontmatter of `.claude/agents/*.md`, which clients read too.
+"""What the files of agents declare: the frontmatter of `.claude/agents/*.md`, which clients read
+too.
 
-What must stay true: a file is read and never written, and says something of its own agent only. A file that is wrong
-is told with its line, is left out as a whole, and keeps no other from being read. The module knows no store.
+What must stay true: a file is read and never written, and says something of its own agent only. A
+file that is wrong is told with its line, is left out as a whole, and keeps no other from being
+read. The module knows no store.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _MOST_BYTES = 1_000_000
 
 
 def _name(value: Any) -> str:
-    if text(value).strip() and value.isprintable() and "@" not in value:  # What is behind an `@` is a project.
+    if (
+        text(value).strip() and value.isprintable() and "@" not in value
+    ):  # What is behind an `@` is a project.
         return str(value)
     raise InvalidInput(f"{value[:60]!r} is no name of an agent")
 
@@ -45,8 +49,10 @@ class AgentFile:
 
     Attributes:
         path: The file.
-        project: The folder of the agent's project; None: the agent is of the person, for all projects.
-        fields: The fields that it gives, checked; `name` is one of them. A field of `channels` has a dot in its name.
+        project: The folder of the agent's project; None: the agent is of the person, for all
+            projects.
+        fields: The fields that it gives, checked; `name` is one of them. A field of `channels` has
+            a dot in its name.
     """
 
     path: str
@@ -55,7 +61,8 @@ class AgentFile:
 
 
 def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]:
-    """The files of the agents in a folder, and what is wrong with others, in the order of their names.
+    """The files of the agents in a folder, and what is wrong with others, in the order of their
+    names.
 
     Args:
         folder: The folder that `.claude` is in.
@@ -106,7 +113,9 @@ def _fields(data: bytes, path: str) -> dict[str, Any]:
             if name in _KNOWN:
                 checked[name] = _KNOWN[name](value)
             elif name.startswith("channels") or get_close_matches(name, _KNOWN, 1, 0.8):
-                raise InvalidInput(f"is no field that this version of Capsule knows{meant(name, _KNOWN)}")
+                raise InvalidInput(
+                    f"is no field that this version of Capsule knows{meant(name, _KNOWN)}"
+                )
         except InvalidInput as error:
             problems.append(Problem(path, _line(name, words), 1, name, error.message))
     if problems:

@@ -1,7 +1,9 @@
-"""Plans, and the actions that they consist of: how each finds what it changes, and how it changes it.
+"""Plans, and the actions that they consist of: how each finds what it changes, and how it changes
+it.
 
-What must stay true: an action goes through the public methods of the store, as the agent whose file declares it, so
-that the rule of who may do what decides, in the mutex of each write. The module decides nothing.
+What must stay true: an action goes through the public methods of the store, as the agent whose file
+declares it, so that the rule of who may do what decides, in the mutex of each write. The module
+decides nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ class Action:
     """One thing that is changed.
 
     Attributes:
-        kind: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a `link`, by which the
-            agents of a project see those of another; a field of a `channel`, made by its `access`; a `member` of one.
+        kind: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a
+            `link`, by which the agents of a project see those of another; a field of a `channel`,
+            made by its `access`; a `member` of one.
         on: The id of the agent, project or channel that is changed.
         other: The field, or the id of the other agent or project.
-        before, after: The value before and after; None: it is not there. A channel is then archived.
+        before, after: The value before and after; None: it is not there. A channel is then
+            archived.
         by: The agent that does it, as its file declares it; None: the store's owner.
         file: The file that declares it; empty: an earlier apply is taken back.
         outcome: `planned`, `done` or `refused`.
@@ -102,7 +106,9 @@ class Plan:
 
 
 def state_of(store: CoreStore, key: Key) -> Any:
-    """The present value of what an action changes; None: it is not there. Raises InvalidDocument."""
+    """The present value of what an action changes; None: it is not there.
+    Raises InvalidDocument.
+    """
     (kind, on, other), people = key, store.inner.part(People)
     if kind == "link":
         return other in people.directory.sight(on) or None
@@ -111,7 +117,11 @@ def state_of(store: CoreStore, key: Key) -> Any:
     try:
         if kind == "agent":
             description = people.documents.read(on).get("description") or ""
-            return description if other == "description" else getattr(people.directory.profile(on), other)
+            return (
+                description
+                if other == "description"
+                else getattr(people.directory.profile(on), other)
+            )
         head = store.head(store.inner.part(Channels).resolve(on))
     except NotFound:
         return None
@@ -129,13 +139,17 @@ def has_left(store: CoreStore, key: Key) -> bool:
     kind, on, other = key
     if kind != "member" or not store.engine.exists(CONVERSATIONS, on):
         return False
-    return any(each.id == other and each.opted_out_at and not each.is_in for each in store.head(on).participants)
+    return any(
+        each.id == other and each.opted_out_at and not each.is_in
+        for each in store.head(on).participants
+    )
 
 
 def _do(store: CoreStore, action: Action) -> None:
     on, other, after, acting = action.on, action.other, action.after, store.inner.acting(action.by)
     directory = store.inner.part(People).directory
-    whom = f"{other}@{directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
+    # An id may be the name of another agent, for `on`.
+    whom = f"{other}@{directory.profile(other).project}"
     agents, mine = store.inner.part(Agents), acting.inner.part(Agents)
     channels, projects = store.inner.part(Channels), store.inner.part(Projects)
     match action.kind, other, after:
@@ -148,7 +162,9 @@ def _do(store: CoreStore, action: Action) -> None:
         case "entry", _, None:
             mine.forget(agent=on, other=whom)
         case "entry", _, _:
-            (mine.allow if after == "allow" else mine.block)(agent=on, other=whom, reason=action.file or None)
+            (mine.allow if after == "allow" else mine.block)(
+                agent=on, other=whom, reason=action.file or None
+            )
         case "link", _, True:
             projects.link(on, other, direction="both" if on in directory.sight(other) else "out")
         case "link", _, _ if on in directory.sight(other):

@@ -1,14 +1,17 @@
-"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits there to ring.
+"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits
+there to ring.
 
-What must stay true: one process waits for each session, whatever the client starts; it ends with its session, and holds
-nothing that outlives it. A hook with nothing to say prints nothing and ends with 0; one that tells something answers in
-the shape of its client, since a wrong one is ignored in silence; and no text of a message is told. This module imports
-nothing that a hook with nothing to say does not need.
+What must stay true: one process waits for each session, whatever the client starts; it ends with
+its session, and holds nothing that outlives it. A hook with nothing to say prints nothing and ends
+with 0; one that tells something answers in the shape of its client, since a wrong one is ignored in
+silence; and no text of a message is told. This module imports nothing that a hook with nothing to
+say does not need.
 
-Claude Code, Codex and Gemini CLI all take `hookSpecificOutput.additionalContext` at exit code 0, with the name of the
-event beside it: https://code.claude.com/docs/en/hooks ("JSON output"), https://developers.openai.com/codex/hooks (and
-`codex-rs/hooks/schema/generated/session-start.command.output.schema.json`, which allows no other field there),
-https://geminicli.com/docs/hooks/reference ("Common output fields").
+Claude Code, Codex and Gemini CLI all take `hookSpecificOutput.additionalContext` at exit code 0,
+with the name of the event beside it: https://code.claude.com/docs/en/hooks ("JSON output"),
+https://developers.openai.com/codex/hooks (and
+`codex-rs/hooks/schema/generated/session-start.command.output.schema.json`, which allows no other
+field there), https://geminicli.com/docs/hooks/reference ("Common output fields").
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from capsule.messaging.people.people import People
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
-#: Seconds after which a process that waits looks whether its session is there still, and whether a ring is due again.
+#: Seconds after which a process that waits looks whether its session is there still, and whether a
+#: ring is due again.
 _LOOK_S = 5.0
 
 
@@ -43,7 +47,12 @@ class Answer:
 
 
 def run(
-    store: CoreStore, agent: str, client: str, event: str, said: Mapping[str, Any], has_ended: Callable[[], bool]
+    store: CoreStore,
+    agent: str,
+    client: str,
+    event: str,
+    said: Mapping[str, Any],
+    has_ended: Callable[[], bool],
 ) -> Answer:
     """Do what a hook is for.
 
@@ -52,16 +61,23 @@ def run(
         agent: The agent that the client's session acts for.
         client: One of `clients.EVENTS`.
         event: One of its events.
-        said: What the client says on standard input; the caller may add `home` and `program` for Codex.
+        said: What the client says on standard input; the caller may add `home` and `program` for
+            Codex.
         has_ended: Whether the client is gone.
 
-    Raises NotFound, Refused, StorageFailed. Cost: as `Messages.pointer`; after a turn of Claude Code it waits.
+    Raises NotFound, Refused, StorageFailed. Cost: as `Messages.pointer`; after a turn of Claude
+    Code it waits.
     """
     session = said.get("session_id")
-    if not isinstance(session, str) or said.get("agent_id"):  # A part of a session has no mail of its own.
+    if not isinstance(session, str) or said.get(
+        "agent_id"
+    ):  # A part of a session has no mail of its own.
         return Answer()
     store.inner.part(People).documents.known(agent)
-    target = Target(client, {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)})
+    target = Target(
+        client,
+        {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)},
+    )
     if event == "SessionEnd":
         registry.forget(store, agent, target)
         return Answer()
@@ -76,7 +92,9 @@ def run(
     return Answer()
 
 
-def _awaited(store: CoreStore, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float) -> str:
+def _awaited(
+    store: CoreStore, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float
+) -> str:
     """Wait until a target is to be rung: how many messages wait, and from whom.
 
     Empty: the session has ended, another process waits for it, or the time is over (in seconds).

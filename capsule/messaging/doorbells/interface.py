@@ -1,7 +1,8 @@
 """The interface of a doorbell: what wakes an idle agent in one kind of program.
 
-What must stay true: a bell carries a pointer (how many, from whom, how to read them), never the text of a message: what
-others write has no authority over an agent. A bell knows its program, and neither the store nor when it is rung.
+What must stay true: a bell carries a pointer (how many, from whom, how to read them), never the
+text of a message: what others write has no authority over an agent. A bell knows its program, and
+neither the store nor when it is rung.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Target:
     Attributes:
         client: The name of the doorbell, of `clients.CLIENTS` or of an entry point.
         address: What the doorbell needs to reach it.
-        instance: The instance that must be alive for the target to be there; empty: that can't be known.
+        instance: The instance that must be alive for the target to be there; empty: that can't be
+            known.
     """
 
     client: str
@@ -38,11 +40,13 @@ class Target:
 
 
 class Doorbell(Protocol):
-    """What rings targets of one kind. An entry point in the group `capsule.doorbells` names one by its client's name.
+    """What rings targets of one kind. An entry point in the group `capsule.doorbells` names one by
+    its client's name.
 
     Attributes:
         name: The name of its client.
-        watches: Whether its targets watch the store and ring by themselves, so that `ring` is not called.
+        watches: Whether its targets watch the store and ring by themselves, so that `ring` is not
+            called.
     """
 
     name: str
@@ -55,7 +59,8 @@ class Doorbell(Protocol):
             target: Where.
             text: What the model is told.
 
-        Raises OSError when the program can't be reached. Cost: that of the program, at most 10 seconds.
+        Raises OSError when the program can't be reached. Cost: that of the program, at most 10
+        seconds.
         """
 
 

@@ -1,7 +1,8 @@
 """Starting a program, and sending a request, for a doorbell.
 
-What must stay true: nothing takes longer than `LIMIT_S`, no shell reads what is run, and a failure is an OSError. What
-starts programs and sends requests is loaded when it is used: a hook loads the doorbells, and is in a hurry.
+What must stay true: nothing takes longer than `LIMIT_S`, no shell reads what is run, and a failure
+is an OSError. What starts programs and sends requests is loaded when it is used: a hook loads the
+doorbells, and is in a hurry.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ LIMIT_S = 10.0
 
 
 def run(words: Sequence[str], text: str = "") -> bool:
-    """Run a program with a text on its standard input; whether its exit code is 0. Raises OSError."""
+    """Run a program with a text on its standard input; whether its exit code is 0.
+    Raises OSError.
+    """
     import subprocess
 
     try:
@@ -35,7 +38,8 @@ def run(words: Sequence[str], text: str = "") -> bool:
 
 
 def post(url: str, body: dict[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> int:
-    """Send JSON to an http or https address; the status of the answer, 2xx. Raises OSError, as URLError is one.
+    """Send JSON to an http or https address; the status of the answer, 2xx. Raises OSError, as
+    URLError is one.
 
     Args:
         url: The address.
@@ -49,6 +53,8 @@ def post(url: str, body: dict[str, Any] | bytes, headers: Mapping[str, str] | No
     if not url.startswith(("http://", "https://")):
         raise OSError(f"{url} is neither http nor https")
     data = body if isinstance(body, bytes) else orjson.dumps(body)
-    request = Request(url, data, {"content-type": "application/json", **(headers or {})}, method="POST")
+    request = Request(
+        url, data, {"content-type": "application/json", **(headers or {})}, method="POST"
+    )
     with urlopen(request, timeout=LIMIT_S) as answer:
         return int(answer.status)

@@ -1,9 +1,11 @@
-"""Who can be rung, when they were, and when they are again: kept for each agent beside the index, never committed.
+"""Who can be rung, when they were, and when they are again: kept for each agent beside the index,
+never committed.
 
-What must stay true: at most one ring is outstanding for a target, whoever rings, and whichever process waits there; it
-is repeated after 1, 5 and 30 minutes, then never, until the agent has read something. It is recorded before it is made,
-so that two writers never ring twice and a bell that fails delays few writes. A target whose process is known to have
-ended is not rung. A bell that fails is a warning in the log, and no more.
+What must stay true: at most one ring is outstanding for a target, whoever rings, and whichever
+process waits there; it is repeated after 1, 5 and 30 minutes, then never, until the agent has read
+something. It is recorded before it is made, so that two writers never ring twice and a bell that
+fails delays few writes. A target whose process is known to have ended is not rung. A bell that
+fails is a warning in the log, and no more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 #: The group of the entry points of other packages.
 GROUP = "capsule.doorbells"
-#: Seconds from the first ring to the second, from the second to the third, and from the third to the last.
+#: Seconds from the first ring to the second, from the second to the third, and from the third to
+#: the last.
 _GAPS_S = (60.0, 300.0, 1800.0)
 #: As many targets of an agent are kept: the last ones.
 _MOST = 16
@@ -59,7 +62,9 @@ class Bell:
         return client is not None and client.watches
 
     def outstanding(self, read: str) -> list[str]:
-        """The rings after which the agent has read nothing; `read`: when it read something for the last time."""
+        """The rings after which the agent has read nothing; `read`: when it read something for the
+        last time.
+        """
         return [time for time in self.rung if time > read]
 
     def due(self, read: str, now: str) -> bool:
@@ -67,7 +72,10 @@ class Bell:
         rings = self.outstanding(read)
         if not rings:
             return True
-        return len(rings) <= len(_GAPS_S) and timestamps.seconds_between(rings[-1], now) >= _GAPS_S[len(rings) - 1]
+        return (
+            len(rings) <= len(_GAPS_S)
+            and timestamps.seconds_between(rings[-1], now) >= _GAPS_S[len(rings) - 1]
+        )
 
     def ringing(self, now: str) -> Bell:
         """The bell, rung at this time."""
@@ -75,7 +83,12 @@ class Bell:
 
     def as_json(self) -> dict[str, Any]:
         """The bell as JSON."""
-        return {**self.target.as_json(), "rung": list(self.rung), "failed": self.failed, "asked": self.asked}
+        return {
+            **self.target.as_json(),
+            "rung": list(self.rung),
+            "failed": self.failed,
+            "asked": self.asked,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,9 @@ class Bells:
     def without(self, *targets: Target) -> Bells:
         """The bells at other places than these targets."""
         places = [target.place for target in targets]
-        return replace(self, bells=tuple(bell for bell in self.bells if bell.target.place not in places))
+        return replace(
+            self, bells=tuple(bell for bell in self.bells if bell.target.place not in places)
+        )
 
     def plus(self, *changed: Bell) -> Bells:
         """With bells in the place of those at the same targets; the last `_MOST` are kept."""
@@ -106,7 +121,9 @@ class Bells:
 
 @cache
 def doorbell(client: str) -> Doorbell | None:
-    """The doorbell of this name: Capsule's own, or one that an installed package offers; None: there is none."""
+    """The doorbell of this name: Capsule's own, or one that an installed package offers; None:
+    there is none.
+    """
     if client in CLIENTS:
         return CLIENTS[client]
     from importlib.metadata import entry_points
@@ -128,13 +145,19 @@ def is_there(store: CoreStore, bell: Bell) -> bool:
 
 
 def register(store: CoreStore, agent: str, target: Target) -> None:
-    """Ring a target from now on. It takes the place of those of its client that no process keeps alive.
+    """Ring a target from now on. It takes the place of those of its client that no process keeps
+    alive.
 
-    Raises Refused, StorageFailed. Cost: reading a small file, and writing it unless it is registered.
+    Raises Refused, StorageFailed. Cost: reading a small file, and writing it unless it is
+    registered.
     """
 
     def change(stored: Bells) -> Bells:
-        kept = (bell for bell in stored.bells if bell.target.client != target.client or bell.target.instance)
+        kept = (
+            bell
+            for bell in stored.bells
+            if bell.target.client != target.client or bell.target.instance
+        )
         return replace(stored, bells=tuple(kept)).plus(Bell(target))
 
     if bells(store, agent).at(target) is None:
@@ -142,7 +165,9 @@ def register(store: CoreStore, agent: str, target: Target) -> None:
 
 
 def forget(store: CoreStore, agent: str, target: Target) -> None:
-    """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it was registered."""
+    """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it
+    was registered.
+    """
     _edit(store, agent, lambda stored: stored.without(target))
 
 
@@ -168,7 +193,8 @@ def claim(store: CoreStore, agent: str, target: Target) -> Target | None:
 
 
 def take(store: CoreStore, agent: str, target: Target) -> bool:
-    """Whether a target that watches the store is to ring now, given that something is unread; if so, it is recorded.
+    """Whether a target that watches the store is to ring now, given that something is unread; if
+    so, it is recorded.
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it when it is.
     """
@@ -193,14 +219,20 @@ def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
         pointer: Says how many messages wait, and from whom; asked only where a ring is due.
 
     Returns:
-        Whether a ring is outstanding that its program took, or is made by the process that waits there.
+        Whether a ring is outstanding that its program took, or is made by the process that waits
+        there.
 
-    Raises nothing. Cost: reading a small file; where a ring is due a durable write, and what the bell costs.
+    Raises nothing. Cost: reading a small file; where a ring is due a durable write, and what the
+    bell costs.
     """
     now, chosen = timestamps.now(), list[Bell]()
 
     def change(stored: Bells) -> Bells:
-        chosen[:] = [bell.ringing(now) for bell in stored.bells if not bell.watches and bell.due(stored.read, now)]
+        chosen[:] = [
+            bell.ringing(now)
+            for bell in stored.bells
+            if not bell.watches and bell.due(stored.read, now)
+        ]
         return stored.plus(*chosen)
 
     try:
@@ -208,14 +240,20 @@ def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
         # If no ring is due, or the agent has read everything meanwhile, none is made.
         if change(stored) != stored and (waiting := pointer()):
             stored = _edit(store, agent, change)
-            failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, waiting)))]
+            failed = [
+                (bell, why)
+                for bell in chosen
+                if (why := attempt(bell.target, bell_text(agent, waiting)))
+            ]
             for bell, why in failed:
                 _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)
             if failed:
                 after = [replace(bell, failed=why) for bell, why in failed]
                 stored = _edit(store, agent, lambda stored: stored.plus(*after))
         return any(
-            is_there(store, bell) if bell.watches else not bell.failed and bell.outstanding(stored.read)
+            is_there(store, bell)
+            if bell.watches
+            else not bell.failed and bell.outstanding(stored.read)
             for bell in stored.bells
         )
     except CapsuleError as error:
@@ -226,7 +264,8 @@ def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
 def emptied(store: CoreStore, agent: str) -> None:
     """Note that an agent has read something, so that the next message rings at once.
 
-    Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was outstanding.
+    Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was
+    outstanding.
     """
 
     def change(stored: Bells) -> Bells:
@@ -239,8 +278,13 @@ def emptied(store: CoreStore, agent: str) -> None:
 
 
 def was_rung(store: CoreStore, agent: str, since: str) -> bool:
-    """Whether a program took a ring for an agent at this time or later. Cost: reading a small file."""
-    return any(not bell.failed and bell.rung and bell.rung[-1] >= since for bell in bells(store, agent).bells)
+    """Whether a program took a ring for an agent at this time or later. Cost:
+    reading a small file.
+    """
+    return any(
+        not bell.failed and bell.rung and bell.rung[-1] >= since
+        for bell in bells(store, agent).bells
+    )
 
 
 def ask(store: CoreStore, agent: str) -> None:
@@ -248,7 +292,11 @@ def ask(store: CoreStore, agent: str) -> None:
 
     Raises Refused, StorageFailed. Cost: a small durable write.
     """
-    _edit(store, agent, lambda stored: stored.plus(*(replace(it, asked=True) for it in stored.bells if it.watches)))
+    _edit(
+        store,
+        agent,
+        lambda stored: stored.plus(*(replace(it, asked=True) for it in stored.bells if it.watches)),
+    )
 
 
 def attempt(target: Target, text: str) -> str:
@@ -258,7 +306,9 @@ def attempt(target: Target, text: str) -> str:
         return "there is no such doorbell"
     try:
         return "" if bell.ring(target, text) else "the program did not take it"
-    except Exception as error:  # A bell of another package may raise anything, and the message is sent already.
+    except (
+        Exception
+    ) as error:  # A bell of another package may raise anything, and the message is sent already.
         return str(error) or type(error).__name__
 
 
@@ -270,19 +320,30 @@ def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bel
         nonlocal after
         before = _decoded(value)
         after = change(before)
-        return None if after == before else {"read": after.read, "bells": [bell.as_json() for bell in after.bells]}
+        return (
+            None
+            if after == before
+            else {"read": after.read, "bells": [bell.as_json() for bell in after.bells]}
+        )
 
     store.engine.machine.edit(KIND_OF_BELLS, agent, edit)
     return after
 
 
 def _decoded(value: dict[str, Any] | None) -> Bells:
-    """What a file says; nothing when it says something else: clients register again with their next session."""
+    """What a file says; nothing when it says something else: clients register again with their next
+    session.
+    """
     if value is None:
         return Bells()
     try:
         known = (
-            Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
+            Bell(
+                Target(it["client"], it["address"], it["instance"]),
+                tuple(it["rung"]),
+                it["failed"],
+                it["asked"],
+            )
             for it in value["bells"]
         )
         return Bells(tuple(known), value["read"])

@@ -1,7 +1,7 @@
 """Getting messages: listening for them, acknowledging them, and looking at what there is.
 
-What must stay true: what was given to an agent is read once the agent acknowledges it, and nothing else is; looking
-marks nothing as read.
+What must stay true: what was given to an agent is read once the agent acknowledges it, and nothing
+else is; looking marks nothing as read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _STATES |= {state: (state,) for state in _STATES["all"]}
 
 
 class Messages(Sending):
-    """Messages from agent to agent. `agent` is who sends or reads; None: the one that the store acts for.
+    """Messages from agent to agent. `agent` is who sends or reads; None: the one that the store
+    acts for.
 
-    With a `topic`, or the `thread` of a message (the id of its root), only the messages in it count. Who listens to
-    a topic has read that topic, and nothing else.
+    With a `topic`, or the `thread` of a message (the id of its root), only the messages in it
+    count. Who listens to a topic has read that topic, and nothing else.
     """
 
     def __init__(self, store: CoreStore) -> None:
@@ -45,7 +46,9 @@ class Messages(Sending):
     def _receipts(self) -> Receipts:
         from capsule.messaging.mail.receipts import Receipts
 
-        return Receipts(self._owner)  # Of this object alone: another one gives again what was not acknowledged here.
+        return Receipts(
+            self._owner
+        )  # Of this object alone: another one gives again what was not acknowledged here.
 
     def listen(
         self,
@@ -59,10 +62,11 @@ class Messages(Sending):
     ) -> Heard:
         """Return what is unread; if nothing is, wait for it.
 
-        What an earlier call on this store returned to the agent counts as read from now on. What this one returns is
-        read when it is acknowledged, by `ack` or by the next call; else the agent gets it again. Any number of
-        listeners of one agent may wait, and each gets what comes: a thread that waits again gets also what others of
-        the agent acknowledged since its last call.
+        What an earlier call on this store returned to the agent counts as read from now on. What
+        this one returns is read when it is acknowledged, by `ack` or by the next call; else the
+        agent gets it again. Any number of listeners of one agent may wait, and each gets what
+        comes: a thread that waits again gets also what others of the agent acknowledged since its
+        last call.
 
         Args:
             agent: The reader.
@@ -100,7 +104,8 @@ class Messages(Sending):
         thread: str | None = None,
         limit: int = 100,
     ) -> Heard:
-        """Return what is unread, or wait for it, as `listen` does, in an event loop. No thread waits.
+        """Return what is unread, or wait for it, as `listen` does, in an event loop. No thread
+        waits.
 
         Args:
             agent, timeout_s, conversation, topic, thread, limit: As `listen` takes them.
@@ -110,9 +115,12 @@ class Messages(Sending):
             InvalidInput: Both a topic and a thread are given.
             Refused: The agent does not take part in the conversation.
 
-        Cost: bringing the index up to date, and reading the messages; waiting costs next to nothing.
+        Cost: bringing the index up to date, and reading the messages; waiting costs next to
+        nothing.
         """
-        from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
+        from asyncio import (
+            to_thread,
+        )  # A short command needs no event loop, and asyncio takes long to import.
 
         asked = Asked(self._store.inner.subject(agent), conversation, part_named(topic, thread))
         listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
@@ -131,7 +139,9 @@ class Messages(Sending):
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         self._people.documents.seen(who)
-        since = questions.changes(None, 1).cursor  # First, so that what comes from here on ends the wait.
+        since = questions.changes(
+            None, 1
+        ).cursor  # First, so that what comes from here on ends the wait.
         _, document, version = wishes = self._unread.wishes(who)
         if version is None:
             self._people.known(who)
@@ -140,7 +150,9 @@ class Messages(Sending):
             acting.head(asked.conversation)  # Raises if it may not listen there.
         acting.inner.part(People).announce(who)
         before = self._waits.pop((asked, caller), None)
-        listener = Listener(self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
+        listener = Listener(
+            self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes
+        )
         if marks := self._receipts.pending(who):
             self._receipts.acknowledge(who, marks, version, listener.sit)
         else:
@@ -149,7 +161,9 @@ class Messages(Sending):
 
     def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
         self._waits[asked, threading.get_ident()] = listener
-        return Heard(mail, self._receipts.note_given(asked.agent, mail, asked.part), timed_out=not mail)
+        return Heard(
+            mail, self._receipts.note_given(asked.agent, mail, asked.part), timed_out=not mail
+        )
 
     def ack(
         self,
@@ -165,7 +179,8 @@ class Messages(Sending):
 
         Args:
             agent: The reader.
-            cursor: `Heard.cursor`. None, without a conversation: all that `listen` returned on this store.
+            cursor: `Heard.cursor`. None, without a conversation: all that `listen` returned on this
+                store.
             conversation: In place of a cursor: everything in this conversation, up to `message`.
             topic, thread: Of the conversation, only what is in this topic, or in this thread.
             message: The id of the last message that was read; None: the last one that there is.
@@ -178,32 +193,43 @@ class Messages(Sending):
         """
         who, questions = self._people.known(agent), self._owner.questions
         if cursor is not None or conversation is None:
-            if marks := self._receipts.pending(who) if cursor is None else self._receipts.marks_in(cursor):
+            if (
+                marks := self._receipts.pending(who)
+                if cursor is None
+                else self._receipts.marks_in(cursor)
+            ):
                 questions.refresh({named_by(key)[0] for key in marks})
                 self._receipts.acknowledge(who, marks)
         else:
             acting, part = self._store.inner.acting(who), part_named(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
-            place = (conversation, last) if message is None else questions.find(message, conversation)
+            place = (
+                (conversation, last) if message is None else questions.find(message, conversation)
+            )
             if place is None:
-                raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
+                raise NotFound(
+                    f"conversation {conversation} has no message {message!r:.100}", id=str(message)
+                )
             mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
             self._receipts.acknowledge(who, {key_of(conversation, part): (place[1], mark)})
 
-    def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
+    def inbox(
+        self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None
+    ) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.
 
         Args:
             agent: The reader.
             topic, thread: Only what is in this topic, or in this thread.
 
-        Raises NotFound, Refused, InvalidInput. Cost: bringing the index up to date, and some microseconds for each
-        conversation.
+        Raises NotFound, Refused, InvalidInput. Cost: bringing the index up to date, and some
+        microseconds for each conversation.
         """
         return self._unread.inbox(self._people.known(agent), part_named(topic, thread))
 
     def first_unread(self, conversation: str, *, agent: str | None = None) -> str | None:
-        """Find the first message of a conversation that an agent has not read. It marks nothing as read.
+        """Find the first message of a conversation that an agent has not read. It marks nothing as
+        read.
 
         Args:
             conversation: The conversation.
@@ -219,12 +245,14 @@ class Messages(Sending):
         return min(unread, key=lambda place: place.place).message if unread else None
 
     def pointer(self, agent: str | None = None) -> str:
-        """Say how much is unread that may wake the agent, and from whom: `2 unread from anna, build-bot`; or nothing.
+        """Say how much is unread that may wake the agent, and from whom: `2 unread from anna,
+        build-bot`; or nothing.
 
         Args:
             agent: The reader.
 
-        Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for each conversation.
+        Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for
+        each conversation.
         """
         return self._unread.pointer(self._people.known(agent))
 
@@ -236,26 +264,31 @@ class Messages(Sending):
         kind: str | None = None,
         limit: int = 100,
     ) -> list[Mention]:
-        """List the messages that mention an agent where it takes part, the latest first. It marks nothing as read.
+        """List the messages that mention an agent where it takes part, the latest first. It marks
+        nothing as read.
 
         A mention is read with its message, and done when the agent says so by `done`.
 
         Args:
             agent: The agent.
-            state: `unread`, `read`, `done`; `open`, which are the unread and the read ones; or `all`.
+            state: `unread`, `read`, `done`; `open`, which are the unread and the read ones; or
+                `all`.
             kind: Only `mention`, `review`, `action` or `fyi`; None: all.
             limit: The largest number of messages.
 
-        Raises NotFound, InvalidInput, Refused. Cost: as `inbox`, a look-up for each mention, and reading back to those
-        that are listed.
+        Raises NotFound, InvalidInput, Refused. Cost: as `inbox`, a look-up for each mention, and
+        reading back to those that are listed.
         """
         who = self._people.known(agent)
         if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
-            raise InvalidInput(f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more")
+            raise InvalidInput(
+                f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more"
+            )
         return self._unread.mentions(who, _STATES[state], kind, limit)
 
     def done(self, message: str, *, agent: str | None = None) -> None:
-        """Note that an agent is done with what a message asked of it by mentioning it; `reopen` takes it back.
+        """Note that an agent is done with what a message asked of it by mentioning it; `reopen`
+        takes it back.
 
         Args:
             message: The message's id.
@@ -301,8 +334,8 @@ class Messages(Sending):
         thread: str | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> History:
-        """Read a page of a conversation: its newest messages, or those next to an earlier page. It marks nothing as
-        read.
+        """Read a page of a conversation: its newest messages, or those next to an earlier page. It
+        marks nothing as read.
 
         Args:
             conversation: The conversation.
@@ -326,7 +359,9 @@ class Messages(Sending):
         parts = [dict([part])] if (part := part_named(topic, thread)) else []
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
-            only = {place.message for place in acting.questions.messages({"$and": asked}, conversation)}
+            only = {
+                place.message for place in acting.questions.messages({"$and": asked}, conversation)
+            }
         from capsule.store.pages import page_of
 
         page = page_of(acting.engine, conversation, limit, None, before or after, only)

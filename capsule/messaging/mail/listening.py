@@ -1,7 +1,8 @@
 """One call of `listen`: what is unread for an agent at once, and what comes while it waits.
 
-What must stay true: the place in the journal is taken before the first look, so that nothing is lost in between. A
-listener goes on where it stood, whatever others of the same agent read meanwhile, so that each of them is served.
+What must stay true: the place in the journal is taken before the first look, so that nothing is
+lost in between. A listener goes on where it stood, whatever others of the same agent read
+meanwhile, so that each of them is served.
 """
 
 from __future__ import annotations
@@ -49,12 +50,19 @@ class Listener:
 
     Attributes:
         since: The place in the journal from which to wait.
-        stands: By conversation, messages up to which it was given everything, as a cursor names them.
+        stands: By conversation, messages up to which it was given everything, as a cursor names
+            them.
         done: The conversations of which it has given all there was.
     """
 
     def __init__(
-        self, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None, wishes: Wishes
+        self,
+        unread: Unread,
+        since: str,
+        asked: Asked,
+        limit: int,
+        before: Listener | None,
+        wishes: Wishes,
     ) -> None:
         self._unread = unread
         self._limit = limit
@@ -79,7 +87,9 @@ class Listener:
         return mail
 
     def sit(self, document: Mapping[str, Any]) -> None:
-        """Ask the index, within one question, what is unread, given the agent's document as it is to be."""
+        """Ask the index, within one question, what is unread, given the agent's document as it is
+        to be.
+        """
         self._wishes = self._wishes[0], document, None
         self._sit()
         wanted = {id for id, seat in self._seats.items() if not seat.is_read}
@@ -95,12 +105,17 @@ class Listener:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
         (state, document, _), self._wishes = self._wishes, self._unread.wishes(self._asked.agent)
-        is_new = (state, document.get("reading")) != (self._wishes[0], self._wishes[1].get("reading"))
+        is_new = (state, document.get("reading")) != (
+            self._wishes[0],
+            self._wishes[1].get("reading"),
+        )
         self._unread.questions.together(lambda: self._look_at(changes, is_new))
         return self._given()
 
     def _look_at(self, changes: Changes, is_new: bool) -> None:
-        """Ask the index what is unread after changes, given whether what the agent may or wants to hear is new, too."""
+        """Ask the index what is unread after changes, given whether what the agent may or wants to
+        hear is new, too.
+        """
         changed = {change.id for change in changes.changes}
         if is_new:
             self._sit()
@@ -123,7 +138,9 @@ class Listener:
     def _sit(self) -> None:
         self._seats = self._unread.seats(self._asked.agent, self._asked.part, self._wishes)
         if self._asked.conversation is not None:
-            self._seats = {id: seat for id, seat in self._seats.items() if id == self._asked.conversation}
+            self._seats = {
+                id: seat for id, seat in self._seats.items() if id == self._asked.conversation
+            }
         self._others -= self._seats.keys()
 
     def _find(self, ids: Iterable[str]) -> None:
@@ -133,15 +150,23 @@ class Listener:
 
     def _given(self) -> list[Mail]:
         """The messages that were found, up to the limit."""
-        found = {id: mail for id, places in self._found.items() if (mail := self._read(id, places)) is not None}
+        found = {
+            id: mail
+            for id, places in self._found.items()
+            if (mail := self._read(id, places)) is not None
+        }
         # By time; the messages of one conversation stay in its order.
         mail = list(islice(merge(*found.values(), key=attrgetter("timestamp")), self._limit))
         given = {each.conversation: each for each in mail}
         for id, there in found.items():
             last, marks = given.get(id), []
             if last is not None:
-                marks = [(each.place, each.front) for each in self._found[id] if each.place <= last.at]
-            if last is (there[-1] if there else None) and self._ends[id][1]:  # So it saw what is not for it, too.
+                marks = [
+                    (each.place, each.front) for each in self._found[id] if each.place <= last.at
+                ]
+            if (
+                last is (there[-1] if there else None) and self._ends[id][1]
+            ):  # So it saw what is not for it, too.
                 marks.append(self._ends[id])
             if marks:
                 self.stands[id] = trail_of([*self.stands[id], *marks], max(marks)[0])
@@ -149,6 +174,8 @@ class Listener:
 
     def _read(self, id: str, places: Iterable[Place]) -> list[Mail] | None:
         try:
-            return mail_at(self._unread.store, self._seats[id], {each.place: each for each in places})
+            return mail_at(
+                self._unread.store, self._seats[id], {each.place: each for each in places}
+            )
         except (NotFound, InvalidDocument, Refused):
             return None  # It went, was damaged, or is not for the agent any more.

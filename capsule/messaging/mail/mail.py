@@ -1,7 +1,7 @@
 """What messaging gives to its callers: messages, and what became of them. Plain values.
 
-What must stay true: the names in `as_json` are part of the plain output, and stay. The values are named tuples, as a
-dataclass costs a command of one message a millisecond to define.
+What must stay true: the names in `as_json` are part of the plain output, and stay. The values are
+named tuples, as a dataclass costs a command of one message a millisecond to define.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ class Mail(NamedTuple):
         from_: The agent that wrote it; empty: unknown.
         content: The text.
         timestamp: The time, as the format writes it.
-        mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it does not.
-        more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`, `priority`,
-            `confidence`, `model`, `metadata`, `mentions`, `attachments`; what it does not say is left out.
+        mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it
+            does not.
+        more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`,
+            `priority`, `confidence`, `model`, `metadata`, `mentions`, `attachments`; what it does
+            not say is left out.
         front: The digest in its mark, where it was given to a listener; see `cursors`.
     """
 
@@ -45,13 +47,30 @@ class Mail(NamedTuple):
 
     @classmethod
     def of(
-        cls, conversation: str, type: str, at: int, entry: Mapping[str, Any], mention: str = "", front: str = ""
+        cls,
+        conversation: str,
+        type: str,
+        at: int,
+        entry: Mapping[str, Any],
+        mention: str = "",
+        front: str = "",
     ) -> Mail:
         """The mail for an entry of a history."""
         get = entry.get
         who, time = get("from") or "", get("timestamp") or ""
         more = {name: entry[name] for name in _MORE if name in entry}
-        return cls(conversation, type, get("id") or "", at, who, entry["content"], time, mention, more, front)
+        return cls(
+            conversation,
+            type,
+            get("id") or "",
+            at,
+            who,
+            entry["content"],
+            time,
+            mention,
+            more,
+            front,
+        )
 
     @property
     def reply_to(self) -> str | None:
@@ -60,7 +79,12 @@ class Mail(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The message as `--json` prints it."""
-        shown = {"conversation": self.conversation, "type": self.type, "id": self.id, "from": self.from_}
+        shown = {
+            "conversation": self.conversation,
+            "type": self.type,
+            "id": self.id,
+            "from": self.from_,
+        }
         shown |= {"content": self.content, "timestamp": self.timestamp, **self.more}
         return shown | {"mention": self.mention} if self.mention else shown
 
@@ -83,7 +107,11 @@ class Mention(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """The mention as `--json` prints it."""
         times = {"readAt": self.read_at, "doneAt": self.done_at}
-        return {**self.mail.as_json(), "state": self.state, **{name: time for name, time in times.items() if time}}
+        return {
+            **self.mail.as_json(),
+            "state": self.state,
+            **{name: time for name, time in times.items() if time},
+        }
 
 
 class Sent(NamedTuple):
@@ -92,10 +120,10 @@ class Sent(NamedTuple):
     Attributes:
         conversation: The conversation's id.
         message: The message's id.
-        recipients: For each recipient `stored`, `rung` (it was woken), or `read`. Of a message that was sent into a
-            channel just now: for each member that was mentioned or rung.
-        mentions: What it mentions: `valid`, the ids of members, or `@all`; `invalid` and `unknown`, the names of
-            agents that are no members, and of nobody. Empty: nothing.
+        recipients: For each recipient `stored`, `rung` (it was woken), or `read`. Of a message that
+            was sent into a channel just now: for each member that was mentioned or rung.
+        mentions: What it mentions: `valid`, the ids of members, or `@all`; `invalid` and `unknown`,
+            the names of agents that are no members, and of nobody. Empty: nothing.
     """
 
     conversation: str
@@ -105,7 +133,11 @@ class Sent(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The answer as `--json` prints it."""
-        shown = {"conversation": self.conversation, "message": self.message, "recipients": self.recipients}
+        shown = {
+            "conversation": self.conversation,
+            "message": self.message,
+            "recipients": self.recipients,
+        }
         return shown | {"mentions": self.mentions} if self.mentions else shown
 
 
@@ -124,7 +156,10 @@ class Heard(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The answer as `--json` prints it."""
-        shown: dict[str, Any] = {"messages": [mail.as_json() for mail in self.messages], "cursor": self.cursor}
+        shown: dict[str, Any] = {
+            "messages": [mail.as_json() for mail in self.messages],
+            "cursor": self.cursor,
+        }
         return shown | {"timedOut": True} if self.timed_out else shown
 
 
@@ -151,7 +186,11 @@ class InboxItem(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The conversation as `--json` prints it."""
-        last = {"from": self.last.from_, "content": self.last.content, "timestamp": self.last.timestamp}
+        last = {
+            "from": self.last.from_,
+            "content": self.last.content,
+            "timestamp": self.last.timestamp,
+        }
         return {
             "id": self.id,
             "type": self.type,
@@ -186,12 +225,17 @@ class Inbox(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """The inbox in a few words, without any text of a message: `2 unread from anna, build-bot`; or empty."""
+        """The inbox in a few words, without any text of a message: `2 unread from anna, build-bot`;
+        or empty.
+        """
         return f"{self.unread} unread from {', '.join(self.senders)}" if self.unread else ""
 
     def as_json(self) -> dict[str, Any]:
         """The inbox as `--json` prints it."""
-        return {"unread": self.unread, "conversations": [item.as_json() for item in self.conversations]}
+        return {
+            "unread": self.unread,
+            "conversations": [item.as_json() for item in self.conversations],
+        }
 
 
 class History(NamedTuple):
@@ -209,4 +253,8 @@ class History(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The page as `--json` prints it."""
-        return {"messages": [mail.as_json() for mail in self.messages], "before": self.before, "after": self.after}
+        return {
+            "messages": [mail.as_json() for mail in self.messages],
+            "before": self.before,
+            "after": self.after,
+        }

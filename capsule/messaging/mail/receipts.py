@@ -1,7 +1,9 @@
-"""What agents were given and have acknowledged: from the answer of a listener to the cursors in their documents.
+"""What agents were given and have acknowledged: from the answer of a listener to the cursors in
+their documents.
 
-What must stay true: a message is read when it was acknowledged, and no earlier, so that an agent that dies in between
-gets it again; a cursor only moves forward. What was given and not acknowledged is in this process's memory alone.
+What must stay true: a message is read when it was acknowledged, and no earlier, so that an agent
+that dies in between gets it again; a cursor only moves forward. What was given and not acknowledged
+is in this process's memory alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from capsule.engines.marks import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import cursor_at, first_behind, key_of, marks_of, named_by, parts_in
+from capsule.messaging.mail.cursors import (
+    cursor_at,
+    first_behind,
+    key_of,
+    marks_of,
+    named_by,
+    parts_in,
+)
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -52,9 +61,15 @@ class Receipts:
         marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:
             pending = self._pending.setdefault(agent, {})
-            for key, mark in marks.items():  # Of two threads that listen, one may have been given more.
+            for (
+                key,
+                mark,
+            ) in marks.items():  # Of two threads that listen, one may have been given more.
                 pending[key] = max(mark, pending.get(key, mark))
-        named = [f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()]
+        named = [
+            f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}"
+            for key, (place, mark) in marks.items()
+        ]
         return ",".join(named)
 
     def pending(self, agent: str) -> Marks:
@@ -75,7 +90,8 @@ class Receipts:
             agent: The agent.
             marks: The messages.
             known: The version of the agent's document, if it was read just now; None: it is read.
-            then: Asks the index more, of the same state, given the agent's document as it is to be. It may run again.
+            then: Asks the index more, of the same state, given the agent's document as it is to be.
+                It may run again.
 
         Cost: writing a small file.
         """
@@ -87,26 +103,40 @@ class Receipts:
             read: Document = {}
             for key, (place, message) in marks.items():
                 id, part = named_by(key)
-                was, marks_at = marks_of(cursors.get(key)), partial(questions.marks, id, refresh=False)
+                was, marks_at = (
+                    marks_of(cursors.get(key)),
+                    partial(questions.marks, id, refresh=False),
+                )
                 if first_behind(was, marks_at) > place:
                     continue
-                found = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
-                # A message that was moved or removed is no mark: what stands behind the cursor comes again.
+                found = questions.behind(
+                    Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False
+                )
+                # A message that was moved or removed is no mark: what stands behind the cursor
+                # comes again.
                 cursor = cursor_at(place, message, marks_at)
                 if cursor is None:
                     continue
                 cursors[key] = cursor
                 for other, its in parts.get(id, {}).items() if part is None else ():
                     if first_behind(marks_of(its), marks_at) <= place + 1:
-                        del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
-                read |= {each.message: {"conversation": id} for each in found if each.place <= place}
+                        del cursors[
+                            key_of(id, other)
+                        ]  # The cursor of the conversation says as much.
+                read |= {
+                    each.message: {"conversation": id} for each in found if each.place <= place
+                }
             document["cursors"] = cursors
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()
-                document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
+                document["concerns"] = concerns | {
+                    id: {**about, "readAt": now} for id, about in read.items()
+                }
             then(document)
 
-        self._people.documents.edit(agent, lambda document: questions.together(partial(change, document)), known=known)
+        self._people.documents.edit(
+            agent, lambda document: questions.together(partial(change, document)), known=known
+        )
         try:
             doorbells.emptied(self._store, agent)
         except CapsuleError as error:
@@ -118,7 +148,9 @@ class Receipts:
 
         def change(document: Document) -> None:
             concerns, now = document.get("concerns") or {}, timestamps.now()
-            about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(message, {})
+            about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(
+                message, {}
+            )
             if not is_done:
                 del about["doneAt"]
             document["concerns"] = concerns | {message: about}
@@ -132,4 +164,6 @@ class Receipts:
             parts = [part.split(":") for part in cursor.split(",") if part]
             return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
         except ValueError:
-            raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None
+            raise InvalidInput(
+                "that is no cursor; take `cursor` of what `listen` returned"
+            ) from None

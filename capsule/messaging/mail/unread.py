@@ -1,8 +1,9 @@
 """What an agent has not read, in all conversations that it takes part in.
 
-What must stay true: unread is what stands behind the cursor, is of another agent that is not blocked, and what the
-agent wants to hear of; no time decides it but the one of joining. A conversation that the agent may not read now has
-nothing unread. The texts that an agent is given come from the conversations' files, never from the index.
+What must stay true: unread is what stands behind the cursor, is of another agent that is not
+blocked, and what the agent wants to hear of; no time decides it but the one of joining. A
+conversation that the agent may not read now has nothing unread. The texts that an agent is given
+come from the conversations' files, never from the index.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ TYPES = ("direct", "group", "channel")
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A conversation that an agent takes part in, or a part of it, and how far the agent has read there.
+    """A conversation that an agent takes part in, or a part of it, and how far the agent has read
+    there.
 
     Attributes:
         agent: The agent.
@@ -54,10 +56,12 @@ class Seat:
     item: InboxItem | None = None
 
 
-#: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
+#: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants
+#: to hear of.
 _Basis = tuple["Mine", Any, Any, Any]
-#: What of all conversations counts as unread depends on: what decides what an agent may read; its document, which has
-#: what it wants to hear of and how far it has read; and the version of that, None if there is none that can be read.
+#: What of all conversations counts as unread depends on: what decides what an agent may read; its
+#: document, which has what it wants to hear of and how far it has read; and the version of that,
+#: None if there is none that can be read.
 Wishes = tuple[policy.State, Mapping[str, Any], Any]
 
 
@@ -72,7 +76,8 @@ class _Kept(NamedTuple):
 
 
 class Unread:
-    """What the agents of a store have not read. It keeps each answer until something changes that it depends on.
+    """What the agents of a store have not read. It keeps each answer until something changes that
+    it depends on.
 
     Attributes:
         store: The store, as its owner sees it.
@@ -91,7 +96,9 @@ class Unread:
         version: Any = state.reads.get((AGENT.name, agent))
         return state, self._people.documents.as_read(agent, version), version
 
-    def seats(self, agent: str, part: Part | None = None, wishes: Wishes | None = None) -> dict[str, Seat]:
+    def seats(
+        self, agent: str, part: Part | None = None, wishes: Wishes | None = None
+    ) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first, as the index has them.
 
         Args:
@@ -104,25 +111,53 @@ class Unread:
         state, document, version = wishes or self.wishes(agent)
         kept = self._kept.get(agent) or _Kept(state, None, {}, {}, {})
         mines = self.questions.mine(agent, kept.mines, refresh=False)
-        if version is None or (state, version) != (kept.state, kept.version) or mines != [*kept.mines.values()]:
+        if (
+            version is None
+            or (state, version) != (kept.state, kept.version)
+            or mines != [*kept.mines.values()]
+        ):
             reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
             parts, before = parts_in(cursors), kept.by_basis if kept.state == state else {}
             now: dict[str, tuple[_Basis, Seat | None]] = {}
             for mine in mines:
                 id, was = mine.id, before.get(mine.id)
                 basis = mine, cursors.get(id), parts.get(id), reading.get(id)
-                now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
+                now[id] = (
+                    was
+                    if was is not None and was[0] == basis
+                    else (basis, self._seat(agent, state, *basis))
+                )
             seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
-            kept = self._kept[agent] = _Kept(state, version, {mine.id: mine for mine in mines}, now, seats)
-        return kept.seats if part is None else {id: _at(seat, part) for id, seat in kept.seats.items()}
+            kept = self._kept[agent] = _Kept(
+                state, version, {mine.id: mine for mine in mines}, now, seats
+            )
+        return (
+            kept.seats if part is None else {id: _at(seat, part) for id, seat in kept.seats.items()}
+        )
 
     def _seat(
-        self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
+        self,
+        agent: str,
+        state: policy.State,
+        mine: Mine,
+        cursor: Any,
+        parts: Mapping[Part, Any] | None,
+        reading: Any,
     ) -> Seat | None:
-        """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
-        about = mine.participants, mine.archived, mine.history or "joined", mine.channel, mine.created_by or ""
+        """The seat of an agent; None: it may not read the conversation, or it is none
+        of messages.
+        """
+        about = (
+            mine.participants,
+            mine.archived,
+            mine.history or "joined",
+            mine.channel,
+            mine.created_by or "",
+        )
         object = policy.Object(mine.id, mine.type, *about)
-        is_mail = mine.type in TYPES and not (mine.channel and mine.channel.owner)  # Notes are none.
+        is_mail = mine.type in TYPES and not (
+            mine.channel and mine.channel.owner
+        )  # Notes are none.
         if not is_mail or not policy.may(agent, "read", object, state).allowed:
             return None
         interest = Interest.of(reading, state.profiles[agent])
@@ -137,7 +172,9 @@ class Unread:
         return Seat(agent, mine, behind, interest, _is_read(mine, behind))
 
     def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
-        """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
+        """The unread messages of a conversation; those behind `read`, if a listener stands
+        elsewhere than the agent.
+        """
         behind = seat.behind if read is None else seat.behind._replace(read=read)
         unread = self.questions.behind(behind, seat.mine.id, refresh=False)
         seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
@@ -154,40 +191,57 @@ class Unread:
             return None
         name = mine.title
         if mine.type == "direct":
-            name = next((member.id for member in mine.participants if member.id != seat.agent), name)
+            name = next(
+                (member.id for member in mine.participants if member.id != seat.agent), name
+            )
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
-        seat.item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
+        seat.item = InboxItem(
+            mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes
+        )
         return seat.item
 
     def inbox(self, agent: str, part: Part | None = None) -> Inbox:
         """The inbox of an agent, or of the part that it reads.
 
-        Cost: bringing the index up to date, as `seats`, and a question for each conversation that changed and is not
-        read.
+        Cost: bringing the index up to date, as `seats`, and a question for each conversation that
+        changed and is not read.
         """
         self.questions.refresh()
-        return Inbox.of(item for seat in self.seats(agent, part).values() if (item := self._item(seat)) is not None)
+        return Inbox.of(
+            item
+            for seat in self.seats(agent, part).values()
+            if (item := self._item(seat)) is not None
+        )
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
         return Inbox.of(item for item in self.inbox(agent).conversations if item.wakes).pointer
 
     def mentioned(self, agent: str) -> list[Place]:
-        """Where others mention an agent, in the conversations that it takes part in, the latest first."""
+        """Where others mention an agent, in the conversations that it takes part in, the latest
+        first.
+        """
         blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
         found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]
 
-    def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
+    def mentions(
+        self, agent: str, in_states: Collection[str], kind: str | None, limit: int
+    ) -> list[Mention]:
         """See `Messages.mentions`."""
-        concerns, wanted = self._people.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
+        concerns, wanted = (
+            self._people.documents.part(agent, "concerns"),
+            dict[str, dict[int, Any]](),
+        )
         places, seats = self.mentioned(agent), self.seats(agent)
 
         @cache
         def unread(id: str) -> int:
-            return first_behind(seats[id].behind.read, partial(self.questions.marks, id, refresh=False))
+            return first_behind(
+                seats[id].behind.read, partial(self.questions.marks, id, refresh=False)
+            )
 
         for place in places:
             conversation, at, id, _ = place
@@ -195,7 +249,9 @@ class Unread:
                 break
             about = concerns.get(id) or {}
             read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
-            now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
+            now = (
+                "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
+            )
             if now in in_states:
                 wanted.setdefault(conversation, {})[at] = place, now, read_at, done_at
         mentions = []
@@ -213,7 +269,9 @@ def _at(seat: Seat, part: Part) -> Seat:
     """A seat, as far as a part is concerned."""
     read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
     behind = seat.behind._replace(read=read, part=part)
-    return Seat(seat.agent, seat.mine, behind, seat.interest, seat.is_read or _is_read(seat.mine, behind))
+    return Seat(
+        seat.agent, seat.mine, behind, seat.interest, seat.is_read or _is_read(seat.mine, behind)
+    )
 
 
 def _is_read(mine: Mine, behind: Behind) -> bool:
@@ -234,20 +292,32 @@ def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[M
     """
     if not places:
         return []
-    id, place, acting, engine = seat.mine.id, min(places), store.inner.acting(seat.agent), store.engine
+    id, place, acting, engine = (
+        seat.mine.id,
+        min(places),
+        store.inner.acting(seat.agent),
+        store.engine,
+    )
     wanted = max(seat.mine.entries, max(places) + 1) - place
     data, count, tag = engine.tail(id, wanted)
     while count - place > wanted or (engine is store.engine and (not tag or tag != seat.mine.tag)):
-        # More were written meanwhile; or it is not the version by which the agent has its seat: it is judged anew.
+        # More were written meanwhile; or it is not the version by which the agent has its seat: it
+        # is judged anew.
         engine, wanted = acting.engine, max(wanted, count - place)
         data, count, tag = engine.tail(id, wanted)
-    store.inner.whole.flush(KIND, id)  # Who reads a message acts on it: it must outlive a power cut.
+    store.inner.whole.flush(
+        KIND, id
+    )  # Who reads a message acts on it: it must outlive a power cut.
     entries = codec.decode_entries(data, id)
     first = count - len(entries)
-    if [entry for entry in entries if not (entry.get("id") and entry.get("timestamp"))]:  # Somebody typed them.
+    if [
+        entry for entry in entries if not (entry.get("id") and entry.get("timestamp"))
+    ]:  # Somebody typed them.
         entries = acting.engine.document(KIND, id)["history"][first:]
     return [
-        Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent), places[at].front)
+        Mail.of(
+            id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent), places[at].front
+        )
         for at, entry in enumerate(entries, first)
         if entry and at in places and places[at].message == entry["id"]
     ]

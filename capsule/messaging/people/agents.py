@@ -1,7 +1,7 @@
 """The agents of a store: who there is, what is known of each, and whom each lets write to it.
 
-What must stay true: an agent is told of the agents that it finds, and of no others. When a stricter policy is
-acknowledged, no write that was judged by the old one is still under way.
+What must stay true: an agent is told of the agents that it finds, and of no others. When a stricter
+policy is acknowledged, no write that was judged by the old one is still under way.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class Agents(Registration):
     """The agents of a store: people and programs that exchange messages."""
 
     def names(self) -> list[str]:
-        """List the ids of the agents, sorted: for an agent, its own and those of the agents that it finds.
+        """List the ids of the agents, sorted: for an agent, its own and those of the agents that it
+        finds.
 
-        Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at each document.
+        Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at
+        each document.
         """
         return self._directory.known_to(self._store.agent)
 
@@ -40,37 +42,51 @@ class Agents(Registration):
         """Look up an agent.
 
         Args:
-            id: Its id; or, if no agent has it, a name or `name@project`, as the store's agent means it.
+            id: Its id; or, if no agent has it, a name or `name@project`, as the store's agent means
+                it.
 
         Raises:
             NotFound: There is no such agent, or an agent asks that does not find it.
             InvalidInput: Several agents have the name.
             InvalidDocument: Its file does not parse.
 
-        Cost: reading a small file, and a look at each instance that is alive; for a name, also at each document.
+        Cost: reading a small file, and a look at each instance that is alive; for a name, also at
+        each document.
         """
         me, named = self._store.agent, id
         id = id if self._documents.exists(id) else self._directory.resolve(id, me)
-        if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
+        if (
+            me != id
+            and not may(
+                me, "find", Object(id, "agent"), self._directory.state(me, None, [id])
+            ).allowed
+        ):
             raise self._documents.missing(named)
         return self._agent(id, self._people.online())
 
     def may(
-        self, action: str, *, agent: str | None = None, conversation: str | None = None, other: str | None = None
+        self,
+        action: str,
+        *,
+        agent: str | None = None,
+        conversation: str | None = None,
+        other: str | None = None,
     ) -> Permission:
         """Ask the rule whether an agent may do something, and why not. Nothing is done or noted.
 
         Args:
-            action: What it would do, by a word of the rule: `read`, `append`, `edit`, `rename`, `join`, `invite`,
-                `message` and so on. Who holds a lock is no matter of this rule.
+            action: What it would do, by a word of the rule: `read`, `append`, `edit`, `rename`,
+                `join`, `invite`, `message` and so on. Who holds a lock is no matter of this rule.
             agent: The agent; None: the one that the store acts for.
-            conversation: Where it would do it: a channel, or any conversation as `Store.resolve` takes it.
-            other: The agent that it is about: whom it would add, invite or readmit there; without a conversation, whom
-                it would find, or what it would do in the direct of the two.
+            conversation: Where it would do it: a channel, or any conversation as `Store.resolve`
+                takes it.
+            other: The agent that it is about: whom it would add, invite or readmit there; without a
+                conversation, whom it would find, or what it would do in the direct of the two.
 
         Raises:
             NotFound: There is no such agent or conversation, or the store's agent does not find it.
-            InvalidInput: There is no such action, or neither a conversation nor another agent is given.
+            InvalidInput: There is no such action, or neither a conversation nor another agent is
+                given.
             Refused: The store acts for another agent.
             InvalidDocument: The conversation does not parse.
 
@@ -80,7 +96,9 @@ class Agents(Registration):
 
         me = self._people.known(agent)
         if action not in get_args(Action):
-            raise InvalidInput(f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}")
+            raise InvalidInput(
+                f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}"
+            )
         others = () if other is None else (self.get(other).id,)
         if conversation is not None:
             object = self._object(conversation)
@@ -89,17 +107,23 @@ class Agents(Registration):
         elif action in ("find", "manage", "delete", "move"):
             object = Object(others[0], "agent")
         else:
-            object = Object(direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others}))))
+            object = Object(
+                direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others})))
+            )
         state_of = self._store.inner.acting(me).inner.state_of
         asks_them = conversation is not None and action in ("add", "invite", "readmit")
         is_agent = object.type == "agent"
         state = state_of(None if is_agent else object, others if asks_them or is_agent else ())
         said = may(me, cast("Action", action), object, state)
         hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
-        return Permission(said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint)
+        return Permission(
+            said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint
+        )
 
     def _object(self, conversation: str) -> Object:
-        """A conversation that the store's agent finds, as the rule sees it. Raises NotFound, InvalidDocument."""
+        """A conversation that the store's agent finds, as the rule sees it. Raises NotFound,
+        InvalidDocument.
+        """
         from capsule.messaging.channels import Channels
 
         with suppress(NotFound):
@@ -109,9 +133,11 @@ class Agents(Registration):
             self._store.engine.head(id)
         return Object.of(self._store.inner.whole.head(id)[0])
 
-    # -- Who may write to it ---------------------------------------------------------------------------------------
+    # -- Who may write to it -----------------------------------------------------------------------
 
-    def policy(self, id: str | None = None, *, dm: str | None = None, discoverable: str | None = None) -> Agent:
+    def policy(
+        self, id: str | None = None, *, dm: str | None = None, discoverable: str | None = None
+    ) -> Agent:
         """Say who may write to an agent, and who finds it. What is not given stays as it is.
 
         Args:
@@ -125,14 +151,24 @@ class Agents(Registration):
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation; the policy is changed.
 
-        Cost: writing a small file, and taking the mutex of each conversation that the policy is about: no write that
-        the old policy let through comes later.
+        Cost: writing a small file, and taking the mutex of each conversation that the policy is
+        about: no write that the old policy let through comes later.
         """
         for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
             if value not in (None, *choices):
-                raise InvalidInput(f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}")
-        given = {field: value for field, value in (("dmPolicy", dm), ("discoverable", discoverable)) if value}
-        return self._edit(self._store.inner.subject(id), lambda document: document.update(given), decides=bool(given))
+                raise InvalidInput(
+                    f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}"
+                )
+        given = {
+            field: value
+            for field, value in (("dmPolicy", dm), ("discoverable", discoverable))
+            if value
+        }
+        return self._edit(
+            self._store.inner.subject(id),
+            lambda document: document.update(given),
+            decides=bool(given),
+        )
 
     def allow(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
         """Let another agent write to a restricted one.
@@ -171,19 +207,24 @@ class Agents(Registration):
 
     def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
         id = self._store.inner.subject(agent)
-        is_gone = entry is None and other in self._directory.profile(id).entries  # Perhaps the agent was forgotten.
+        is_gone = (
+            entry is None and other in self._directory.profile(id).entries
+        )  # Perhaps the agent was forgotten.
         whom = other if is_gone else self._directory.resolve(other, id)
         if whom == id:
             raise InvalidInput(f"{id} needs no permission to write to itself")
         said = {} if entry is None else {whom: entry | {"at": timestamps.now()}}
 
         def change(document: Document) -> None:
-            document["dm"] = {key: value for key, value in (document.get("dm") or {}).items() if key != whom} | said
+            document["dm"] = {
+                key: value for key, value in (document.get("dm") or {}).items() if key != whom
+            } | said
 
         return self._edit(id, change, decides=True)
 
     def requests(self, agent: str | None = None) -> Sequence[Contact]:
-        """List the agents that wanted to write to a restricted one and that it has neither allowed nor blocked.
+        """List the agents that wanted to write to a restricted one and that it has neither allowed
+        nor blocked.
 
         Args:
             agent: The restricted agent; None: the one that the store acts for.
@@ -191,8 +232,14 @@ class Agents(Registration):
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
         me = self._directory.profile(self._people.known(agent))
-        others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
-        asking = self._contacts(me, (other for other in others if me.id in self._people.asked(other)))
+        others = (
+            other
+            for other in self._directory.agents.ids()
+            if other not in me.entries and me.dm == "restricted"
+        )
+        asking = self._contacts(
+            me, (other for other in others if me.id in self._people.asked(other))
+        )
         return sorted(asking, key=lambda contact: contact.asked_at)
 
     def discover(self, agent: str | None = None) -> Sequence[Contact]:
@@ -229,10 +276,13 @@ class Agents(Registration):
 
         Raises NotFound, InvalidInput, Refused. Cost: writing a small file.
         """
-        return self._set(agent, statusMessage=text or None, **({} if busy is None else {"busy": busy}))
+        return self._set(
+            agent, statusMessage=text or None, **({} if busy is None else {"busy": busy})
+        )
 
     def set_notifications(self, agent: str | None, on: bool) -> Agent:
-        """Switch on or off that the files of an agent's project say what waits for it while it is away.
+        """Switch on or off that the files of an agent's project say what waits for it while it is
+        away.
 
         Args:
             agent: The agent; None: the one that the store acts for.
@@ -243,10 +293,15 @@ class Agents(Registration):
         return self._set(agent, notifications=on)
 
     def _set(self, agent: str | None, **fields: Any) -> Agent:
-        return self._edit(self._store.inner.subject(agent), lambda document: document.update(fields))
+        return self._edit(
+            self._store.inner.subject(agent), lambda document: document.update(fields)
+        )
 
-    def _edit(self, id: str, change: Callable[[Document], object], *, decides: bool = False) -> Agent:
-        """Change a document. If that decides on writes, wait for those that were let through before.
+    def _edit(
+        self, id: str, change: Callable[[Document], object], *, decides: bool = False
+    ) -> Agent:
+        """Change a document. If that decides on writes, wait for those that were let through
+        before.
 
         It waits too if nothing changes: another process may have made the change, and wait still.
         """
@@ -256,19 +311,22 @@ class Agents(Registration):
             self._directory.drain(id)
         return self.get(id)
 
-    def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:
+    def forget(
+        self, id: str | None = None, *, agent: str | None = None, other: str | None = None
+    ) -> None:
         """Forget an agent, or what one says of another.
 
-        The document of an agent goes to the trash, with its folder and its doorbells on this machine, and its notices
-        out of its project. Its conversations stay.
+        The document of an agent goes to the trash, with its folder and its doorbells on this
+        machine, and its notices out of its project. Its conversations stay.
 
         Args:
             id: The agent to forget.
-            agent: In place of it, the agent that takes back what it says; None: the one that the store acts for.
+            agent: In place of it, the agent that takes back what it says; None: the one that the
+                store acts for.
             other: The agent that it allowed or blocked.
 
-        Raises NotFound, InvalidInput, and Refused if an agent wants to forget one. Cost: moving a small file; for an
-        entry, as `policy`.
+        Raises NotFound, InvalidInput, and Refused if an agent wants to forget one. Cost: moving a
+        small file; for an entry, as `policy`.
         """
         if other is not None:
             self._say(agent, other, None)
@@ -284,7 +342,8 @@ class Agents(Registration):
             self._store.engine.machine.delete(kind, id)
 
     def serve(self, agent: str | None = None) -> None:
-        """Announce that this instance serves an agent: it is online until the store is closed or the process ends.
+        """Announce that this instance serves an agent: it is online until the store is closed or
+        the process ends.
 
         Args:
             agent: The agent; None: the one that the store acts for.
@@ -295,7 +354,8 @@ class Agents(Registration):
         self._store.inner.acting(id).inner.part(People).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
-        """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
+        """Look up the agents of a folder: those whose project it is, or the nearest one above it
+        that is one's.
 
         Args:
             folder: The folder, without links in its path.
@@ -306,7 +366,9 @@ class Agents(Registration):
         for id in self.names():
             by_project.setdefault(self._documents.read(id).get("projectPath") or "", []).append(id)
         above = accumulate(os.path.abspath(folder).split("/"), "{}/{}".format)
-        return next((by_project[each] for each in reversed(list(above)) if each and each in by_project), [])
+        return next(
+            (by_project[each] for each in reversed(list(above)) if each and each in by_project), []
+        )
 
     def list(self) -> list[Agent]:
         """List the agents, in the order of their ids: for an agent, itself and those that it finds.
@@ -319,4 +381,6 @@ class Agents(Registration):
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
         from capsule.messaging.people.contacts import Agent
 
-        return Agent.of(self._documents.read(id), presence, is_known=self._store.agent in (None, id))
+        return Agent.of(
+            self._documents.read(id), presence, is_known=self._store.agent in (None, id)
+        )

@@ -1,6 +1,7 @@
 """What is told of agents: the values that the questions about them give.
 
-What must stay true: what an agent says of others is told to itself and to the store's owner alone. Pure.
+What must stay true: what an agent says of others is told to itself and to the store's owner alone.
+Pure.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Agent:
         status_message: What it says about itself.
         notifications: Whether the files of its project say what waits for it while it is away.
         dm_policy: Who may write to it directly: `open`, `restricted` (whom it allowed) or `closed`.
-        discoverable: Who finds it: `public`, `project` (the agents of its project, and of those that see it) or
-            `private` (who has a direct with it).
-        dm: What it says of other agents, by their ids: `permission` (`allow` or `block`), `reason` and `at`. None: only
-            the agent itself and the store's owner learn it.
+        discoverable: Who finds it: `public`, `project` (the agents of its project, and of those
+            that see it) or `private` (who has a direct with it).
+        dm: What it says of other agents, by their ids: `permission` (`allow` or `block`), `reason`
+            and `at`. None: only the agent itself and the store's owner learn it.
         online: Whether an instance that serves it is alive.
         listening: Whether one of them waits for messages right now.
         busy: Whether it says that it is busy.
@@ -54,7 +55,9 @@ class Agent:
     busy: bool = False
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], presence: Mapping[str, bool], *, is_known: bool) -> Agent:
+    def of(
+        cls, document: Mapping[str, Any], presence: Mapping[str, bool], *, is_known: bool
+    ) -> Agent:
         """The agent of a document.
 
         Args:
@@ -88,7 +91,9 @@ class Agent:
 
     def as_json(self) -> dict[str, Any]:
         """The agent as `--json` prints it."""
-        shown = {camel(name): value for name, value in asdict(self).items()} | {"status": self.status}
+        shown = {camel(name): value for name, value in asdict(self).items()} | {
+            "status": self.status
+        }
         left_out = {"busy", *(["dm"] if self.dm is None else [])}
         return {name: value for name, value in shown.items() if name not in left_out}
 
@@ -99,9 +104,10 @@ class Contact:
 
     Attributes:
         agent: The agent.
-        availability: Whether the two may write to each other: `available`, `requires permission`, `blocked` or
-            `unavailable`.
-        asked_at: The time when it first tried to write to the other and was not allowed; empty: it did not.
+        availability: Whether the two may write to each other: `available`, `requires permission`,
+            `blocked` or `unavailable`.
+        asked_at: The time when it first tried to write to the other and was not allowed; empty: it
+            did not.
     """
 
     agent: Agent
@@ -110,7 +116,10 @@ class Contact:
 
     def as_json(self) -> dict[str, Any]:
         """The contact as `--json` prints it."""
-        return self.agent.as_json() | {"availability": self.availability, "askedAt": self.asked_at or None}
+        return self.agent.as_json() | {
+            "availability": self.availability,
+            "askedAt": self.asked_at or None,
+        }
 
 
 @dataclass(frozen=True, slots=True)

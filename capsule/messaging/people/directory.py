@@ -1,8 +1,10 @@
-"""Who there is: the agents and projects of a store, by what names they are meant, and what decisions depend on.
+"""Who there is: the agents and projects of a store, by what names they are meant, and what
+decisions depend on.
 
-What must stay true: an answer is what the documents say now, by whatever process or person they were changed; asking
-again costs a look at each document, and no reading. A document that can't be read grants nothing. One function says as
-whom a program acts (`meant`). Who may do what is not decided here, but in `capsule.rules.policy`.
+What must stay true: an answer is what the documents say now, by whatever process or person they
+were changed; asking again costs a look at each document, and no reading. A document that can't be
+read grants nothing. One function says as whom a program acts (`meant`). Who may do what is not
+decided here, but in `capsule.rules.policy`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _UNREADABLE = object()
 
 
 class Directory(Guard):
-    """The agents and the projects of a store, and what the core asks before an agent reads or writes.
+    """The agents and the projects of a store, and what the core asks before an agent reads or
+    writes.
 
     Args:
         engine: The engine of the whole store.
@@ -43,10 +46,12 @@ class Directory(Guard):
         self._engine = engine
         self._profiles: dict[str, Profile] = {}
 
-    # -- What decisions depend on ----------------------------------------------------------------------------------
+    # -- What decisions depend on ------------------------------------------------------------------
 
     def profile(self, id: str) -> Profile:
-        """The profile of an agent. Cost: as `Documents.find`: an lstat, and reading a small file if it changed."""
+        """The profile of an agent. Cost: as `Documents.find`: an lstat, and reading a small file if
+        it changed.
+        """
         try:
             now = self.agents.look(id)
         except CapsuleError:
@@ -60,20 +65,30 @@ class Directory(Guard):
         return kept
 
     def profiles(self) -> dict[str, Profile]:
-        """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files that changed."""
+        """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files
+        that changed.
+        """
         return {id: self.profile(id) for id in self.agents.ids() if self.agents.kind.is_id(id)}
 
-    def sight(self, project: str, reads: dict[tuple[str, str], Any] | None = None) -> frozenset[str]:
+    def sight(
+        self, project: str, reads: dict[tuple[str, str], Any] | None = None
+    ) -> frozenset[str]:
         """The projects whose channels and agents the agents of a project see, its own included.
 
-        A link counts while both projects have it, so that each of them can end it. `reads` takes the versions of what
-        was read. Cost: as `profile`, for the project and for each that it has a link to.
+        A link counts while both projects have it, so that each of them can end it. `reads` takes
+        the versions of what was read. Cost: as `profile`, for the project and for each that it has
+        a link to.
         """
         reads = {} if reads is None else reads
         if project in ("", GLOBAL):  # They have no document.
             return frozenset({project})
         there = (other for other, link in self._links(project, reads).items() if _goes(link, "out"))
-        return frozenset({project, *(other for other in there if _goes(self._links(other, reads).get(project), "in"))})
+        return frozenset(
+            {
+                project,
+                *(other for other in there if _goes(self._links(other, reads).get(project), "in")),
+            }
+        )
 
     def _links(self, project: str, reads: dict[tuple[str, str], Any]) -> Document:
         with suppress(CapsuleError):
@@ -82,7 +97,9 @@ class Directory(Guard):
             return (now and now[1].get("links")) or {}
         return {}
 
-    def state(self, subject: str | None, object: Object | None = None, others: Iterable[str] = ()) -> State:
+    def state(
+        self, subject: str | None, object: Object | None = None, others: Iterable[str] = ()
+    ) -> State:
         """What a decision depends on besides the object.
 
         Args:
@@ -90,32 +107,53 @@ class Directory(Guard):
             object: The conversation that it is about; None: agents.
             others: The agents that it is about: who is looked for, or who is added.
 
-        Cost: as `profile`, for each agent that counts, and as `sight` where that counts; else nothing.
+        Cost: as `profile`, for each agent that counts, and as `sight` where that counts; else
+        nothing.
         """
         ids = {*others}
-        if subject is None or (object is not None and not ids and object.type not in ("direct", "channel")):
+        if subject is None or (
+            object is not None and not ids and object.type not in ("direct", "channel")
+        ):
             return _NOTHING
         if object is not None and object.type == "direct":
             ids |= object.present
         profiles = {id: self.profile(id) for id in {subject, *ids}}
         if object is not None:
             for id in ids - object.present - {subject}:
-                if profiles[id].version is None:  # Nobody brings in an agent that is not registered.
+                if (
+                    profiles[id].version is None
+                ):  # Nobody brings in an agent that is not registered.
                     profiles[id] = Profile(id, dm="closed", discoverable="private")
         return self._state(subject, object, ids, profiles)
 
-    def _state(self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]) -> State:
+    def _state(
+        self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]
+    ) -> State:
         project, channel = profiles[subject].project, object.channel if object is not None else None
-        reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
+        reaches = channel is not None and (
+            GLOBAL in (channel.scope, project) or channel.scope == project
+        )
         is_asked = object is None or (object.type == "channel" and not reaches)
-        reads = {(AGENT.name, id): each.version for id, each in profiles.items() if each.version is not _UNREADABLE}
+        reads = {
+            (AGENT.name, id): each.version
+            for id, each in profiles.items()
+            if each.version is not _UNREADABLE
+        }
         sight = self.sight(project, reads) if is_asked else frozenset()
-        hidden = [] if object is not None else [id for id in ids if profiles[id].discoverable == "private"]
-        met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
+        hidden = (
+            []
+            if object is not None
+            else [id for id in ids if profiles[id].discoverable == "private"]
+        )
+        met = frozenset(
+            id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id))
+        )
         return State(profiles, sight, met, reads=reads)
 
     def found_by(self, subject: str | None) -> list[str]:
-        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as `profiles`."""
+        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as
+        `profiles`.
+        """
         if subject is None:
             return self.agents.ids()
         ids = list(profiles := self.profiles())
@@ -133,25 +171,32 @@ class Directory(Guard):
         Args:
             agents: The agents whose policies changed.
 
-        Raises StoreBusy. Cost: taking the mutex of each group, of each channel and of each direct of these agents.
+        Raises StoreBusy. Cost: taking the mutex of each group, of each channel and of each direct
+        of these agents.
         """
         from capsule.engines.queries import ListRequest
 
         for head in self._engine.questions().conversations(ListRequest()).heads:
-            is_theirs = head.type == "direct" and any(member.id in agents for member in head.participants)
+            is_theirs = head.type == "direct" and any(
+                member.id in agents for member in head.participants
+            )
             if is_theirs or head.type in ("group", "channel"):
-                with suppress(NotFound, InvalidDocument), self._engine.transaction(CONVERSATIONS, head.id):
+                with (
+                    suppress(NotFound, InvalidDocument),
+                    self._engine.transaction(CONVERSATIONS, head.id),
+                ):
                     pass
 
-    # -- Names -----------------------------------------------------------------------------------------------------
+    # -- Names -------------------------------------------------------------------------------------
 
     def resolve(self, text: str, by: str | None) -> str:
         """The id of the agent that is meant.
 
         Args:
-            text: `name@project`, where the project is an id, a name or `global`; or a name or an id alone: the agent of
-                this name in one's own project, else among those without a project, else in linked projects, else the
-                agent with this id. Of several, it is the only one that `by` finds.
+            text: `name@project`, where the project is an id, a name or `global`; or a name or an id
+                alone: the agent of this name in one's own project, else among those without a
+                project, else in linked projects, else the agent with this id. Of several, it is the
+                only one that `by` finds.
             by: The agent that asks; None: the store's owner.
 
         Raises:
@@ -168,7 +213,10 @@ class Directory(Guard):
         places: list[Iterable[str]] = [self._projects_named(project)] if at else []
         if own and not at:
             places = [[own], [GLOBAL], self.sight(own)]
-        there = next(filter(None, ([each for each in named if each.project in place] for place in places)), [])
+        there = next(
+            filter(None, ([each for each in named if each.project in place] for place in places)),
+            [],
+        )
         if not there and not at:
             sees_all = by is None or own == GLOBAL
             there = [each for each in named if each.id == name] or (named if sees_all else [])
@@ -178,16 +226,19 @@ class Directory(Guard):
             ids = seen or ids
             if len(ids) > 1:
                 shown = ", ".join(seen) or "you find none of them"
-                raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {shown}")
+                raise InvalidInput(
+                    f"{text[:80]!r} may be several agents; give the id of one: {shown}"
+                )
         if not ids:
             raise self.agents.known_as(lambda: self.known_to(by)).missing(text)
         return name if name in ids else ids[0]
 
     def resolve_all(self, texts: Iterable[str], by: str | None) -> list[str]:
-        """The ids of the agents that are to be brought into a conversation, each as `resolve` gives it.
+        """The ids of the agents that are to be brought into a conversation, each as `resolve` gives
+        it.
 
-        An agent is not told whether there is an agent that it does not find. So a name of nobody stays as it is: the
-        rule refuses it like the id of an agent that lets nobody write to it.
+        An agent is not told whether there is an agent that it does not find. So a name of nobody
+        stays as it is: the rule refuses it like the id of an agent that lets nobody write to it.
 
         Raises InvalidInput; for the owner NotFound.
         """
@@ -206,7 +257,9 @@ class Directory(Guard):
         return {text, *(id for id in self.projects.ids() if self.project_name(id) == text)}
 
     def project_name(self, id: str) -> str:
-        """What people call a project; its id if it has no name, or can't be read. Cost: as `profile`."""
+        """What people call a project; its id if it has no name, or can't be read. Cost: as
+        `profile`.
+        """
         with suppress(CapsuleError):
             return str((self.projects.find(id) or {}).get("name") or id)
         return id
@@ -223,14 +276,20 @@ class Directory(Guard):
         there = self.projects.ids() if among is None else among
         ids = [text] if text in there else [id for id in there if self.project_name(id) == text]
         if len(ids) > 1:
-            raise InvalidInput(f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}")
+            raise InvalidInput(
+                f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}"
+            )
         if not ids:
             raise self.projects.known_as(lambda: there).missing(text)
         return ids[0]
 
     def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
-        """See `capsule.store.inner.Guard`. A group has its title for a name; for a channel's see `nearest`."""
-        channels = {head.id: head.channel for head in heads if head.channel and not head.channel.owner}
+        """See `capsule.store.inner.Guard`. A group has its title for a name; for a channel's see
+        `nearest`.
+        """
+        channels = {
+            head.id: head.channel for head in heads if head.channel and not head.channel.owner
+        }
         groups = [head.id for head in heads if head.type == "group" and head.title == text]
         return groups + self.nearest(subject, text, channels)
 
@@ -253,9 +312,11 @@ class Directory(Guard):
         return ""
 
     def nearest(self, by: str | None, text: str, channels: Mapping[str, Channel]) -> list[str]:
-        """The ids of the channels that are meant by `name`, or by `name@project` with the id or name of a project.
+        """The ids of the channels that are meant by `name`, or by `name@project` with the id or
+        name of a project.
 
-        A name alone means the agent's own project, then `global`, then any other. Several: it is ambiguous.
+        A name alone means the agent's own project, then `global`, then any other. Several: it is
+        ambiguous.
 
         Args:
             by: The agent that asks; None: the store's owner, who has no project.
@@ -264,8 +325,14 @@ class Directory(Guard):
         """
         name, at, project = text.partition("@")
         places = self._projects_named(project) if at else set()
-        scopes = {id: it.scope for id, it in channels.items() if it.name == name and (not at or it.scope in places)}
-        ways = [project] if at else [] if by is None else [self.profile(by).project or GLOBAL, GLOBAL]
+        scopes = {
+            id: it.scope
+            for id, it in channels.items()
+            if it.name == name and (not at or it.scope in places)
+        }
+        ways = (
+            [project] if at else [] if by is None else [self.profile(by).project or GLOBAL, GLOBAL]
+        )
         nearest = ([id for id, scope in scopes.items() if scope == way] for way in ways)
         return next(filter(None, nearest), [*scopes])
 
@@ -277,9 +344,11 @@ class Directory(Guard):
             folder: The folder where it is said, without links in its path; None: none.
 
         Returns:
-            The id, also of an agent that is not registered; None: it is still to be made in the folder's project.
+            The id, also of an agent that is not registered; None: it is still to be made in the
+            folder's project.
 
-        Raises InvalidInput. Cost: a scan of a directory; as `profile` for each agent, if a project is there.
+        Raises InvalidInput. Cost: a scan of a directory; as `profile` for each agent, if a project
+        is there.
         """
         if "@" in text:
             with suppress(NotFound):
@@ -287,7 +356,9 @@ class Directory(Guard):
         path = folder and self.project_folder(folder)
         project = project_id(path) if path else None
         own = self.profile(text)
-        agent = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
+        agent = meant(
+            text, project, [own] if project in (None, own.project) else self.profiles().values()
+        )
         return agent or (None if project and is_agent_id(text) else text)
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
@@ -295,7 +366,9 @@ class Directory(Guard):
         return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
-        """The folder of a project: this one, or the nearest one above it. Cost: one scan of a directory."""
+        """The folder of a project: this one, or the nearest one above it. Cost: one scan of a
+        directory.
+        """
         if not (there := {*self.projects.ids()}):
             return None
         above = list(accumulate(folder.split("/"), "{}/{}".format))
@@ -307,23 +380,34 @@ def meant(name: str, project: str | None, agents: Iterable[Profile]) -> str | No
 
     Args:
         name: The name or the id that is said.
-        project: The project of the folder where it is said; None: the folder is in no project of the store.
+        project: The project of the folder where it is said; None: the folder is in no project of
+            the store.
         agents: The agents there are; those of other names do not count.
 
     Returns:
-        The agent of this name in the project; else the agent with this id, if it is global or there is no project.
-        None: it is to be made, in the project. So the agent of one project is never that of another.
+        The agent of this name in the project; else the agent with this id, if it is global or there
+        is no project.
+        None: it is to be made, in the project. So the agent of one project is never that of
+            another.
 
     Raises InvalidInput: several agents of the project have the name.
     """
     named = [each for each in agents if name in (each.id, each.name)]
     own = [each.id for each in named if each.project == project]
     if len(own) > 1 and name not in own:
-        raise InvalidInput(f"{name[:80]!r} may be several agents; give the id of one: {', '.join(own)}")
-    elsewhere = [each.id for each in named if each.id == name and (project is None or each.project == GLOBAL)]
+        raise InvalidInput(
+            f"{name[:80]!r} may be several agents; give the id of one: {', '.join(own)}"
+        )
+    elsewhere = [
+        each.id for each in named if each.id == name and (project is None or each.project == GLOBAL)
+    ]
     return name if name in own else next(iter(own + elsewhere), None)
 
 
 def _goes(link: Any, way: str) -> bool:
     """Whether a link of a project goes out of it, or comes in."""
-    return isinstance(link, dict) and link.get("enabled") is not False and link.get("direction") in ("both", way)
+    return (
+        isinstance(link, dict)
+        and link.get("enabled") is not False
+        and link.get("direction") in ("both", way)
+    )

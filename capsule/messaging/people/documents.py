@@ -1,7 +1,9 @@
-"""The documents without entries that messaging keeps: of agents, `agents/{id}.json`, and of projects.
+"""The documents without entries that messaging keeps: of agents, `agents/{id}.json`, and of
+projects.
 
-What must stay true: a change is put over the version that it was made of, and what it does not name stays. That one was
-seen is no reason for a write more often than once a minute. What was read is parsed again only if it changed.
+What must stay true: a change is put over the version that it was made of, and what it does not name
+stays. That one was seen is no reason for a write more often than once a minute. What was read is
+parsed again only if it changed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Documents:
     """
 
     kind: ClassVar[Kind]
-    #: The field that says when the subject of the document last did something; empty: there is none.
+    #: The field that says when the subject of the document last did something; empty: there is
+    #: none.
     seen_field: ClassVar[str] = ""
 
     def __init__(self, engine: Engine) -> None:
@@ -79,7 +82,9 @@ class Documents:
         return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
 
     def known(self, id: str) -> str:
-        """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an lstat."""
+        """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an
+        lstat.
+        """
         if not self.exists(id):
             raise self.missing(id)
         return id
@@ -87,7 +92,9 @@ class Documents:
     def missing(self, id: str) -> NotFound:
         """The error that there is no such document, which lists those there are."""
         there = ", ".join(self._listed()) or "none yet"
-        return NotFound(f"there is no {self.kind.noun} {id[:80]!r}; the {self.kind.noun}s are: {there}", id=id)
+        return NotFound(
+            f"there is no {self.kind.noun} {id[:80]!r}; the {self.kind.noun}s are: {there}", id=id
+        )
 
     def read(self, id: str) -> Document:
         """A document, not to be changed in place. Raises NotFound, InvalidDocument.
@@ -108,7 +115,9 @@ class Documents:
         """As `find`, with the version of the document."""
         last = self._last.get(id)
         known = last and last[0]
-        version = self._engine.version(self.kind.name, id, known) if last or self.kind.is_id(id) else None
+        version = (
+            self._engine.version(self.kind.name, id, known) if last or self.kind.is_id(id) else None
+        )
         if version is None:
             return None
         if last is None or version is not known:
@@ -129,16 +138,20 @@ class Documents:
         return (self.find(id) or {}).get(field) or {}
 
     def as_read(self, id: str, version: Version | None) -> Document:
-        """A version of a document, as a decision read it (`State.reads`); empty if there is none."""
+        """A version of a document, as a decision read it (`State.reads`); empty if there
+        is none.
+        """
         return {} if version is None else self._parsed(id, version.data)
 
-    def edit(self, id: str, change: Change, make: Make | None = None, known: Version | None = None) -> None:
+    def edit(
+        self, id: str, change: Change, make: Make | None = None, known: Version | None = None
+    ) -> None:
         """Change a document in place, and note that its subject was seen.
 
         Args:
             id: The document.
-            change: Changes the document; it runs again if another program wrote it meanwhile. Of what the fields hold
-                it replaces what it changes.
+            change: Changes the document; it runs again if another program wrote it meanwhile. Of
+                what the fields hold it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
             known: The version to begin with, if it was read just now; None: it is read.
 
@@ -152,9 +165,14 @@ class Documents:
                     raise self.missing(id)
                 return codec.encode(self.kind.ordered(make(now)))
             before = self._parsed(id, data)
-            after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
+            after = {
+                name: dict(value) if isinstance(value, dict) else value
+                for name, value in before.items()
+            }
             change(after)
-            if after == before and not (self.seen_field and _is_stale(before.get(self.seen_field), now)):
+            if after == before and not (
+                self.seen_field and _is_stale(before.get(self.seen_field), now)
+            ):
                 return None
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
@@ -162,7 +180,10 @@ class Documents:
         version = edited(self._engine, self.kind.name, id, edit, known)
         assert version is not None  # What is not there is made.
         last = self._last.get(id)
-        self._last[id] = version, last[1] if last and last[0].data == version.data else codec.decode(version.data, id)
+        self._last[id] = (
+            version,
+            last[1] if last and last[0].data == version.data else codec.decode(version.data, id),
+        )
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
@@ -193,7 +214,8 @@ class AgentDocuments(Documents):
             self._noted[id] = now
 
     def home(self, id: str) -> str | None:
-        """The folder that an agent was registered with here; a document that came from elsewhere may name any.
+        """The folder that an agent was registered with here; a document that came from elsewhere
+        may name any.
 
         Cost: reading a small file.
         """
@@ -201,7 +223,9 @@ class AgentDocuments(Documents):
         return None if home is None else str(home.get("project"))
 
     def set_home(self, id: str, path: str) -> None:
-        """Note the folder in which an agent works on this machine. Cost: as `home`, and a small file if it is new."""
+        """Note the folder in which an agent works on this machine. Cost: as `home`, and a small
+        file if it is new.
+        """
         if self.home(id) != path:
             self._engine.machine.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
 

@@ -1,8 +1,9 @@
-"""The agents as one open store knows them, for all of messaging: who there is, and who is there right now.
+"""The agents as one open store knows them, for all of messaging: who there is, and who is there
+right now.
 
-What must stay true: an error about an agent names only those that the store's agent finds. An agent is online while an
-instance that serves it is alive, which the kernel knows, so that nobody stays online after a crash; and it stays online
-when a wait ends.
+What must stay true: an error about an agent names only those that the store's agent finds. An agent
+is online while an instance that serves it is alive, which the kernel knows, so that nobody stays
+online after a crash; and it stays online when a wait ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class People:
 
     Attributes:
         directory: Who there is; the same for all stores that were opened beside one another.
-        documents: The documents of the agents, with errors that name only those that the store's agent finds.
+        documents: The documents of the agents, with errors that name only those that the store's
+            agent finds.
     """
 
     def __init__(self, store: CoreStore) -> None:
@@ -46,23 +48,29 @@ class People:
         self._asked = 0.0
 
     def known(self, agent: str | None) -> str:
-        """The agent that a call is about. Raises NotFound if it is not registered, and as `Inner.subject`."""
+        """The agent that a call is about. Raises NotFound if it is not registered, and as
+        `Inner.subject`.
+        """
         return self.documents.known(self._store.inner.subject(agent))
 
     def asked(self, agent: str) -> Document:
-        """The requests of an agent: by the ids of others, when it asked for their permission. Cost: as `profile`."""
+        """The requests of an agent: by the ids of others, when it asked for their permission. Cost:
+        as `profile`.
+        """
         with suppress(CapsuleError):
             return self.documents.read(agent).get("requests") or {}
         return {}
 
     @contextmanager
     def asking(self, agent: str | None) -> Iterator[None]:
-        """Note, if the body is refused for want of permission, whom an agent asks for it: see `Agents.requests`.
+        """Note, if the body is refused for want of permission, whom an agent asks for it: see
+        `Agents.requests`.
 
         Args:
             agent: The agent; None: the store's owner, who needs no permission.
 
-        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a small file.
+        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a
+        small file.
         """
         try:
             yield
@@ -79,7 +87,8 @@ class People:
             agent: The agent.
             waits: How many more of its calls wait for messages than before.
 
-        Raises Refused, StorageFailed. Cost: making a small file, the first time; then overwriting it.
+        Raises Refused, StorageFailed. Cost: making a small file, the first time; then overwriting
+        it.
         """
         with self._guard:
             self._waits += waits
@@ -96,7 +105,9 @@ class People:
             self.announce(agent, -1)
 
     def online(self) -> dict[str, bool]:
-        """The agents that are online, each with whether it listens. Cost: a look at each instance that is alive."""
+        """The agents that are online, each with whether it listens. Cost: a look at each instance
+        that is alive.
+        """
         online: dict[str, bool] = {}
         self._asked = time.monotonic()
         for about in self._store.engine.leases.live().values():

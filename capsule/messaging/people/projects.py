@@ -1,7 +1,8 @@
-"""The projects of a store: folders that agents work in, and links, which say whose agents see whose.
+"""The projects of a store: folders that agents work in, and links, which say whose agents see
+whose.
 
-What must stay true: only the store's owner makes and ends links. A link stands in both projects' documents. When its
-end is acknowledged, no write that it let through is still under way.
+What must stay true: only the store's owner makes and ends links. A link stands in both projects'
+documents. When its end is acknowledged, no write that it let through is still under way.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Project:
         path: The folder; None: unknown.
         created_at: When its first agent was registered.
         last_active: The time when an agent of it was last registered, to a minute.
-        links: By the id of another project: `direction` (`out`: the agents of this one see that one, `in`, `both`),
-            `enabled`, `createdBy` and `createdAt`. A link counts while both projects have it.
+        links: By the id of another project: `direction` (`out`: the agents of this one see that
+            one, `in`, `both`), `enabled`, `createdBy` and `createdAt`. A link counts while both
+            projects have it.
         metadata: What programs keep there.
     """
 
@@ -104,11 +106,13 @@ class Projects:
         )
 
     def link(self, a: str, b: str, *, direction: str = "both") -> Project:
-        """Let the agents of a project see another project: its agents and its channels. It replaces an earlier link.
+        """Let the agents of a project see another project: its agents and its channels. It replaces
+        an earlier link.
 
         Args:
             a, b: The projects, by id or name.
-            direction: `out`: the agents of `a` see `b`; `in`: those of `b` see `a`; `both`: each the other.
+            direction: `out`: the agents of `a` see `b`; `in`: those of `b` see `a`; `both`: each
+                the other.
 
         Returns:
             The project `a`.
@@ -121,9 +125,17 @@ class Projects:
         Cost: writing two small files, and as `agents.policy`.
         """
         if direction not in _OPPOSITE:
-            raise InvalidInput(f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}")
-        made = {"enabled": True, "createdBy": self._store.inner.holder.identity.user, "createdAt": timestamps.now()}
-        return self._set(a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made)
+            raise InvalidInput(
+                f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}"
+            )
+        made = {
+            "enabled": True,
+            "createdBy": self._store.inner.holder.identity.user,
+            "createdAt": timestamps.now(),
+        }
+        return self._set(
+            a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made
+        )
 
     def unlink(self, a: str, b: str) -> Project:
         """End the link of two projects.
@@ -143,7 +155,9 @@ class Projects:
         for id, to, link in ((first, second, there), (second, first, back)):
 
             def change(document: Document, to: str = to, link: Document | None = link) -> None:
-                links = {key: value for key, value in (document.get("links") or {}).items() if key != to}
+                links = {
+                    key: value for key, value in (document.get("links") or {}).items() if key != to
+                }
                 document["links"] = links | ({} if link is None else {to: link})
 
             self._directory.projects.edit(id, change)

@@ -1,7 +1,7 @@
 """Our hooks in a program's settings: put in, and taken out.
 
-What must stay true: what `settings` says of its files holds here too. Ours are those whose command runs `WORDS`; a
-change touches no other hook, and leaves nothing of ours behind.
+What must stay true: what `settings` says of its files holds here too. Ours are those whose command
+runs `WORDS`; a change touches no other hook, and leaves nothing of ours behind.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from capsule.messaging.doorbells.clients import EVENTS
 WORDS = ("agent", "wake", "hook")
 _OURS = re.compile(" agent wake hook ")
 
-#: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody commits them if such
-#: a file exists.
+#: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody
+#: commits them if such a file exists.
 HOOKED: tuple[Client, ...] = (
     # https://code.claude.com/docs/en/hooks, "Hook locations"
     Client(
@@ -55,7 +55,9 @@ HOOKED: tuple[Client, ...] = (
 )
 
 
-def install(client: Client, scope: Scope, places: Places, program: Sequence[str], options: Sequence[str]) -> Plan:
+def install(
+    client: Client, scope: Scope, places: Places, program: Sequence[str], options: Sequence[str]
+) -> Plan:
     """Work out how a program comes to have our hooks.
 
     Args:
@@ -64,7 +66,8 @@ def install(client: Client, scope: Scope, places: Places, program: Sequence[str]
 
     Raises:
         InvalidInput: The program would read a word as something else.
-        InvalidDocument: The file can't be read as what it should be; the message has line and column.
+        InvalidDocument: The file can't be read as what it should be; the message has line and
+            column.
     """
     ensure_plain((*program, *options))
     ours = {}
@@ -77,12 +80,16 @@ def install(client: Client, scope: Scope, places: Places, program: Sequence[str]
         return Plan(client, scope, file.path)
     for event, handlers in ours.items():
         others[event] = [*others.get(event, []), {"hooks": handlers}]
-    paste = json.dumps({"hooks": {event: [{"hooks": handlers}] for event, handlers in ours.items()}}, indent=2)
+    paste = json.dumps(
+        {"hooks": {event: [{"hooks": handlers}] for event, handlers in ours.items()}}, indent=2
+    )
     return _plan(file, scope, others, paste)
 
 
 def uninstall(client: Client, scope: Scope, places: Places) -> Plan:
-    """Work out how a program comes to forget our hooks. Raises InvalidDocument, as `install` does."""
+    """Work out how a program comes to forget our hooks. Raises InvalidDocument,
+    as `install` does.
+    """
     file = read_settings(client, client.files(scope, places)[0])
     others, present = _split(file)
     if not present:
@@ -105,8 +112,13 @@ def _split(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
             others[event] = groups
             continue
         mine = [handler for group in groups for handler in group["hooks"] if _is_ours(handler)]
-        kept = [{**group, "hooks": [it for it in group["hooks"] if not _is_ours(it)]} for group in groups]
-        kept = [new for new, group in zip(kept, groups, strict=True) if new["hooks"] or new == group]
+        kept = [
+            {**group, "hooks": [it for it in group["hooks"] if not _is_ours(it)]}
+            for group in groups
+        ]
+        kept = [
+            new for new, group in zip(kept, groups, strict=True) if new["hooks"] or new == group
+        ]
         if mine:
             ours[event] = mine
         if kept or not mine:

@@ -1,8 +1,9 @@
 """The tools of messages: sending them, listening for them, reading them.
 
-What must stay true: whom a call acts for is how the server was started, or the token, and never an argument: the store
-of a call has an agent. A message is acknowledged only when its reader was answered and calls again, so that a call
-that is cancelled or cut loses nothing. The parameters have the names that clients see, hence their camelCase.
+What must stay true: whom a call acts for is how the server was started, or the token, and never an
+argument: the store of a call has an agent. A message is acknowledged only when its reader was
+answered and calls again, so that a call that is cancelled or cut loses nothing. The parameters have
+the names that clients see, hence their camelCase.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail
     from capsule.store.store import CoreStore
 
-#: Characters of the longest cursor: it names a message of each conversation that a hundred messages are in.
+#: Characters of the longest cursor: it names a message of each conversation that a hundred messages
+#: are in.
 _CURSOR = 20_000
 
 From = Annotated[str, Field(alias="from")]
@@ -122,7 +124,11 @@ _MISSED = {"unknown": "there is nobody called", "invalid": "mentioned, and no me
 
 Other = Annotated[str, Field(description="The other agent: its name, name@project or id")]
 Agents = Annotated[
-    list[str], Field(description="Whom to create it with, or to add, invite or remove: names, name@project or ids")
+    list[str],
+    Field(
+        description="Whom to create it with, or to add, invite or remove: names, name@project or "
+        "ids"
+    ),
 ]
 Channel = Annotated[str, Field(description="Channel: its name, name@project or id")]
 Conversation = Annotated[str, Field(description="Group or other conversation: its id")]
@@ -145,10 +151,10 @@ def send_message(
     model: Annotated[str, Field(description="Model that wrote it: yours")] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Sent]:
-    """Send to another agent (to), into a channel, or into a group (conversation): name one of the three, with
-    replyTo or thread too. In the text @name mentions a member and @all everybody; --review, --action or --fyi directly
-    behind the name asks for that: "@anna --review". Says for each recipient: stored (it waits for them), rung (they
-    were woken) or read."""
+    """Send to another agent (to), into a channel, or into a group (conversation): name one of the
+    three, with replyTo or thread too. In the text @name mentions a member and @all everybody;
+    --review, --action or --fyi directly behind the name asks for that: "@anna --review". Says for
+    each recipient: stored (it waits for them), rung (they were woken) or read."""
     sent = (
         store_of(ctx)
         .inner.part(Messages)
@@ -170,7 +176,9 @@ def send_message(
     became = ", ".join(f"{word(agent)}: {state}" for agent, state in sent.recipients.items())
     names = ((label, sent.mentions.get(key)) for key, label in _MISSED.items())
     missed = [f"{label}: {', '.join(map(word, missing))}" for label, missing in names if missing]
-    said = filter(None, [f"Sent: message {word(sent.message)} in {word(sent.conversation)}", became, *missed])
+    said = filter(
+        None, [f"Sent: message {word(sent.message)} in {word(sent.conversation)}", became, *missed]
+    )
     text = "; ".join(said) + "."
     return answer(text, Sent.model_validate(sent.as_json()))
 
@@ -184,9 +192,12 @@ async def listen(
     thread: Thread = "",
     ack: Annotated[str, Field(description="cursor of an answer: you have read that one")] = "",
 ) -> Annotated[CallToolResult, Heard]:
-    """Wait for messages sent to you: all new ones, or only those of one channel, conversation, topic or thread. Unread
-    ones come at once. The next listen, or ack, marks them as read."""
-    reader, forms = reader_of(stores_of(ctx), ctx.request_context), forms_of(ctx.client_capabilities)
+    """Wait for messages sent to you: all new ones, or only those of one channel, conversation,
+    topic or thread. Unread ones come at once. The next listen, or ack, marks them as read."""
+    reader, forms = (
+        reader_of(stores_of(ctx), ctx.request_context),
+        forms_of(ctx.client_capabilities),
+    )
     limit, is_lost = 100, True
     if ack:
         reader.lost()  # What came after that, if anything.
@@ -194,7 +205,11 @@ async def listen(
     place = await anyio.to_thread.run_sync(_place, store_of(ctx), channel, conversation)
     try:
         while True:
-            about: dict[str, Any] = {"conversation": place, "topic": topic or None, "thread": thread or None}
+            about: dict[str, Any] = {
+                "conversation": place,
+                "topic": topic or None,
+                "thread": thread or None,
+            }
             wait = partial(reader.messages.await_mail, limit=limit, **about)
             heard = await waited(ctx, seconds, "waiting for messages", wait)
             shown, limit = _fitting(heard.messages, forms)
@@ -209,7 +224,9 @@ async def listen(
     if not shown:
         text = f"No message within {seconds:g} seconds. Listen again to go on waiting."
         return answer(text, Heard(messages=[], cursor="", timed_out=True))
-    first = f"{many(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
+    first = (
+        f"{many(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
+    )
     text = f"{first} {quoted(heard.cursor, _CURSOR)}\n{_fenced(shown)}"
     return answer(text, Heard(messages=shown, cursor=heard.cursor))
 
@@ -219,7 +236,9 @@ def _place(store: CoreStore, channel: str, conversation: str, other: str = "") -
     if sum(map(bool, (channel, conversation, other))) > 1:
         raise InvalidInput("name one: a channel, a conversation or an agent")
     if other:
-        return direct_id(str(store.agent), store.inner.part(People).directory.resolve(other, store.agent))
+        return direct_id(
+            str(store.agent), store.inner.part(People).directory.resolve(other, store.agent)
+        )
     return store.inner.part(Channels).resolve(channel) if channel else conversation or None
 
 
@@ -239,7 +258,9 @@ def _about(message: Message) -> str:
     said = f"{word(message.type)} {word(message.conversation)}, message {word(message.id)}"
     said += f" from {word(message.sender)} {word(message.timestamp)}"
     details = ((words, getattr(message, name)) for name, words in _MORE.items())
-    said += "".join(f", {words} {word(str(value))}" for words, value in details if value is not None)
+    said += "".join(
+        f", {words} {word(str(value))}" for words, value in details if value is not None
+    )
     cut = f", cut: it has {message.length} characters, which read_conversation shows"
     return said + (cut if message.length else "")
 
@@ -251,12 +272,14 @@ def read_messages(
     conversation: Conversation = "",
     topic: Topic = "",
     thread: Thread = "",
-    where: Annotated[dict[str, Any], Field(description='Filter: {"confidence": {"$gte": 0.5}, "intent": "plan"}')] = {},  # noqa: B006
+    where: Annotated[
+        dict[str, Any], Field(description='Filter: {"confidence": {"$gte": 0.5}, "intent": "plan"}')
+    ] = {},  # noqa: B006
     last: Annotated[int, Field(ge=1, le=100, description="At most so many")] = 20,
     cursor: Annotated[str, Field(description="From an earlier answer, to go on")] = "",
 ) -> Annotated[CallToolResult, History]:
-    """Read what agents sent: in a channel, between another agent and you (other), or in a group (conversation): the
-    newest, read or unread. Marks nothing as read."""
+    """Read what agents sent: in a channel, between another agent and you (other), or in a group
+    (conversation): the newest, read or unread. Marks nothing as read."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     place = _place(store, channel, conversation, other)
     if place is None:
@@ -275,7 +298,9 @@ def read_messages(
             break
         last = fits
     ways = ((name, at) for name, at in (("older", page.before), ("newer", page.after)) if at)
-    first = "; ".join([many(len(shown), "message"), *(f"{name}: cursor {quoted(at)}" for name, at in ways)])
+    first = "; ".join(
+        [many(len(shown), "message"), *(f"{name}: cursor {quoted(at)}" for name, at in ways)]
+    )
     text = f"{first}\n{_fenced(shown)}" if shown else "No message."
     return answer(text, History(messages=shown, before=page.before, after=page.after))
 
@@ -291,12 +316,13 @@ def mentions(
     action: Literal["list", "done"] = "list",
     message: Annotated[str, Field(description="For done: its id")] = "",
     state: Annotated[
-        Literal["open", "unread", "read", "done", "all"], Field(description="For list. open: not done, read or unread")
+        Literal["open", "unread", "read", "done", "all"],
+        Field(description="For list. open: not done, read or unread"),
     ] = "open",
     kind: Literal["mention", "review", "action", "fyi"] | None = None,
 ) -> Annotated[CallToolResult, Rows]:
-    """list: messages in which somebody mentions you, or asks you for a review or an action; done: mark one as done.
-    Reading a message makes it read, and not done."""
+    """list: messages in which somebody mentions you, or asks you for a review or an action; done:
+    mark one as done. Reading a message makes it read, and not done."""
     messages = store_of(ctx).inner.part(Messages)
     if action == "done":
         messages.done(message)

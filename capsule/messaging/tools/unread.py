@@ -1,7 +1,9 @@
-"""How a client hears of messages without listening: a line below another answer, its doorbell, a note in its project.
+"""How a client hears of messages without listening: a line below another answer, its doorbell, a
+note in its project.
 
-What must stay true: the line tells of a new message once, and never holds its text; and the task that rings costs next
-to nothing while nothing changes. A model starts no turn because of a notification of the protocol, hence the doorbell.
+What must stay true: the line tells of a new message once, and never holds its text; and the task
+that rings costs next to nothing while nothing changes. A model starts no turn because of a
+notification of the protocol, hence the doorbell.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
-#: Seconds between two looks while messages wait: a doorbell rings again after a minute at the earliest.
+#: Seconds between two looks while messages wait: a doorbell rings again after a minute at the
+#: earliest.
 _AGAIN_S = 30.0
 #: Seconds between two looks while others write much; whoever sends a message rings at once.
 _PAUSE_S = 2.0
@@ -49,12 +52,18 @@ class Reader:
         self._messages: Messages | None = None
 
     def line(self) -> str:
-        """The line below another answer; empty: the client was told of all that is unread. Costs an inbox."""
+        """The line below another answer; empty: the client was told of all that is unread. Costs an
+        inbox.
+        """
         inbox = mail_of(self._store).inbox()
         newest = {item.id: item.last.id for item in inbox.conversations}
         is_known = newest.items() <= self._told.items()
         self._told |= newest
-        return "" if is_known else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
+        return (
+            ""
+            if is_known
+            else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
+        )
 
     @property
     def messages(self) -> Messages:
@@ -66,7 +75,9 @@ class Reader:
         return self._messages
 
     def lost(self) -> None:
-        """Note that an answer did not reach the client: what was given and not acknowledged is given again."""
+        """Note that an answer did not reach the client: what was given and not acknowledged is
+        given again.
+        """
         self._messages = None
 
     def got(self, mail: Iterable[Mail]) -> None:
@@ -91,15 +102,19 @@ def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> Reader:
 
 
 class Pointing:
-    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in data it is a field.
+    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in
+    data it is a field.
 
-    It also opens the store of a client with its handshake: its agent is online from then on, and not from a first call.
+    It also opens the store of a client with its handshake: its agent is online from then on, and
+    not from a first call.
     """
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def __call__(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
         """Serve one request."""
         if ctx.method in ("initialize", "tools/list"):
             try:
@@ -118,7 +133,9 @@ class Pointing:
                 return result
             if line:
                 result["content"][-1]["text"] += f"\n{line}"
-                if "structuredContent" in result:  # Which is all that some clients show their model.
+                if (
+                    "structuredContent" in result
+                ):  # Which is all that some clients show their model.
                     result["structuredContent"]["newMessages"] = line
         return result
 
@@ -143,7 +160,9 @@ def leave(store: CoreStore) -> None:
 
 
 async def ring(stores: Stores) -> None:
-    """Ring for the agents of these stores while messages wait and they don't listen; runs until it is cancelled."""
+    """Ring for the agents of these stores while messages wait and they don't listen; runs until it
+    is cancelled.
+    """
     cursor: str | None = None
     while True:
         try:
@@ -151,7 +170,9 @@ async def ring(stores: Stores) -> None:
             if cursor is None:  # Before the first look, so that nothing is missed in between.
                 cursor = (await anyio.to_thread.run_sync(store.changes)).cursor
             waits = await anyio.to_thread.run_sync(_ring, stores)
-            cursor = (await store.await_changes(cursor, timeout_s=_AGAIN_S if waits else None)).cursor
+            cursor = (
+                await store.await_changes(cursor, timeout_s=_AGAIN_S if waits else None)
+            ).cursor
         except CapsuleError as error:
             _log.warning("doorbells are not rung for now: %s", error.message)
             cursor = None  # It may be one that the store knows no more.

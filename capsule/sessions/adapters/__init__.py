@@ -1,1 +1,3 @@
-"""The places that messages of sessions come from and go to: conversations, webhooks, standard streams."""
+"""The places that messages of sessions come from and go to: conversations, webhooks, standard
+streams.
+"""

@@ -1,8 +1,10 @@
-"""Conversations as a channel: what an agent with workers has not read goes to its sessions; their answers come back.
+"""Conversations as a channel: what an agent with workers has not read goes to its sessions; their
+answers come back.
 
-What must stay true: the agent's cursor is the only memory of what was brought, and moves when `receive` has returned;
-what is brought twice has the same id. An answer is sent as the agent, under its own id as the key, so that permissions
-decide and a repetition writes nothing. A conversation that can't be brought now does not stop the others.
+What must stay true: the agent's cursor is the only memory of what was brought, and moves when
+`receive` has returned; what is brought twice has the same id. An answer is sent as the agent, under
+its own id as the key, so that permissions decide and a repetition writes nothing. A conversation
+that can't be brought now does not stop the others.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Conversations(Adapter):
         self._listening: set[str] = set()
 
     def start(self, receiver: Receiver) -> None:
-        self._thread = threading.Thread(target=self._run, args=(receiver,), name="capsule-conversations", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(receiver,), name="capsule-conversations", daemon=True
+        )
         self._thread.start()
 
     def look(self) -> None:
@@ -78,7 +82,9 @@ class Conversations(Adapter):
                         if self._store.inner.part(People).documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
-                    _log.warning("messages to agents could not be looked for: %s", error, exc_info=True)
+                    _log.warning(
+                        "messages to agents could not be looked for: %s", error, exc_info=True
+                    )
                 self._woken.wait()
         hub.remove(waiter)
 
@@ -87,7 +93,11 @@ class Conversations(Adapter):
         if agent not in self._listening:
             self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
             self._listening.add(agent)
-        marks, receipts, messages = {}, self._store.inner.part(Receipts), self._store.inner.part(Unread)
+        marks, receipts, messages = (
+            {},
+            self._store.inner.part(Receipts),
+            self._store.inner.part(Unread),
+        )
         messages.questions.refresh()
         for id, seat in messages.seats(agent).items():
             unread = [] if seat.is_read else messages.unread(seat)
@@ -100,7 +110,12 @@ class Conversations(Adapter):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
                 receiver.receive(
-                    [_arrived(each, seat, self._store.inner.part(People).documents.exists(each.from_)) for each in mail]
+                    [
+                        _arrived(
+                            each, seat, self._store.inner.part(People).documents.exists(each.from_)
+                        )
+                        for each in mail
+                    ]
                 )
             except Exception as error:
                 _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
@@ -113,12 +128,16 @@ class Conversations(Adapter):
             receipts.acknowledge(agent, marks)
 
     def deliver(self, out: Outgoing) -> str:
-        """Send a message as its agent, or edit one that it sent. Cost: reading and writing a conversation."""
+        """Send a message as its agent, or edit one that it sent. Cost: reading and writing a
+        conversation.
+        """
         if out.kind == "edit":
             self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
         two = Object(out.place, "direct").present
-        if out.agent in two and not self._store.engine.exists(KIND, out.place):  # A destination may be one to come.
+        if out.agent in two and not self._store.engine.exists(
+            KIND, out.place
+        ):  # A destination may be one to come.
             ensure_direct(self._store.inner.acting(out.agent), out.agent, *(two - {out.agent}))
         thread, reply_to = out.thread or None, out.target or out.reply_to or None
         try:
@@ -129,14 +148,18 @@ class Conversations(Adapter):
             return self._sent(out, None, None)  # What it answers may be gone.
 
     def _sent(self, out: Outgoing, thread: str | None, reply_to: str | None) -> str:
-        text = out.emoji or out.text + "".join(f"\n- {option.get('label', '')}" for option in out.options)
+        text = out.emoji or out.text + "".join(
+            f"\n- {option.get('label', '')}" for option in out.options
+        )
         about = {"session": {"id": out.session, "hops": out.hops}}
         if out.files:
             more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
             more = {name: value for name, value in more.items() if value is not None}
             kept = [self._kept(file) for file in out.files]
             acting = self._store.inner.acting(out.agent)
-            return str(acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id)
+            return str(
+                acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id
+            )
         sent = self._store.inner.part(Messages).send(
             text,
             agent=out.agent,

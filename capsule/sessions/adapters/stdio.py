@@ -1,9 +1,10 @@
-"""Messages as lines of JSON, in and out: for tests, and for a program that has a host run inside it.
+"""Messages as lines of JSON, in and out: for tests, and for a program that has a host run inside
+it.
 
-What must stay true: a line is acknowledged when its message is durable, and not before; the same line again changes
-nothing if it has an `id`, and other content under that is an error; a line that can't be taken is answered with an
-error, and the next one is read. The module is given both streams and knows neither sessions nor which standard streams
-there are.
+What must stay true: a line is acknowledged when its message is durable, and not before; the same
+line again changes nothing if it has an `id`, and other content under that is an error; a line that
+can't be taken is answered with an error, and the next one is read. The module is given both streams
+and knows neither sessions nor which standard streams there are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class StdioAdapter(Adapter):
 
     name = "stdio"
 
-    def __init__(self, lines: Iterable[bytes], write: Callable[[bytes], object], ended: Callable[[], object]) -> None:
+    def __init__(
+        self, lines: Iterable[bytes], write: Callable[[bytes], object], ended: Callable[[], object]
+    ) -> None:
         self._lines = lines
         self._write = write
         self._ended = ended
@@ -47,7 +50,9 @@ class StdioAdapter(Adapter):
         threading.Thread(target=self._read, args=(receiver,), name="stdio", daemon=True).start()
 
     def deliver(self, out: Outgoing) -> str:
-        """Write a message as a line; its id. Raises OSError. The reader drops an id that comes again."""
+        """Write a message as a line; its id. Raises OSError. The reader drops an id that comes
+        again.
+        """
         self._tell(as_json(out))
         return out.id
 
@@ -78,12 +83,14 @@ class StdioAdapter(Adapter):
 
 
 def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
-    """The message that a JSON object is: `text`, and if given `id`, `place`, `thread`, `from`, `title`, `inReplyTo`,
-    `at`, `group`, `mentions`, `hops`, and `known` (false: the sender is a stranger).
+    """The message that a JSON object is: `text`, and if given `id`, `place`, `thread`, `from`,
+    `title`, `inReplyTo`, `at`, `group`, `mentions`, `hops`, and `known` (false: the sender is a
+    stranger).
 
     Args:
         data: The object.
-        channel, place, id: What it is by itself; the object's own `place` and `id` come before these.
+        channel, place, id: What it is by itself; the object's own `place` and `id` come before
+            these.
 
     Raises InvalidInput: it is no such object.
     """
@@ -95,7 +102,11 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
         raise InvalidInput('a message is a JSON object with a text, such as {"text": "Hello."}')
     wrong = [name for name in _TEXTS if not isinstance(said.get(name, ""), str)]
     mentions, hops = said.get("mentions", []), said.get("hops", 0)
-    wrong += [] if isinstance(mentions, list) and all(isinstance(name, str) for name in mentions) else ["mentions"]
+    wrong += (
+        []
+        if isinstance(mentions, list) and all(isinstance(name, str) for name in mentions)
+        else ["mentions"]
+    )
     wrong += [] if isinstance(hops, int) and 0 <= hops < 1000 else ["hops"]
     if wrong:
         raise InvalidInput(f"{', '.join(wrong)}: not as in the description of a message")
@@ -129,7 +140,9 @@ def as_json(out: Outgoing) -> dict[str, Any]:
         "target": out.target,
         "emoji": out.emoji,
         "options": [dict(option) for option in out.options],
-        "files": [{"name": file.name, "data": b64encode(file.read()).decode()} for file in out.files],
+        "files": [
+            {"name": file.name, "data": b64encode(file.read()).decode()} for file in out.files
+        ],
         "hops": out.hops,
     }
     return {name: value for name, value in fields.items() if value}

@@ -1,10 +1,11 @@
-"""Messages by HTTP, in and out, signed as the Standard Webhooks specification 1.0.0 says (standardwebhooks.com):
-HMAC-SHA256 over `id.timestamp.body`.
+"""Messages by HTTP, in and out, signed as the Standard Webhooks specification 1.0.0 says
+(standardwebhooks.com): HMAC-SHA256 over `id.timestamp.body`.
 
-What must stay true: nothing of a request is believed before its signature is found right, in a comparison that takes
-equally long for every wrong one; a request is acknowledged when its message is durable; one that comes again, which
-has the same id, changes nothing, and is an error if it says something else. Secrets and addresses are documents of a
-local kind, which no clone brings. The module knows neither sessions nor when a delivery is tried again.
+What must stay true: nothing of a request is believed before its signature is found right, in a
+comparison that takes equally long for every wrong one; a request is acknowledged when its message
+is durable; one that comes again, which has the same id, changes nothing, and is an error if it says
+something else. Secrets and addresses are documents of a local kind, which no clone brings. The
+module knows neither sessions nor when a delivery is tried again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 KIND = "webhooks"
 PATH = "/hooks/"
-#: Seconds that the clocks of the two sides may differ, and for which a request can be repeated at all.
+#: Seconds that the clocks of the two sides may differ, and for which a request can be repeated at
+#: all.
 WINDOW_S = 300
 #: Bytes of a request; those who send are advised to stay below 20,000.
 MOST_BYTES = 1 << 20
@@ -98,7 +100,9 @@ class Webhooks:
         return Webhook(name, secret, url)
 
     def remove(self, name: str) -> None:
-        """Remove a webhook; nothing of its secret is left. Raises NotFound. Cost: writing a small file."""
+        """Remove a webhook; nothing of its secret is left. Raises NotFound. Cost: writing a small
+        file.
+        """
         self._write(self.get(name).name, {})
 
     def _write(self, name: str, fields: dict[str, Any]) -> None:
@@ -131,7 +135,8 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
         body: Its body.
         now_s: The time, in seconds since 1970.
 
-    Raises Refused: the signature is missing or wrong, or the request is older or younger than five minutes.
+    Raises Refused: the signature is missing or wrong, or the request is older or younger than five
+    minutes.
     """
     id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not _ID.fullmatch(id) or not re.fullmatch("[0-9]{1,12}", at):
@@ -142,7 +147,9 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
     if not any(hmac.compare_digest(right, signature) for signature in given):
         raise Refused("no webhook-signature is right", path="")
     if abs(now_s - int(at)) > WINDOW_S:
-        raise Refused(f"webhook-timestamp differs from the time here by more than {WINDOW_S} s", path="")
+        raise Refused(
+            f"webhook-timestamp differs from the time here by more than {WINDOW_S} s", path=""
+        )
     return id
 
 
@@ -151,8 +158,8 @@ class WebhookAdapter(Adapter):
 
     Args:
         engine: The engine that keeps the webhooks.
-        listen: Gives the socket at which requests are taken; None: messages only go out. It is called when the adapter
-            begins, so that a host that waits for another one takes no port.
+        listen: Gives the socket at which requests are taken; None: messages only go out. It is
+            called when the adapter begins, so that a host that waits for another one takes no port.
     """
 
     name = "webhook"
@@ -164,7 +171,9 @@ class WebhookAdapter(Adapter):
         self._thread: threading.Thread | None = None
 
     def start(self, receiver: Receiver) -> None:
-        """Take requests in a thread of its own, if there is a socket. Raises the errors of `listen`."""
+        """Take requests in a thread of its own, if there is a socket. Raises the errors of
+        `listen`.
+        """
         if self._listen is None:
             return
         import uvicorn
@@ -178,7 +187,9 @@ class WebhookAdapter(Adapter):
         connections = Connections(*_CONNECTIONS)
 
         async def take(request: Request) -> Response:
-            ends = {"connection": "close"}  # Also, unread bytes must not be taken for another request.
+            ends = {
+                "connection": "close"
+            }  # Also, unread bytes must not be taken for another request.
             try:
                 body = await read_body(request, MOST_BYTES)
             except ValueError:
@@ -187,7 +198,9 @@ class WebhookAdapter(Adapter):
                 return JSONResponse({"error": "too slow"}, 408, ends)
             connections.trust(request.client)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
-            return JSONResponse(answer, code, ends)  # A second request would count as one of somebody who is trusted.
+            return JSONResponse(
+                answer, code, ends
+            )  # A second request would count as one of somebody who is trusted.
 
         app = Starlette(routes=[Route(PATH + "{name}", take, methods=["POST"])])
         self._server = uvicorn.Server(
@@ -202,17 +215,25 @@ class WebhookAdapter(Adapter):
                 **connections.options(),
             )
         )
-        self._thread = threading.Thread(target=self._server.run, args=([self._listen()],), name="webhook", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._listen()],), name="webhook", daemon=True
+        )
         self._thread.start()
 
-    def _take(self, receiver: Receiver, request: Request, body: bytes) -> tuple[int, dict[str, Any]]:
+    def _take(
+        self, receiver: Receiver, request: Request, body: bytes
+    ) -> tuple[int, dict[str, Any]]:
         """The answer to a request: its status, and the id of its message or an error."""
         try:
             hook = self._hooks.get(request.path_params["name"])
             id = verified(hook.secret, request.headers, body, time.time())
         except (NotFound, Refused, InvalidInput) as error:
             # Who can't sign does not learn which names there are.
-            return 401, {"error": error.message if isinstance(error, Refused) else "no webhook-signature is right"}
+            return 401, {
+                "error": error.message
+                if isinstance(error, Refused)
+                else "no webhook-signature is right"
+            }
         try:
             arrived = _arrived(hook.name, id, body)
             receiver.receive([arrived])
@@ -225,7 +246,8 @@ class WebhookAdapter(Adapter):
     def deliver(self, out: Outgoing) -> str:
         """Send a message to the address of its webhook; its id.
 
-        Raises OSError: it was not taken, and may be tried again. NotFound, Refused: there is no such address.
+        Raises OSError: it was not taken, and may be tried again. NotFound, Refused: there is no
+        such address.
         """
         hook = self._hooks.get(out.place)
         if not hook.url:
@@ -233,19 +255,27 @@ class WebhookAdapter(Adapter):
         body = orjson.dumps({"type": "message", "timestamp": timestamps.now(), **as_json(out)})
         now_s = int(time.time())
         signature = sign(hook.secret, out.id, now_s, body)
-        headers = {"webhook-id": out.id, "webhook-timestamp": str(now_s), "webhook-signature": signature}
+        headers = {
+            "webhook-id": out.id,
+            "webhook-timestamp": str(now_s),
+            "webhook-signature": signature,
+        }
         programs.post(hook.url, body, headers)
         return out.id
 
     def stop(self) -> None:
-        """Take no more requests, and answer those that are there. Raises nothing. Cost: at most some seconds."""
+        """Take no more requests, and answer those that are there. Raises nothing. Cost: at most
+        some seconds.
+        """
         if self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
 
 
 def _arrived(name: str, id: str, body: bytes) -> Arrived:
-    """The message of a request: its JSON object, if it has a `text`, else its whole body as the text."""
+    """The message of a request: its JSON object, if it has a `text`, else its whole body as the
+    text.
+    """
     own = keyed_message_id(f"webhook:{name}", id)  # Two senders may use one id.
     try:
         arrived = arrived_from(body, channel="webhook", place=name, id=own)

@@ -1,8 +1,9 @@
 """The deliverer: it gives what workers say to the adapters, and notes what became of it.
 
-What must stay true: one drain of a session runs at a time, in a thread of a pool, so that a slow channel delays few; a
-drain that fails is told and stops no other. A message may be delivered and not noted, when the process is killed: then
-it is delivered again under the same id. Where a message goes, and whether it is tried again, `rules.deliveries` says.
+What must stay true: one drain of a session runs at a time, in a thread of a pool, so that a slow
+channel delays few; a drain that fails is told and stops no other. A message may be delivered and
+not noted, when the process is killed: then it is delivered again under the same id. Where a message
+goes, and whether it is tried again, `rules.deliveries` says.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Deliverer:
     """
 
     def __init__(
-        self, opened: Opened, adapters: Mapping[str, Adapter], trying: Callable[[str, Callable[[], None]], None]
+        self,
+        opened: Opened,
+        adapters: Mapping[str, Adapter],
+        trying: Callable[[str, Callable[[], None]], None],
     ) -> None:
         self._opened = opened
         self._adapters = adapters
@@ -87,7 +91,10 @@ class Deliverer:
 
         def noted(folds: Folds) -> list[Event]:
             now = timestamps.now()
-            attempts = (deliveries.after_attempt(folds, message, now, **result) for message, result in results)
+            attempts = (
+                deliveries.after_attempt(folds, message, now, **result)
+                for message, result in results
+            )
             return messages.numbered(folds, [event for events in attempts for event in events])
 
         self._opened.tell(id, noted)
@@ -99,7 +106,9 @@ class Deliverer:
             route = deliveries.route_of(folds, message)
             out = _outgoing(session, row.agent, folds, message, route)
         if message.kind == "question":  # Before, as an answer may come as soon as it is asked.
-            self._opened.registry.edit(partial(questions.asked, row=row, message=message, route=route))
+            self._opened.registry.edit(
+                partial(questions.asked, row=row, message=message, route=route)
+            )
         if route.channel not in self._adapters:
             raise OSError(f"the host has no adapter {route.channel!r}")
         return self._adapters[route.channel].deliver(out)
@@ -111,11 +120,16 @@ class Deliverer:
         self._pool.shutdown(cancel_futures=True)
 
 
-def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, route: Route) -> Outgoing:
+def _outgoing(
+    session: Session, agent: str, folds: Folds, message: OutMessage, route: Route
+) -> Outgoing:
     """A message as its adapter takes it."""
     event, answered = message.event, folds.inbound.messages.get(message.in_reply_to)
     came_by = answered.route if answered else None
-    is_back = came_by is not None and (came_by.channel, came_by.place) == (route.channel, route.place)
+    is_back = came_by is not None and (came_by.channel, came_by.place) == (
+        route.channel,
+        route.place,
+    )
     return Outgoing(
         deliveries.delivery_id(folds, message),
         message.kind if message.kind in _KINDS else "chat",
@@ -129,7 +143,8 @@ def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, r
         emoji=event.get("emoji", ""),
         options=event.get("options", ()),
         files=[
-            File(file["name"], partial(session.file, "outbox", file["path"])) for file in event.get("attachments", ())
+            File(file["name"], partial(session.file, "outbox", file["path"]))
+            for file in event.get("attachments", ())
         ],
         hops=event.get("hops", 0),
     )

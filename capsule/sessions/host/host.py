@@ -1,9 +1,11 @@
-"""The host of a store: the loop that is woken by what is written, by the ends of workers, and by the time.
+"""The host of a store: the loop that is woken by what is written, by the ends of workers, and by
+the time.
 
-What must stay true: what is to be done stands in the files, so each step may be done twice, and the process may die
-between any two. A session that can't be read or written is shown, is tried again later, and stops no other. Times that
-something is due are those of the wall, which may jump: no wait is longer than `LOOK_S`. One host at a time serves a
-store; another one waits for the lock that the kernel frees. A session that nothing happens to costs nothing.
+What must stay true: what is to be done stands in the files, so each step may be done twice, and the
+process may die between any two. A session that can't be read or written is shown, is tried again
+later, and stops no other. Times that something is due are those of the wall, which may jump: no
+wait is longer than `LOOK_S`. One host at a time serves a store; another one waits for the lock that
+the kernel frees. A session that nothing happens to costs nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 LOOK_S = 30.0
 #: Seconds after which a session is looked at again whose worker another process runs.
 _ELSEWHERE_S = 5.0
-#: How often a standby tries the lock, in seconds; and how long workers have to end, when the host does.
+#: How often a standby tries the lock, in seconds; and how long workers have to end, when the host
+#: does.
 _STANDBY_S, _GRACE_S = 1.0, 10.0
 
 
@@ -76,7 +79,9 @@ class Host:
         self._engine = self._store.engine
         self._write_log = log
         self._since = timestamps.now()
-        self._adapters = {adapter.name: adapter for adapter in (Conversations(self._store), *adapters)}
+        self._adapters = {
+            adapter.name: adapter for adapter in (Conversations(self._store), *adapters)
+        }
         self._opened = Opened(self._engine, self._store.inner.part(Sessions).registry, self._log)
         self._router = Router(self._opened, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))
@@ -96,13 +101,13 @@ class Host:
     def _log(self, step: str, **about: Any) -> None:
         self._write_log({"time": timestamps.now(), "step": step, **about})
 
-    # -- The loop --------------------------------------------------------------------------------------------------
+    # -- The loop ----------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
         """Serve the store until `stop` is set; wait, if another host does.
 
-        Raises CapsuleError if an adapter can't begin; StoreBusy if another host took over, as this one stalled.
-        Cost: none worth mentioning while nothing happens.
+        Raises CapsuleError if an adapter can't begin; StoreBusy if another host took over, as this
+        one stalled. Cost: none worth mentioning while nothing happens.
         """
 
         def end() -> None:
@@ -129,7 +134,9 @@ class Host:
 
     def _serve(self, stop: threading.Event) -> None:
         touched: Collection[tuple[str, str]] | None = None
-        notices = Notices(self._engine.tracker)  # Before the first look, so that nothing happens in between.
+        notices = Notices(
+            self._engine.tracker
+        )  # Before the first look, so that nothing happens in between.
         try:
             for adapter in self._adapters.values():
                 adapter.start(self._router)
@@ -154,7 +161,9 @@ class Host:
         now, at = timestamps.now(), time.monotonic()
         soonest = min([self._next_sweep, *self._again.copy().values()]) - at
         waits = [LOOK_S, soonest]
-        waits += [timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]]
+        waits += [
+            timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]
+        ]
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         poll.register(notices, select.POLLIN)
@@ -162,7 +171,9 @@ class Host:
         self._bell.changed()
 
     def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
-        """Look at the sessions to which something happened. `touched` was written; None: anything may be."""
+        """Look at the sessions to which something happened. `touched` was written; None: anything
+        may be.
+        """
         before, self._state = self._state, self._opened.state()
         rows, now, at = self._state.sessions, timestamps.now(), time.monotonic()
         first = self._workers.ended()
@@ -188,11 +199,17 @@ class Host:
         if not agents and before is self._state:
             return set()
         was, now = before.agents, self._state.agents
-        concerned = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)} | set(agents)
+        concerned = {
+            name for name in was.keys() | now.keys() if was.get(name) != now.get(name)
+        } | set(agents)
         rows = ((id, row, before.sessions.get(id)) for id, row in self._state.sessions.items())
-        return {id for id, row, old in rows if row.agent in concerned or old is None or old.status != row.status}
+        return {
+            id
+            for id, row, old in rows
+            if row.agent in concerned or old is None or old.status != row.status
+        }
 
-    # -- One session -----------------------------------------------------------------------------------------------
+    # -- One session -------------------------------------------------------------------------------
 
     def _step(self, id: str) -> None:
         """Do what is to be done for a session. Any thread may call it."""
@@ -224,7 +241,11 @@ class Host:
             agent = state.agents.get(row.agent)
             rules: tuple[Edit, ...] = (
                 partial(messages.release, now=now, is_alive=self._engine.leases.is_live),
-                partial(schedules.tasks, now=now, time_zone=str(agent.settings.get("timeZone", "")) if agent else ""),
+                partial(
+                    schedules.tasks,
+                    now=now,
+                    time_zone=str(agent.settings.get("timeZone", "")) if agent else "",
+                ),
                 partial(schedules.occurrences, now=now),
                 lambda folds: destinations.of(folds, state, row),
             )
@@ -246,20 +267,30 @@ class Host:
             self._heal(session, folds, now)
 
     def _heal(self, session: Session, folds: Folds, now: str) -> None:
-        """End the worker of a session if it counts as dead; look again later, as long as it has work."""
+        """End the worker of a session if it counts as dead; look again later, as long as it has
+        work.
+        """
         self._forgive(now)
         for instance in messages.holders(folds):
             is_here = self._workers.state(session.id) == "running"
             self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
             reason = messages.fault(folds, now, instance=instance, heartbeat=session.heartbeat())
-            if reason and not is_here:  # Its number may be that of another process, in another container.
-                raise StoreBusy(f"its worker, instance {instance}, is to be ended: {reason}", id=session.id, holder="")
+            if (
+                reason and not is_here
+            ):  # Its number may be that of another process, in another container.
+                raise StoreBusy(
+                    f"its worker, instance {instance}, is to be ended: {reason}",
+                    id=session.id,
+                    holder="",
+                )
             if reason:
                 self._log("stale", session=session.id, reason=reason)
                 self._workers.end(session.id, kill=True)
 
     def _forgive(self, now: str) -> None:
-        """Let the silence of the workers here begin anew if the clock was set, or the machine slept."""
+        """Let the silence of the workers here begin anew if the clock was set, or the machine
+        slept.
+        """
         ahead_s = timestamps.ms_of(now) / 1000 - time.monotonic()
         if abs(ahead_s - self._ahead_s) > messages.STUCK_S:
             for id in self._workers.running():
@@ -277,7 +308,7 @@ class Host:
         elif wait_s := self._workers.wake(id, agent.name, f"{picked[0].id} {picked[0].tries}"):
             self._again[id] = time.monotonic() + wait_s
 
-    # -- All sessions ----------------------------------------------------------------------------------------------
+    # -- All sessions ------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         """End idle workers for those sessions that wait for a place."""
@@ -286,7 +317,9 @@ class Host:
                 return
             with suppress(CapsuleError), self._opened.session(id) as session:
                 folds = session.folds()
-                is_busy = messages.holders(folds) or messages.pick(folds, timestamps.now(), first=True)
+                is_busy = messages.holders(folds) or messages.pick(
+                    folds, timestamps.now(), first=True
+                )
                 if not is_busy:
                     self._workers.end(id)
 
@@ -298,13 +331,17 @@ class Host:
         def change(state: State) -> questions.Result:
             state, news = questions.expired(state, now)
             rows = [state.sessions[id] for id in changed if id in state.sessions]
-            return state.put(*(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)), news
+            return state.put(
+                *(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)
+            ), news
 
         try:
             self._opened.answer(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
-        if self._opened.lease is not None:  # Another host may have it, if this one stalled for long.
+        if (
+            self._opened.lease is not None
+        ):  # Another host may have it, if this one stalled for long.
             self._engine.leases.ensure_held(self._opened.lease)
         self._announce("running")
 

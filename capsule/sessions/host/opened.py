@@ -1,7 +1,7 @@
 """The sessions that a host has open, and the registry as it last could be read.
 
-What must stay true: one thread at a time uses a session, as its folds change while they are read; a damaged registry
-stops nothing that runs. What is done with a session is not known here.
+What must stay true: one thread at a time uses a session, as its folds change while they are read; a
+damaged registry stops nothing that runs. What is done with a session is not known here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Opened:
 
     @contextmanager
     def session(self, id: str) -> Iterator[Session]:
-        """A session, for this thread alone while the body runs; its files are made if they are not there."""
+        """A session, for this thread alone while the body runs; its files are made if they are not
+        there.
+        """
         with self._guard:
             if not self._engine.exists(INBOUND, id):  # It is new, or somebody removed it.
                 Session.create(self._engine, id, id)

@@ -1,8 +1,9 @@
-"""The router: it takes messages from adapters, and puts each into the inbound files of the sessions that it is for.
+"""The router: it takes messages from adapters, and puts each into the inbound files of the sessions
+that it is for.
 
-What must stay true: what was taken is durable; a message that comes again changes nothing. A session whose file can't
-be written is told to the adapter, which brings its messages again, and the others have theirs. `rules.wirings` decides
-which sessions get a message.
+What must stay true: what was taken is durable; a message that comes again changes nothing. A
+session whose file can't be written is told to the adapter, which brings its messages again, and the
+others have theirs. `rules.wirings` decides which sessions get a message.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Router:
                 if id := self._answers(each, state):
                     sessions.append(id)
                 else:
-                    for decision in wirings.route(each, state, partial(self._engaged, state, by_session)):
+                    for decision in wirings.route(
+                        each, state, partial(self._engaged, state, by_session)
+                    ):
                         by_session[decision.serves].append((each, decision))
             for serves, items in by_session.items():
                 try:
@@ -65,10 +68,14 @@ class Router:
         for id in sessions:
             self._ring(id)
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, InvalidInput))  # What may be brought again is first.
+            raise min(
+                errors, key=lambda error: isinstance(error, InvalidInput)
+            )  # What may be brought again is first.
 
     def _answers(self, arrived: Arrived, state: State) -> str:
-        """The session that a message answers a question of, and which has the answer now; empty: it is for none."""
+        """The session that a message answers a question of, and which has the answer now; empty: it
+        is for none.
+        """
         now = timestamps.now()
         if not arrived.reply_to or not state.questions:
             return ""
@@ -79,7 +86,9 @@ class Router:
         return ""
 
     def _delivered(self, id: str, message: str) -> str | None:
-        """The id on its platform of a message that a session sent; None: it has none, or the session can't be read."""
+        """The id on its platform of a message that a session sent; None: it has none, or the
+        session can't be read.
+        """
         with suppress(CapsuleError), self._opened.session(id) as session:
             return session.folds().inbound.delivered.get(message)
         return None
@@ -104,11 +113,15 @@ class Router:
         for arrived, decision in items:
             came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
             if decision.outcome != "ignored":
-                message = brought(arrived, trigger=decision.outcome, route=came_by, wiring=decision.wiring or None)
+                message = brought(
+                    arrived, trigger=decision.outcome, route=came_by, wiring=decision.wiring or None
+                )
                 try:
                     new = receive(folds, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.
-                    self._opened.log("refused", message=arrived.id, session=folds.session, error=str(error))
+                    self._opened.log(
+                        "refused", message=arrived.id, session=folds.session, error=str(error)
+                    )
                     errors += [] if arrived.editable else [error]
                     continue
                 if not new:
@@ -129,8 +142,13 @@ class Router:
         return [*receive(folds, messages), *said]
 
     def _engaged(self, state: State, before: Mapping[Serves, _Items], serves: Serves) -> bool:
-        """Whether the session that serves this was woken there, or is by a message before this one."""
-        row, is_woken = state.serving.get(serves), any(each.outcome == "wake" for _, each in before.get(serves, ()))
+        """Whether the session that serves this was woken there, or is by a message before
+        this one.
+        """
+        row, is_woken = (
+            state.serving.get(serves),
+            any(each.outcome == "wake" for _, each in before.get(serves, ())),
+        )
         if row is None or is_woken:
             return is_woken
         with suppress(CapsuleError), self._opened.session(row.id) as session:

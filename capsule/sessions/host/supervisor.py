@@ -1,8 +1,9 @@
 """The workers that a host runs: one a session, no more than there are places, ended with the host.
 
-What must stay true: a worker that ends and leaves what it was started for is started again later and later; one that
-got on is started at once. There is no thread but one for each running worker, which waits for its end. Why a session
-needs a worker, and what becomes of what a dead one claimed, is not known here.
+What must stay true: a worker that ends and leaves what it was started for is started again later
+and later; one that got on is started at once. There is no thread but one for each running worker,
+which waits for its end. Why a session needs a worker, and what becomes of what a dead one claimed,
+is not known here.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from typing import Literal
 from capsule.errors import CapsuleError
 from capsule.sessions.host.opened import Log
 
-#: Seconds between two starts for the same piece of work, at most; the first is 1, and each is twice the one before.
+#: Seconds between two starts for the same piece of work, at most; the first is 1, and each is twice
+#: the one before.
 _LONGEST_S = 60.0
 
 
-#: A worker that runs. Another class may stand in for this one that has `pid`, `wait`, `terminate` and `kill`.
+#: A worker that runs. Another class may stand in for this one that has `pid`, `wait`, `terminate`
+#: and `kill`.
 Running = subprocess.Popen[bytes]
 #: Starts a worker for a session of an agent. Raises OSError, CapsuleError.
 Spawn = Callable[[str, str], Running]
 
 
 class _Worker(Running):
-    """A worker whose input stays open as long as this process lives: when it ends, the worker does."""
+    """A worker whose input stays open as long as this process lives: when it ends,
+    the worker does.
+    """
 
     def wait(self, timeout: float | None = None) -> int:
         code = super().wait(timeout)
@@ -39,11 +44,12 @@ class _Worker(Running):
 
 @contextmanager
 def ahead(words: Sequence[str]) -> Iterator[Spawn]:
-    """Starts workers as processes, of which one is always started ahead, so that a message waits for no imports.
+    """Starts workers as processes, of which one is always started ahead, so that a message waits
+    for no imports.
 
-    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end, and so is one
-    that reads the end behind them. Each is in a session of its own, so that what the terminal sends to the host is not
-    sent to it.
+    A worker reads two lines when it is needed: the agent, and the session. One that reads none is
+    to end, and so is one that reads the end behind them. Each is in a session of its own, so that
+    what the terminal sends to the host is not sent to it.
     """
 
     def start() -> Running:
@@ -92,7 +98,8 @@ class Supervisor:
         self._ending: set[str] = set()
         #: The sessions that wait for a place, the first one first.
         self._waiting: dict[str, None] = {}
-        #: By session: the work that it was started for last, how often in a row, and when not to start it again before.
+        #: By session: the work that it was started for last, how often in a row, and when not to
+        #: start it again before.
         self._starts: dict[str, tuple[str, int, float]] = {}
         self._ended: list[str] = []
         self._closed = False
@@ -106,7 +113,8 @@ class Supervisor:
             work: What it is to do: another text for another piece of work.
 
         Returns:
-            Seconds after which to ask again; 0: it runs, or `ended` names the session when there is a place.
+            Seconds after which to ask again; 0: it runs, or `ended` names the session when there is
+            a place.
 
         Cost: starting a process.
         """
@@ -125,10 +133,20 @@ class Supervisor:
             try:
                 worker = self._spawn(session, agent)
             except (OSError, CapsuleError) as error:
-                self._log("not-started", session=session, agent=agent, error=str(error), again_s=pause_s)
+                self._log(
+                    "not-started", session=session, agent=agent, error=str(error), again_s=pause_s
+                )
                 return pause_s
-            self._log("started", session=session, agent=agent, pid=worker.pid, message=work.partition(" ")[0])
-            thread = threading.Thread(target=self._await_end, args=(session, worker), name=session, daemon=True)
+            self._log(
+                "started",
+                session=session,
+                agent=agent,
+                pid=worker.pid,
+                message=work.partition(" ")[0],
+            )
+            thread = threading.Thread(
+                target=self._await_end, args=(session, worker), name=session, daemon=True
+            )
             self._running[session] = worker, thread
             thread.start()
             return 0
@@ -139,13 +157,19 @@ class Supervisor:
             del self._running[session]
             self._ending.discard(session)
             work, count, _ = self._starts[session]
-            self._starts[session] = work, count, time.monotonic() + min(2.0 ** (count - 1), _LONGEST_S)
+            self._starts[session] = (
+                work,
+                count,
+                time.monotonic() + min(2.0 ** (count - 1), _LONGEST_S),
+            )
             self._ended.append(session)
         self._log("ended", session=session, pid=worker.pid, code=code)
         self._ring()
 
     def ended(self) -> list[str]:
-        """The sessions that waited and have a place now, then those whose workers ended since the last call."""
+        """The sessions that waited and have a place now, then those whose workers ended since the
+        last call.
+        """
         with self._guard:
             ended, self._ended = self._ended, []
             started = list(self._waiting)[: self._most - len(self._running)]
@@ -164,7 +188,9 @@ class Supervisor:
 
     @property
     def wanted(self) -> int:
-        """How many more places are wanted than there will be when those that were asked to end have ended."""
+        """How many more places are wanted than there will be when those that were asked to end have
+        ended.
+        """
         return len(self._waiting) - len(self._ending)
 
     def end(self, session: str, *, kill: bool = False) -> None:

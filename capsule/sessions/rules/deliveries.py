@@ -1,7 +1,9 @@
-"""The rules of messages out: how they are numbered and said once, where they go, when they are delivered again.
+"""The rules of messages out: how they are numbered and said once, where they go, when they are
+delivered again.
 
-What must stay true: nothing goes where the map of destinations does not lead, but for an answer, which goes where its
-message came from; and the map counts as it is at the delivery. No file, no clock.
+What must stay true: nothing goes where the map of destinations does not lead, but for an answer,
+which goes where its message came from; and the map counts as it is at the delivery. No file, no
+clock.
 """
 
 from __future__ import annotations
@@ -11,13 +13,23 @@ from dataclasses import replace
 
 from capsule.errors import Refused
 from capsule.sessions.cron import next_at
-from capsule.sessions.events import Event, Route, attempt, delivered, incoming, outgoing, reply_id, undeliverable
+from capsule.sessions.events import (
+    Event,
+    Route,
+    attempt,
+    delivered,
+    incoming,
+    outgoing,
+    reply_id,
+    undeliverable,
+)
 from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Attempts, InMessage
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules.messages import later, next_seq
 
-#: How often a delivery is tried, and the seconds before the second time; before the third twice as many.
+#: How often a delivery is tried, and the seconds before the second time; before the third twice as
+#: many.
 ATTEMPTS = 3
 FIRST_WAIT_S = 5
 
@@ -39,7 +51,9 @@ def send(folds: Folds, messages: Iterable[Event]) -> list[Event]:
 
 
 def due_out(folds: Folds, now: str) -> list[OutMessage]:
-    """What is to be delivered now, in the order of both files: messages of the worker, and notices of the host."""
+    """What is to be delivered now, in the order of both files: messages of the worker, and notices
+    of the host.
+    """
     due = [message for message, at in _deliveries(folds, now) if at <= now]
     return sorted(due, key=lambda message: message.seq)
 
@@ -50,13 +64,17 @@ def next_delivery(folds: Folds, now: str) -> str | None:
 
 
 def _deliveries(folds: Folds, now: str) -> Iterator[tuple[OutMessage, str]]:
-    """What is not delivered, with the time from which on it is due: at once if the clock went back while it waited.
+    """What is not delivered, with the time from which on it is due: at once if the clock went back
+    while it waited.
 
     A change waits for the message that it changes.
     """
     for message in (*_notices(folds), *folds.undelivered()):
         tried = folds.inbound.attempts.get(message.id, Attempts(next_at=message.due))
-        if message.target not in folds.outbound.open or folds.inbound.attempts.get(message.target, Attempts()).round:
+        if (
+            message.target not in folds.outbound.open
+            or folds.inbound.attempts.get(message.target, Attempts()).round
+        ):
             is_early = tried.failed and tried.next_at > later(now, FIRST_WAIT_S * 2**ATTEMPTS)
             yield message, "" if is_early else tried.next_at
 
@@ -73,11 +91,16 @@ def _notices(folds: Folds) -> Iterator[OutMessage]:
 
 
 def _notice_text(messages: Sequence[InMessage], reason: str) -> str:
-    if messages[0].kind == "system":  # An answer to a question that is over: trying it again changes nothing.
+    if (
+        messages[0].kind == "system"
+    ):  # An answer to a question that is over: trying it again changes nothing.
         return f"This answer does not count: {reason}."
     what = "This message was" if len(messages) == 1 else f"{len(messages)} messages were"
     commands = "\n".join(f"capsule worker retry {message.id}" for message in messages)
-    return f"{what} not answered: {reason}.\nSend again, or ask a person of this store to run:\n{commands}"
+    return (
+        f"{what} not answered: {reason}.\nSend again, or ask a person of this store to "
+        f"run:\n{commands}"
+    )
 
 
 def delivery_id(folds: Folds, message: OutMessage) -> str:
@@ -87,7 +110,8 @@ def delivery_id(folds: Folds, message: OutMessage) -> str:
 
 
 def route_of(folds: Folds, message: OutMessage) -> Route:
-    """Where a message goes: to its destination, else where the message that it answers came from, else by default.
+    """Where a message goes: to its destination, else where the message that it answers came from,
+    else by default.
 
     Raises Refused: nowhere, or to a name that is not in the map.
     """
@@ -99,7 +123,9 @@ def route_of(folds: Folds, message: OutMessage) -> Route:
     else:
         route = answered.route if answered and answered.route else folds.inbound.route
     if route is None:
-        raise Refused(f"message {message.id} answers nobody, and session {folds.session} has no default route")
+        raise Refused(
+            f"message {message.id} answers nobody, and session {folds.session} has no default route"
+        )
     return replace(route, thread=message.event.get("thread") or route.thread)
 
 
@@ -109,7 +135,13 @@ def _unknown(folds: Folds, to: str) -> Refused:
 
 
 def after_attempt(
-    folds: Folds, message: OutMessage, now: str, *, platform_id: str = "", error: str = "", is_final: bool = False
+    folds: Folds,
+    message: OutMessage,
+    now: str,
+    *,
+    platform_id: str = "",
+    error: str = "",
+    is_final: bool = False,
 ) -> list[Event]:
     """What the host notes after it tried to deliver a message, for `messages.numbered`.
 

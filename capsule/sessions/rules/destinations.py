@@ -1,8 +1,8 @@
 """Destinations: where an agent may send by itself, by name.
 
-What must stay true: the map of names is the permission. It stands in the registry, and a session's inbound file has a
-copy, which is renewed before anything is delivered. Whatever writes for a session stays within `reach`. No file, no
-clock.
+What must stay true: the map of names is the permission. It stands in the registry, and a session's
+inbound file has a copy, which is renewed before anything is delivered. Whatever writes for a
+session stays within `reach`. No file, no clock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def allow(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup,
         title: What people call it; empty: as the place.
 
     Returns:
-        The agent with the destination, and its name: that which it had, if it was allowed before, else one made of the
-        title; one that is taken gets `-2`, then `-3`.
+        The agent with the destination, and its name: that which it had, if it was allowed before,
+        else one made of the title; one that is taken gets `-2`, then `-3`.
     """
     for name, entry in group.destinations.items():
         if Route.of(entry) == route:
@@ -47,20 +47,30 @@ def forbid(group: AgentGroup, name: str) -> AgentGroup:
     if name not in group.destinations:
         names = ", ".join(sorted(group.destinations)) or "none yet"
         raise NotFound(f"{group.name} has no destination {name[:80]!r}; it has: {names}", id=name)
-    return replace(group, destinations={key: entry for key, entry in group.destinations.items() if key != name})
+    return replace(
+        group, destinations={key: entry for key, entry in group.destinations.items() if key != name}
+    )
 
 
 def of(folds: Folds, state: State, row: SessionRow) -> list[Event]:
-    """The event that gives a session the map of its agent; nothing if it has that. An entry without a place is left."""
+    """The event that gives a session the map of its agent; nothing if it has that. An entry without
+    a place is left.
+    """
     group = state.agents.get(row.agent)
-    named = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
+    named = {
+        name: dict(entry)
+        for name, entry in (group.destinations if group else {}).items()
+        if Route.of(entry)
+    }
     return [] if named == folds.inbound.destinations else [destinations(destinations=named)]
 
 
 def reach(folds: Folds) -> frozenset[str]:
-    """The conversations that an agent may write to in a session: its destinations, and where the messages came from
-    that it answers now, or the last one that woke it."""
+    """The conversations that an agent may write to in a session: its destinations, and where the
+    messages came from that it answers now, or the last one that woke it."""
     there, claims = folds.inbound.messages, folds.outbound.claims
-    answered = (there[id].route for id in claims if id in there and folds.status(id) == "processing")
+    answered = (
+        there[id].route for id in claims if id in there and folds.status(id) == "processing"
+    )
     routes = [*map(Route.of, folds.inbound.destinations.values()), folds.inbound.route, *answered]
     return frozenset(route.place for route in routes if route and route.channel == CONVERSATIONS)

@@ -1,7 +1,9 @@
-"""The rules of messages in: how they are numbered, taken once, picked, claimed, given back, tried again.
+"""The rules of messages in: how they are numbered, taken once, picked, claimed, given back, tried
+again.
 
-What must stay true: a message is never finished twice, nor answered and picked again, whoever dies when. A worker ends
-only claims of its own; the host withdraws only those of a worker that is dead, or gave them back. No file, no clock.
+What must stay true: a message is never finished twice, nor answered and picked again, whoever dies
+when. A worker ends only claims of its own; the host withdraws only those of a worker that is dead,
+or gave them back. No file, no clock.
 """
 
 from __future__ import annotations
@@ -19,20 +21,25 @@ from capsule.sessions.inbound import InMessage
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
 
-#: How often a message is tried again, and the seconds before the first time; before each further time twice as many.
+#: How often a message is tried again, and the seconds before the first time; before each further
+#: time twice as many.
 RETRIES = 5
 FIRST_RETRY_S = 5
-#: After how many seconds without a heartbeat a worker is dead, and one that has not shown life since it claimed.
+#: After how many seconds without a heartbeat a worker is dead, and one that has not shown life
+#: since it claimed.
 SILENT_S = 30 * 60
 STUCK_S = 60
-#: A heartbeat is the time of a file, which the system keeps by ticks: one after a claim may seem to be before it.
+#: A heartbeat is the time of a file, which the system keeps by ticks: one after a claim may seem to
+#: be before it.
 GRAIN_MS = 1000
 #: How many events a file may have whose messages are all done.
 MOST_EVENTS = 1000
 
 
 def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
-    """The number of the next message of a side: above the highest it sees, the host's even, the worker's odd."""
+    """The number of the next message of a side: above the highest it sees, the host's even, the
+    worker's odd.
+    """
     parity = 0 if side == "host" else 1
     return highest_seen + 1 + (highest_seen + 1 + parity) % 2
 
@@ -43,10 +50,23 @@ def later(now: str, seconds: float) -> str:
 
 
 def brought(arrived: Arrived, **more: Any) -> Event:
-    """The event for a message from outside. Args: the message, and fields of `events.Incoming` that say more of it."""
-    fields: dict[str, Any] = {"id": arrived.id, "content": arrived.text, "kind": arrived.kind, "hops": arrived.hops}
-    fields |= {"sender": arrived.sender, "timestamp": arrived.at or None, "attachments": arrived.attachments}
-    return incoming(**fields | {"route": Route(arrived.channel, arrived.place, arrived.thread)} | more)
+    """The event for a message from outside. Args: the message, and fields of `events.Incoming` that
+    say more of it.
+    """
+    fields: dict[str, Any] = {
+        "id": arrived.id,
+        "content": arrived.text,
+        "kind": arrived.kind,
+        "hops": arrived.hops,
+    }
+    fields |= {
+        "sender": arrived.sender,
+        "timestamp": arrived.at or None,
+        "attachments": arrived.attachments,
+    }
+    return incoming(
+        **fields | {"route": Route(arrived.channel, arrived.place, arrived.thread)} | more
+    )
 
 
 def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
@@ -63,12 +83,16 @@ def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
             highest = next_seq(highest, "host")
             new[id] = message | {"seq": highest}
         elif known != digest(message):
-            raise InvalidInput(f"message {id} is in session {folds.session} with another content", id=id)
+            raise InvalidInput(
+                f"message {id} is in session {folds.session} with another content", id=id
+            )
     return list(new.values())
 
 
 def numbered(folds: Folds, events: Iterable[Event]) -> list[Event]:
-    """Events with their messages numbered and first: a power cut may leave the first of a write alone."""
+    """Events with their messages numbered and first: a power cut may leave the first of a write
+    alone.
+    """
     said = [event for event in events if event["event"] == "message"]
     return receive(folds, said) + [event for event in events if event["event"] != "message"]
 
@@ -76,9 +100,10 @@ def numbered(folds: Folds, events: Iterable[Event]) -> list[Event]:
 def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 
-    They are of one route, that of the oldest message that wakes, with those that accumulated before it. What was
-    claimed together before comes together again, and alone, so that a second try gives its replies the same ids.
-    A worker that has just started (`first`) gets also what is for the start only.
+    They are of one route, that of the oldest message that wakes, with those that accumulated before
+    it. What was claimed together before comes together again, and alone, so that a second try gives
+    its replies the same ids. A worker that has just started (`first`) gets also what is for the
+    start only.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
     waking = {claim.batch for id, claim in folds.outbound.claims.items() if _wakes(folds, id)}
@@ -97,7 +122,9 @@ def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMess
 
 
 def next_due(folds: Folds, now: str, *, first: bool = True) -> str | None:
-    """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for `pick`."""
+    """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for
+    `pick`.
+    """
     soonest = None
     for message, due in _pending(folds, now, first=first):
         if message.wakes and due <= now:
@@ -108,7 +135,9 @@ def next_due(folds: Folds, now: str, *, first: bool = True) -> str | None:
 
 
 def _pending(folds: Folds, now: str, *, first: bool) -> Iterator[tuple[InMessage, str]]:
-    """What a worker may get, with the time from which on it is due: at once if the clock went back while it waited."""
+    """What a worker may get, with the time from which on it is due: at once if the clock went back
+    while it waited.
+    """
     if "" in folds.inbound.paused:
         return
     for message in folds.unfinished():
@@ -126,44 +155,62 @@ def _wakes(folds: Folds, id: str) -> bool:
 
 
 def claim(folds: Folds, picked: Sequence[InMessage], instance: str) -> list[Event]:
-    """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id` takes for this batch."""
+    """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id`
+    takes for this batch.
+    """
     if not picked:
         return []
     # What was never claimed names a new batch; otherwise it is one that comes again.
     again = folds.outbound.acks.get(picked[0].id)
     batch = next(
-        (message.id for message in picked if message.id not in folds.outbound.acks), again.batch if again else ""
+        (message.id for message in picked if message.id not in folds.outbound.acks),
+        again.batch if again else "",
     )
     tries = {message.id: message.tries for message in picked}
     return [ack(state="processing", messages=tries, instance=instance, batch=batch)]
 
 
-def finish(folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, error: str = "") -> list[Event]:
+def finish(
+    folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
+) -> list[Event]:
     """End the claims of the worker `instance` on messages.
 
     Returns:
-        An event for those that it still holds. Nothing if it holds none: then it must not answer them either.
+        An event for those that it still holds. Nothing if it holds none: then it must not answer
+        them either.
     """
     held = {id: folds.outbound.claims[id].tries for id in ids if _holder(folds, id) == instance}
     return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
 
 
 def take(folds: Folds, id: str, instance: str) -> list[Event]:
-    """Finish a message that a tool gives to the agent: no prompt has it then. Nothing if a worker has it, or had it."""
+    """Finish a message that a tool gives to the agent: no prompt has it then. Nothing if a worker
+    has it, or had it.
+    """
     is_free = folds.status(id) == "pending"
-    return [ack(state="completed", messages={id: folds.inbound.messages[id].tries}, instance=instance)] * is_free
+    return [
+        ack(state="completed", messages={id: folds.inbound.messages[id].tries}, instance=instance)
+    ] * is_free
 
 
 def drop(folds: Folds, instance: str) -> list[Event]:
-    """Withdraw the claims that the session's former workers left, for the worker `instance` that has just started."""
-    left = {id: claim.tries for id, claim in folds.outbound.claims.items() if claim.state == "processing"}
+    """Withdraw the claims that the session's former workers left, for the worker `instance` that
+    has just started.
+    """
+    left = {
+        id: claim.tries
+        for id, claim in folds.outbound.claims.items()
+        if claim.state == "processing"
+    }
     return [ack(state="dropped", messages=left, instance=instance)] if left else []
 
 
 def _holder(folds: Folds, id: str) -> str:
     """The worker that a message is claimed by; empty: none."""
     claimed = folds.outbound.claims.get(id)
-    holds = claimed is not None and id in folds.inbound.messages and folds.status(id) == "processing"
+    holds = (
+        claimed is not None and id in folds.inbound.messages and folds.status(id) == "processing"
+    )
     return claimed.instance if claimed is not None and holds else ""
 
 
@@ -175,7 +222,8 @@ def holders(folds: Folds) -> set[str]:
 def is_bulky(folds: Folds) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
     most = MOST_EVENTS + 4 * (
-        sum(not folds.inbound.messages[id].is_idle for id in folds.inbound.open) + len(folds.outbound.open)
+        sum(not folds.inbound.messages[id].is_idle for id in folds.inbound.open)
+        + len(folds.outbound.open)
     )
     return max(len(folds.inbound.seen), len(folds.outbound.seen)) > most
 
@@ -183,7 +231,8 @@ def is_bulky(folds: Folds) -> bool:
 def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool | None]) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
-    The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known by their instances.
+    The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known
+    by their instances.
     """
     due = defaultdict[str, dict[str, tuple[int, str]]](dict)
     given_up = defaultdict[str, list[str]](list)
@@ -192,12 +241,16 @@ def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool | None]) -
         if message is None or id in folds.inbound.ended:
             continue
         state, reason = folds.status(id), claimed.error or "the worker ended without an answer"
-        if state == "failed" or (message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)):
+        if state == "failed" or (
+            message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)
+        ):
             given_up[reason].append(id)
         elif _is_over(state, claimed.instance, is_alive):
             due[reason][id] = (message.tries + 1, later(now, FIRST_RETRY_S * 2**message.tries))
     again = [retry(messages=messages, reason=reason) for reason, messages in due.items()]
-    return again + [failed(messages=messages, reason=reason) for reason, messages in given_up.items()]
+    return again + [
+        failed(messages=messages, reason=reason) for reason, messages in given_up.items()
+    ]
 
 
 def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool | None]) -> bool:
@@ -205,22 +258,29 @@ def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool | None
 
 
 def retried(folds: Folds, ids: Iterable[str], now: str) -> list[Event]:
-    """Try messages again at a person's word: what failed is pending again, and what waits for its time is due now.
+    """Try messages again at a person's word: what failed is pending again, and what waits for its
+    time is due now.
 
     A message out is delivered again if it could not be delivered, or waits for that.
 
-    Raises InvalidInput: one is answered, cancelled, delivered, or being answered. NotFound: there is none.
+    Raises InvalidInput: one is answered, cancelled, delivered, or being answered. NotFound: there
+    is none.
     """
     due = {}
     for id in ids:
         if id in folds.outbound.messages:
             if id not in folds.inbound.undeliverable and not is_undelivered(folds, id):
-                raise InvalidInput(f"message {id} of session {folds.session} is delivered or cancelled", id=id)
+                raise InvalidInput(
+                    f"message {id} of session {folds.session} is delivered or cancelled", id=id
+                )
             due[id] = 0, now
             continue
         state = folds.status(id)
         if id not in folds.inbound.messages or state in ("completed", "cancelled", "processing"):
-            raise InvalidInput(f"message {id} in session {folds.session} is {state}, and can't be tried again", id=id)
+            raise InvalidInput(
+                f"message {id} in session {folds.session} is {state}, and can't be tried again",
+                id=id,
+            )
         due[id] = folds.inbound.messages[id].tries + (state in ("failed", "released")), now
     return [retry(messages=due, reason="by hand", again=True)] if due else []
 
@@ -237,7 +297,8 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
         now: The time.
         heartbeat: When it last showed life; None: not yet, which alone is no fault.
         claimed_at: When it claimed what it holds. A time that can't be read is passed over.
-        limit_s: The limit that the tool it uses declares, in seconds; it counts if it is longer than the usual one.
+        limit_s: The limit that the tool it uses declares, in seconds; it counts if it is longer
+            than the usual one.
     """
     at, beat = timestamps.ms_of(now), timestamps.ms_of(heartbeat or "")
     silent_ms, stuck_ms = max(SILENT_S, limit_s) * 1000, max(STUCK_S, limit_s) * 1000
@@ -250,6 +311,10 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
 
 
 def fault(folds: Folds, now: str, *, instance: str, heartbeat: str | None) -> str:
-    """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is to be killed."""
-    held = (claim.at for id, claim in folds.outbound.claims.items() if _holder(folds, id) == instance)
+    """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is
+    to be killed.
+    """
+    held = (
+        claim.at for id, claim in folds.outbound.claims.items() if _holder(folds, id) == instance
+    )
     return stale(now, heartbeat, held, folds.outbound.tool.limit_s if folds.outbound.tool else 0)

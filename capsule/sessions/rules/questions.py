@@ -1,8 +1,9 @@
 """Questions of agents to people: asked, answered, cancelled, expired.
 
-What must stay true: the first answer in time counts, and wakes its session like any message, unless a tool takes it
-first. Every other answer is recorded, wakes nobody, and whoever gave it is told why. The session's file has an answer
-under the id of its message, so that one that comes twice counts once. No file, no clock.
+What must stay true: the first answer in time counts, and wakes its session like any message, unless
+a tool takes it first. Every other answer is recorded, wakes nobody, and whoever gave it is told
+why. The session's file has an answer under the id of its message, so that one that comes twice
+counts once. No file, no clock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _LATE = {"answered": "the question was answered before", "cancelled": "the quest
 
 
 def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> State:
-    """The registry with the question that a message of kind `question` asks; as it is, if it was asked before."""
+    """The registry with the question that a message of kind `question` asks; as it is, if it was
+    asked before.
+    """
     get = message.event.get
     id = str(get("question") or message.id)
     if id in state.questions:
@@ -38,23 +41,33 @@ def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> S
     return state.put(Question(id, row.id, message.id, route.written(), options, expires_at))
 
 
-def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str) -> Result:
-    """Take a message as the answer to a question. Nobody is told if it is none: it replies to no question, or with
-    something that is none of the options.
+def answered(
+    state: State, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str
+) -> Result:
+    """Take a message as the answer to a question. Nobody is told if it is none: it replies to no
+    question, or with something that is none of the options.
 
-    Only a reply to a question, in its place, is an answer. `delivered` gives the id on its platform of a message out,
-    by session and message; None: it is not delivered.
+    Only a reply to a question, in its place, is an answer. `delivered` gives the id on its platform
+    of a message out, by session and message; None: it is not delivered.
     """
     for question in state.questions.values():
-        is_there = (arrived.channel, arrived.place) == (question.route.get("channel"), question.route.get("place"))
-        if is_there and arrived.reply_to and arrived.reply_to == delivered(question.session, question.message):
+        is_there = (arrived.channel, arrived.place) == (
+            question.route.get("channel"),
+            question.route.get("place"),
+        )
+        if (
+            is_there
+            and arrived.reply_to
+            and arrived.reply_to == delivered(question.session, question.message)
+        ):
             value = _value(question, arrived.text)
             return (state, []) if value is None else answer(state, question.id, value, arrived, now)
     return state, []
 
 
 def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Result:
-    """Answer a question by the value of one of its options, or any text if it has none, as a message says it.
+    """Answer a question by the value of one of its options, or any text if it has none, as a
+    message says it.
 
     The message that answered it before gives the same result again.
 
@@ -65,20 +78,30 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
     known = [each.get("message") for each in question.answers]
     reason = ""
     if is_open(question, now):
-        question = replace(question, answers=(said, *question.answers), state="answered", closed_at=now)
+        question = replace(
+            question, answers=(said, *question.answers), state="answered", closed_at=now
+        )
     elif question.state != "answered" or known[0] != arrived.id:
         reason = _LATE.get(question.state, "it came too late")
         if arrived.id not in known:
             question = replace(question, answers=(*question.answers, said))
     kind, trigger = ("system", "accumulate") if reason else ("chat", "wake")
-    about = {"kind": kind, "trigger": trigger, "attachments": (), "question": question.id, "value": value}
+    about = {
+        "kind": kind,
+        "trigger": trigger,
+        "attachments": (),
+        "question": question.id,
+        "value": value,
+    }
     event = brought(arrived, content=value, **about)
     events = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
     return state.put(question), [(question.session, events)]
 
 
 def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
-    """What a session is told: a message, and what became of it; nothing if the session has the message."""
+    """What a session is told: a message, and what became of it; nothing if the session has the
+    message.
+    """
     new = receive(folds, events[:1])
     return [*new, *events[1:]] if new else []
 
@@ -86,7 +109,8 @@ def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
 def cancelled(state: State, id: str, now: str) -> Result:
     """Withdraw a question: who waits learns that there is no answer.
 
-    Raises NotFound: there is no such question any more. InvalidInput: it was answered, or its time was over.
+    Raises NotFound: there is no such question any more. InvalidInput: it was answered, or its time
+    was over.
     """
     question = _question(state, id)
     if question.state == "open":
@@ -98,10 +122,18 @@ def cancelled(state: State, id: str, now: str) -> Result:
 
 def expired(state: State, now: str) -> Result:
     """Close the questions whose time is over, and forget those that have long been closed."""
-    over = [question for question in state.questions.values() if question.state == "open" and _is_over(question, now)]
+    over = [
+        question
+        for question in state.questions.values()
+        if question.state == "open" and _is_over(question, now)
+    ]
     closed = [replace(question, state="expired", closed_at=now) for question in over]
     long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEPT_S * 1000)
-    gone = [each for each in state.questions.values() if each.state != "open" and each.closed_at < long_ago]
+    gone = [
+        each
+        for each in state.questions.values()
+        if each.state != "open" and each.closed_at < long_ago
+    ]
     events = [_closed(question) for question in closed]
     return state.put(*closed).without(*gone) if closed or gone else state, events
 
@@ -119,9 +151,15 @@ def without_texts(state: State) -> State:
 
     def blank(question: Question) -> Question:
         options = tuple(dict.fromkeys(option, "") for option in question.options)
-        return replace(question, options=options, answers=tuple({**said, "value": ""} for said in question.answers))
+        return replace(
+            question,
+            options=options,
+            answers=tuple({**said, "value": ""} for said in question.answers),
+        )
 
-    return state.put(*(blank(question) for question in state.questions.values() if question.state != "open"))
+    return state.put(
+        *(blank(question) for question in state.questions.values() if question.state != "open")
+    )
 
 
 def _question(state: State, id: str) -> Question:
@@ -135,14 +173,20 @@ def _is_over(question: Question, now: str) -> bool:
 
 
 def _value(question: Question, text: str) -> str | None:
-    """The value that a text means: of an option by its value or its label, any case; any text if there are none."""
+    """The value that a text means: of an option by its value or its label, any case; any text if
+    there are none.
+    """
     said = text.strip()
     values = {each["value"].casefold(): each["value"] for each in question.options}
-    words = {(each.get("label") or each["value"]).casefold(): each["value"] for each in question.options} | values
+    words = {
+        (each.get("label") or each["value"]).casefold(): each["value"] for each in question.options
+    } | values
     return words.get(said.casefold()) if question.options else said
 
 
 def _closed(question: Question) -> tuple[str, list[Event]]:
     """The session, and that there will be no answer."""
     id = reply_id(question.session, question.id, "closed")
-    return question.session, [incoming(id=id, content="", kind="system", trigger="accumulate", question=question.id)]
+    return question.session, [
+        incoming(id=id, content="", kind="system", trigger="accumulate", question=question.id)
+    ]

@@ -1,8 +1,9 @@
 """Schedules: series of tasks, and when the next one of a series comes.
 
-What must stay true: a series has one live row, its last occurrence, and one write makes the next when that is over,
-however it ended; so none is lost or comes twice, and the times of a series never go back, though a clock may. A pause
-holds, and what it held is not caught up. What can't be read is refused when it is written. No file, no clock.
+What must stay true: a series has one live row, its last occurrence, and one write makes the next
+when that is over, however it ended; so none is lost or comes twice, and the times of a series never
+go back, though a clock may. A pause holds, and what it held is not caught up. What can't be read is
+refused when it is written. No file, no clock.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from capsule.sessions.rules.messages import numbered
 GRACE_S = 300
 
 
-# -- What comes next ---------------------------------------------------------------------------------------------------
+# -- What comes next -------------------------------------------------------------------------------
 
 
 def occurrences(folds: Folds, now: str) -> list[Event]:
-    """Make the next occurrence of each series whose last one is over, or was missed; it is the only live one then.
+    """Make the next occurrence of each series whose last one is over, or was missed; it is the only
+    live one then.
 
-    An occurrence of a series that catches up `latest` makes room for a later one while nobody has tried it; one of a
-    series that is to `skip` what was missed is passed over after `GRACE_S`. A series that can't be read any more ends.
+    An occurrence of a series that catches up `latest` makes room for a later one while nobody has
+    tried it; one of a series that is to `skip` what was missed is passed over after `GRACE_S`. A
+    series that can't be read any more ends.
     """
     heads = folds.inbound.series
     old = [row.id for row in folds.unfinished() if row.series and heads[row.series] != row.id]
@@ -56,7 +59,9 @@ def occurrences(folds: Folds, now: str) -> list[Event]:
 
 
 def _following(folds: Folds, head: InMessage, now: str) -> str:
-    """The time of the occurrence that takes the place of the last one; empty: it keeps its place."""
+    """The time of the occurrence that takes the place of the last one; empty:
+    it keeps its place.
+    """
     recurrence, state = _recurrence(head), folds.status(head.id)
     if not recurrence.get("cron") or _is_cancelled(folds, head):
         return ""
@@ -67,7 +72,12 @@ def _following(folds: Folds, head: InMessage, now: str) -> str:
                 return next_at(recurrence, at)
             last = last_at(recurrence, now) if catch_up == "latest" else ""
             return last if last > at else next_at(recurrence, max(at, now))
-        if state == "pending" and not head.tries and not folds.inbound.paused & {"", head.series} and catch_up != "all":
+        if (
+            state == "pending"
+            and not head.tries
+            and not folds.inbound.paused & {"", head.series}
+            and catch_up != "all"
+        ):
             if catch_up == "latest":
                 last = last_at(recurrence, now)
                 return last if last > at else ""
@@ -100,7 +110,9 @@ def _replaced(folds: Folds, head: InMessage, at: str, **fields: Any) -> list[Eve
 
 
 def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
-    """An occurrence for a time, in the place of the message `before`, which says what `event` says."""
+    """An occurrence for a time, in the place of the message `before`, which says what
+    `event` says.
+    """
     recurrence = event.get("recurrence")
     return incoming(
         id=reply_id(folds.session, before, "next"),
@@ -114,7 +126,7 @@ def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
     )
 
 
-# -- What people and agents do with series -----------------------------------------------------------------------------
+# -- What people and agents do with series ---------------------------------------------------------
 
 
 def live(folds: Folds) -> dict[str, InMessage]:
@@ -129,9 +141,11 @@ def live(folds: Folds) -> dict[str, InMessage]:
 
 
 def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
-    """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why not.
+    """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why
+    not.
 
-    Nothing is left to do when it gives nothing. Where a task does not say, cron is read in `time_zone`.
+    Nothing is left to do when it gives nothing. Where a task does not say, cron is read in
+    `time_zone`.
     """
     message = next((each for each in folds.undelivered() if each.kind == "task"), None)
     if message is None:
@@ -141,22 +155,33 @@ def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
         done = act(folds, message.event, message.id, now, route=route, time_zone=time_zone)
     except (InvalidInput, NotFound, Refused) as error:
         return numbered(folds, after_attempt(folds, message, now, error=str(error), is_final=True))
-    return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
+    return [
+        *done,
+        delivered(message=message.id, platform_id=message.event.get("series") or message.id),
+    ]
 
 
 def act(
-    folds: Folds, task: Mapping[str, Any], id: str, now: str, *, route: Route | None = None, time_zone: str = ""
+    folds: Folds,
+    task: Mapping[str, Any],
+    id: str,
+    now: str,
+    *,
+    route: Route | None = None,
+    time_zone: str = "",
 ) -> list[Event]:
     """Do something with a series.
 
     Args:
-        task: As in `events.outgoing`. An `update` merges what it names; with `processAfter` now, the task runs now.
+        task: As in `events.outgoing`. An `update` merges what it names; with `processAfter` now,
+            the task runs now.
         id: A new id, for a new series that has none.
         route: Where the answers of a new series go; None: where the session's go.
         time_zone: Where cron is read if the task does not say.
 
     Raises:
-        InvalidInput: Cron, a time zone or a time can't be read, or a new series has no time, or an id that is taken.
+        InvalidInput: Cron, a time zone or a time can't be read, or a new series has no time, or an
+            id that is taken.
         NotFound: There is no such series, or it is over.
     """
     series, action, there = str(task.get("series") or id), task.get("action"), live(folds)
@@ -165,9 +190,16 @@ def act(
         if head is not None and head.id != reply_id(folds.session, id, "next"):
             raise InvalidInput(f"there is a series {series[:80]!r}")
         to = route or folds.inbound.route
-        events = [_first(folds, task, id, now, {"series": series, "route": to and to.written()}, time_zone)]
+        events = [
+            _first(
+                folds, task, id, now, {"series": series, "route": to and to.written()}, time_zone
+            )
+        ]
     elif head is None:
-        raise NotFound(f"there is no series {series[:80]!r}; there are: {', '.join(there) or 'none'}", id=series)
+        raise NotFound(
+            f"there is no series {series[:80]!r}; there are: {', '.join(there) or 'none'}",
+            id=series,
+        )
     elif action == "cancel":
         events = [cancelled(messages=[head.id])]
     elif action == "pause":
@@ -183,28 +215,43 @@ def act(
     return numbered(folds, events)
 
 
-def _first(folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str) -> Event:
+def _first(
+    folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str
+) -> Event:
     recurrence = _merged({"timeZone": time_zone} if time_zone else {}, task)
     at = task.get("processAfter") or (recurrence and next_at(recurrence, now))
     if not at:
         raise InvalidInput("a task needs a time: cron, or processAfter")
     said = {"content": task.get("prompt") or task.get("content") or "", "hops": task.get("hops", 0)}
     return _occurrence(
-        folds, id, utc("processAfter", at), {**event, **said, "processAfter": at, "recurrence": recurrence}
+        folds,
+        id,
+        utc("processAfter", at),
+        {**event, **said, "processAfter": at, "recurrence": recurrence},
     )
 
 
 def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
-    """A task's fields merged into a series: into its live row, or, if that runs or is over, for the next one."""
+    """A task's fields merged into a series: into its live row, or, if that runs or is over, for the
+    next one.
+    """
     recurrence, prompt = _merged(_recurrence(head), task), task.get("prompt")
     if folds.status(head.id) != "pending":
-        return [changed(series=head.series, prompt=prompt, **{name: (recurrence or {}).get(name) for name in OF_TIME})]
+        return [
+            changed(
+                series=head.series,
+                prompt=prompt,
+                **{name: (recurrence or {}).get(name) for name in OF_TIME},
+            )
+        ]
     at, due = _time_of(head), head.due
     if recurrence and (task.get("cron") or task.get("timeZone")):
         at = due = next_at(recurrence, now)
     if task.get("processAfter"):
         due = utc("processAfter", task["processAfter"])
-        if max(due, now) < at:  # It runs before its turn: so it is for the moment before, and its turn comes after it.
+        if (
+            max(due, now) < at
+        ):  # It runs before its turn: so it is for the moment before, and its turn comes after it.
             at = timestamps.from_ms(timestamps.ms_of(at) - 1)
         elif due > now:
             at = max(at, due)
@@ -218,6 +265,8 @@ def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str,
     if not merged.get("cron"):
         return None
     if merged.get("catchUp", "latest") not in get_args(CatchUp):
-        raise InvalidInput(f"catchUp must be one of {', '.join(get_args(CatchUp))}, is {merged['catchUp']!r}")
+        raise InvalidInput(
+            f"catchUp must be one of {', '.join(get_args(CatchUp))}, is {merged['catchUp']!r}"
+        )
     next_at(merged, timestamps.from_ms(0))
     return merged

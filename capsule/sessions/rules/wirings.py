@@ -1,8 +1,8 @@
 """Wirings: which agents a message wakes, in which sessions, and why it does not wake the others.
 
-What must stay true: a decision depends on the message, the registry, and whether a session was woken before, and on
-nothing else. What an agent may not be woken by, because of who sent it or how far it came, it does not keep either. No
-file, no clock.
+What must stay true: a decision depends on the message, the registry, and whether a session was
+woken before, and on nothing else. What an agent may not be woken by, because of who sent it or how
+far it came, it does not keep either. No file, no clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Outcome
 from capsule.sessions.registry import EVERY, Serves, State, Wiring
 
-#: Through how many agents a message may come, one answering the other, unless the agent's `maxHops` says otherwise.
+#: Through how many agents a message may come, one answering the other, unless the agent's `maxHops`
+#: says otherwise.
 MAX_HOPS = 8
 
 
@@ -35,14 +36,20 @@ class Decision:
 def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> list[Decision]:
     """Decide for each agent that a message could be meant for.
 
-    An agent without a wiring in the place is woken by everything if it is alone there, else by mentions.
+    An agent without a wiring in the place is woken by everything if it is alone there, else by
+    mentions.
 
     For `mention-sticky`, `engaged` says whether the session that serves this was woken before.
     """
-    wired = {wiring.agent: wiring for wiring in state.wired.get((arrived.channel, arrived.place), ())}
+    wired = {
+        wiring.agent: wiring for wiring in state.wired.get((arrived.channel, arrived.place), ())
+    }
     agents = [agent for agent in wired if agent in (arrived.to or wired)]
     agents += sorted(arrived.to - wired.keys())
-    return [_decide(arrived, wired.get(agent) or _default(arrived, agent), state, engaged, wired) for agent in agents]
+    return [
+        _decide(arrived, wired.get(agent) or _default(arrived, agent), state, engaged, wired)
+        for agent in agents
+    ]
 
 
 def _default(arrived: Arrived, agent: str) -> Wiring:
@@ -51,15 +58,28 @@ def _default(arrived: Arrived, agent: str) -> Wiring:
 
 
 def _decide(
-    arrived: Arrived, wiring: Wiring, state: State, engaged: Callable[[Serves], bool], wired: dict[str, Wiring]
+    arrived: Arrived,
+    wiring: Wiring,
+    state: State,
+    engaged: Callable[[Serves], bool],
+    wired: dict[str, Wiring],
 ) -> Decision:
     serves, named = _serves(arrived, wiring), wiring.id if wiring.agent in wired else ""
     if refused := _refused(arrived, wiring, state):
         return Decision(wiring.agent, serves, "ignored", refused, named)
     wakes, reason = _engages(arrived, wiring, serves, engaged)
-    # A sticky wiring has a session for each thread: none is made for a message that is in no thread and wakes nobody.
-    is_kept = wiring.ignored == "accumulate" and bool(arrived.thread or wiring.engage != "mention-sticky")
-    return Decision(wiring.agent, serves, "wake" if wakes else "accumulate" if is_kept else "ignored", reason, named)
+    # A sticky wiring has a session for each thread: none is made for a message that is in no thread
+    # and wakes nobody.
+    is_kept = wiring.ignored == "accumulate" and bool(
+        arrived.thread or wiring.engage != "mention-sticky"
+    )
+    return Decision(
+        wiring.agent,
+        serves,
+        "wake" if wakes else "accumulate" if is_kept else "ignored",
+        reason,
+        named,
+    )
 
 
 def _refused(arrived: Arrived, wiring: Wiring, state: State) -> str:
@@ -75,7 +95,9 @@ def _refused(arrived: Arrived, wiring: Wiring, state: State) -> str:
     return "the sender is not known" if wiring.senders == "known" and not arrived.known else ""
 
 
-def _engages(arrived: Arrived, wiring: Wiring, serves: Serves, engaged: Callable[[Serves], bool]) -> tuple[bool, str]:
+def _engages(
+    arrived: Arrived, wiring: Wiring, serves: Serves, engaged: Callable[[Serves], bool]
+) -> tuple[bool, str]:
     if wiring.engage == "pattern":
         try:
             fits = wiring.pattern == EVERY or compiled(wiring.pattern)(arrived.text)
@@ -94,4 +116,9 @@ def _serves(arrived: Arrived, wiring: Wiring) -> Serves:
         return wiring.agent, arrived.channel, arrived.place, arrived.thread or arrived.id
     if wiring.session == "agent-shared":
         return wiring.agent, "", "", ""
-    return wiring.agent, arrived.channel, arrived.place, arrived.thread if wiring.session == "per-thread" else ""
+    return (
+        wiring.agent,
+        arrived.channel,
+        arrived.place,
+        arrived.thread if wiring.session == "per-thread" else "",
+    )

@@ -1,9 +1,10 @@
 """Runs the command of a worker: text in, text out, and nothing of it left behind.
 
-What must stay true: the command and what it starts are one process group, which ends with the command, with its time,
-and with the process that runs it, even if that is killed. For this a guard leads the group: a shell that reads from a
-pipe which only this process holds open, and then kills its own group. `PR_SET_PDEATHSIG` was not taken: it reaches the
-child alone, and only on Linux. What left the group by itself (`setsid`) stays. The module knows no session.
+What must stay true: the command and what it starts are one process group, which ends with the
+command, with its time, and with the process that runs it, even if that is killed. For this a guard
+leads the group: a shell that reads from a pipe which only this process holds open, and then kills
+its own group. `PR_SET_PDEATHSIG` was not taken: it reaches the child alone, and only on Linux. What
+left the group by itself (`setsid`) stays. The module knows no session.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-#: Exit codes after which another try is of no use: EX_DATAERR, and a shell's for a command that is not there.
+#: Exit codes after which another try is of no use: EX_DATAERR, and a shell's for a command that is
+#: not there.
 FOR_GOOD = frozenset({65, 126, 127})
 #: The system has no room for another process or file now: EX_TEMPFAIL.
 _FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _GUARD = ("/bin/sh", "-c", 'trap "" HUP INT TERM; read -r _; kill -s KILL 0')
 #: Seconds from SIGTERM to SIGKILL.
 _GRACE_S = 5.0
-#: A program that the command left behind may hold its output open: only then is the end of the command looked for.
+#: A program that the command left behind may hold its output open: only then is the end of the
+#: command looked for.
 _LOOK_S = 1.0
 _PIECE = 1 << 16
 #: Bytes of stderr that are kept: its end.
@@ -70,8 +73,11 @@ def run(
     """
     nowhere = subprocess.DEVNULL
     with _file() as hands:
-        # Not waited for until the end, the guard keeps its number: a signal to the group reaches no other one.
-        with subprocess.Popen(_GUARD, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, process_group=0) as guard:
+        # Not waited for until the end, the guard keeps its number: a signal to the group reaches no
+        # other one.
+        with subprocess.Popen(
+            _GUARD, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, process_group=0
+        ) as guard:
             try:
                 process = subprocess.Popen(
                     words,
@@ -93,7 +99,8 @@ def run(
                 finally:
                     os.killpg(guard.pid, signal.SIGKILL)
                     process.kill()
-        # It goes into the environment of the next command, which takes no NUL, and no text twice as long.
+        # It goes into the environment of the next command, which takes no NUL, and no text twice as
+        # long.
         handed = os.pread(hands.fileno(), _PIECE, 0).decode("utf-8", "ignore").replace("\0", "")
         return Ended(code, out, reason, handed or None)
 
@@ -108,9 +115,16 @@ def _file() -> IO[bytes]:
 
 
 def _followed(
-    process: subprocess.Popen[bytes], given: str, group: int, limit_s: float, most: int, heard: Callable[[], None]
+    process: subprocess.Popen[bytes],
+    given: str,
+    group: int,
+    limit_s: float,
+    most: int,
+    heard: Callable[[], None],
 ) -> tuple[int, str, str]:
-    """Feed a command and read from it, until it has ended or has to; its exit code, its output, and what failed."""
+    """Feed a command and read from it, until it has ended or has to; its exit code, its output, and
+    what failed.
+    """
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -160,5 +174,7 @@ def _followed(
     said = error.decode("utf-8", "replace").strip()
     if code and not reason:
         names = {number.value: number.name for number in signal.Signals}
-        reason = f"exit code {code}" if code > 0 else f"ended by {names.get(-code, f'signal {-code}')}"
+        reason = (
+            f"exit code {code}" if code > 0 else f"ended by {names.get(-code, f'signal {-code}')}"
+        )
     return code, out.decode("utf-8", "replace"), reason and f"{reason}: {said}" if said else reason

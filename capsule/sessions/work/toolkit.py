@@ -1,9 +1,9 @@
 """What an agent does in its session besides answering: what its tools call.
 
-What must stay true: it writes to its own session only, and to whom the map of destinations names, as does a store that
-acts for it (`bind`). What it says has an
-id made of the message that is being answered and of its number in this try: when a try is repeated, what the one
-before has said is not said again, and the agent is told what that was.
+What must stay true: it writes to its own session only, and to whom the map of destinations names,
+as does a store that acts for it (`bind`). What it says has an id made of the message that is being
+answered and of its number in this try: when a try is repeated, what the one before has said is not
+said again, and the agent is told what that was.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Said:
     """What was said."""
 
     id: str
-    #: None: it was said now. Else nothing was, as an earlier try said something with this number: this text.
+    #: None: it was said now. Else nothing was, as an earlier try said something with this number:
+    #: this text.
     earlier: str | None = None
 
 
@@ -63,7 +64,10 @@ def bind(store: CoreStore, session: str) -> None:
     row = Registry(engine).read().sessions.get(session)
     if row is None or row.agent != store.agent:
         whose = f"is {row.agent}'s" if row else "is not in this store"
-        raise Refused(f"session {session[:80]} {whose}, so it can't act for {store.agent or 'the owner'}", path="")
+        raise Refused(
+            f"session {session[:80]} {whose}, so it can't act for {store.agent or 'the owner'}",
+            path="",
+        )
 
     def within(object: Object | None, others: Iterable[str]) -> State:
         return replace(state_of(object, others), reach=reach(Session(engine, session).folds()))
@@ -74,18 +78,21 @@ def bind(store: CoreStore, session: str) -> None:
 class Toolkit:
     """The tools of an agent in one session, for one batch of messages. Several threads may use it.
 
-    What is said is durable when a method returns. All of them raise Refused for a destination that is not in the map,
-    and InvalidInput for a time that can't be read or a text that is too long. Raises Refused for a session of another
-    agent than the one that the store acts for.
+    What is said is durable when a method returns. All of them raise Refused for a destination that
+    is not in the map, and InvalidInput for a time that can't be read or a text that is too long.
+    Raises Refused for a session of another agent than the one that the store acts for.
 
     Args:
         store: The store; also one that acts for the agent.
         session: The session's id.
-        message: The message that the batch is named after; empty: there is none, so a repeated call says a thing again.
+        message: The message that the batch is named after; empty: there is none, so a repeated call
+            says a thing again.
         folder: The folder whose files may be sent; None: none.
     """
 
-    def __init__(self, store: CoreStore, session: str, message: str = "", folder: str | None = None) -> None:
+    def __init__(
+        self, store: CoreStore, session: str, message: str = "", folder: str | None = None
+    ) -> None:
         self.engine: Engine = store.inner.whole
         self.session = check_id(session)
         row = Registry(self.engine).read().sessions.get(session)
@@ -101,7 +108,9 @@ class Toolkit:
     def _session(self) -> Session:
         return Session(self.engine, self.session)  # Of one thread.
 
-    def send_message(self, text: str, *, to: str = "", thread: str = "", deliver_after: str = "") -> Said:
+    def send_message(
+        self, text: str, *, to: str = "", thread: str = "", deliver_after: str = ""
+    ) -> Said:
         """Send a message.
 
         Args:
@@ -110,10 +119,14 @@ class Toolkit:
             thread: The thread there; empty: that of the message being answered.
             deliver_after: From when on it is delivered (ISO 8601); empty: at once.
         """
-        return self._say(content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None)
+        return self._say(
+            content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None
+        )
 
     def send_file(self, path: str, *, text: str = "", to: str = "") -> Said:
-        """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as `send_message`."""
+        """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as
+        `send_message`.
+        """
         data, name = self._content(path), os.path.basename(path)
         kept = f"{sha256(data).hexdigest()[:16]}-{name}"
         files = [{"name": name, "path": kept}]
@@ -130,7 +143,9 @@ class Toolkit:
         where = {"in_reply_to": message} if is_in else self._where(message)
         return self._say(kind="reaction", emoji=emoji, target=message, **where)
 
-    def ask_question(self, text: str, options: Sequence[Mapping[str, str]], *, limit_s: float, to: str = "") -> Said:
+    def ask_question(
+        self, text: str, options: Sequence[Mapping[str, str]], *, limit_s: float, to: str = ""
+    ) -> Said:
         """Ask people a question; `answer` has what they say.
 
         Args:
@@ -139,18 +154,25 @@ class Toolkit:
             limit_s: Seconds after which an answer comes too late.
             to: As `send_message`.
         """
-        if not options or not all(option.get("label") and option.get("value") for option in options):
+        if not options or not all(
+            option.get("label") and option.get("value") for option in options
+        ):
             raise InvalidInput("options: each has a label and a value, and there is at least one")
-        ends = timestamps.canonical((timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)).isoformat())
-        return self._say(kind="question", content=text, options=options, expires_at=ends, to=to or None)
+        ends = timestamps.canonical(
+            (timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)).isoformat()
+        )
+        return self._say(
+            kind="question", content=text, options=options, expires_at=ends, to=to or None
+        )
 
     def answer(self, question: str) -> Event | None:
-        """The answer to a question, with its `value` and whom it is `from`; None: there is none yet.
+        """The answer to a question, with its `value` and whom it is `from`; None: there is none
+        yet.
 
         An answer that is not taken so wakes the session once its worker is at rest.
 
-        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each message of the session,
-        and an append, the first time.
+        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each
+        message of the session, and an append, the first time.
         """
         session = self._session
         ends = _mine(session, question).event.get("expiresAt")
@@ -163,7 +185,9 @@ class Toolkit:
                 session.say(partial(take, id=message.id, instance=self._instance))
                 return message.event
         if timestamps.now() > ends or any("value" not in message.event for message in answers):
-            raise Refused(f"question {question}: nobody answered in time, or it was withdrawn", path="")
+            raise Refused(
+                f"question {question}: nobody answered in time, or it was withdrawn", path=""
+            )
         return None
 
     def schedule(self, action: Action, series: str = "", **fields: str) -> Said:
@@ -172,21 +196,36 @@ class Toolkit:
         Args:
             action: What to do.
             series: The task's id; for `make` none: it is the id of what is returned.
-            fields: Of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` those that it is to have.
+            fields: Of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` those that it is to
+                have.
 
-        Raises NotFound; InvalidInput: cron or a time zone can't be read, or a new task has no prompt or no time.
+        Raises NotFound; InvalidInput: cron or a time zone can't be read, or a new task has no
+        prompt or no time.
         """
         if action == "make" and not fields.get("prompt"):
             raise InvalidInput("a task needs a prompt")
-        return self._say(kind="task", task={"action": action, **({"series": series} if series else {}), **fields})
+        return self._say(
+            kind="task", task={"action": action, **({"series": series} if series else {}), **fields}
+        )
 
     def scheduled(self) -> list[dict[str, Any]]:
-        """The tasks of the session that are not over: `series`, `prompt`, `next`, `paused` and when they recur."""
+        """The tasks of the session that are not over: `series`, `prompt`, `next`, `paused` and when
+        they recur.
+        """
         session = self._session
         folds = session.folds()
         return [
-            {"series": id, "prompt": row.event["content"], "next": row.due, "paused": id in folds.inbound.paused}
-            | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in OF_TIME}
+            {
+                "series": id,
+                "prompt": row.event["content"],
+                "next": row.due,
+                "paused": id in folds.inbound.paused,
+            }
+            | {
+                name: value
+                for name, value in (row.event.get("recurrence") or {}).items()
+                if name in OF_TIME
+            }
             for id, row in schedules.live(folds).items()
         ]
 
@@ -195,10 +234,20 @@ class Toolkit:
         return dict(self._session.folds().outbound.state.get(self._provider, {}))
 
     def keep(self, key: str, value: str = "") -> None:
-        """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput: that is too much."""
-        if value and sum(len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()) > MOST:
+        """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput:
+        that is too much.
+        """
+        if (
+            value
+            and sum(
+                len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()
+            )
+            > MOST
+        ):
             raise InvalidInput(f"a session keeps at most {MOST} bytes")
-        self._session.say(lambda folds: [state(key=key, value=value or None, provider=self._provider)])
+        self._session.say(
+            lambda folds: [state(key=key, value=value or None, provider=self._provider)]
+        )
 
     def clear(self) -> None:
         """Keep nothing any more, also not what the command goes on with."""
@@ -228,13 +277,19 @@ class Toolkit:
             hops = 1 + (answered.event.get("hops", 0) if answered else 0)
             said = send(folds, [outgoing(id=id, content=content, hops=hops, **fields)])
             if said and task:
-                schedules.act(folds, task, id, timestamps.now())  # The host does it: here it is checked.
+                schedules.act(
+                    folds, task, id, timestamps.now()
+                )  # The host does it: here it is checked.
             return said
 
         if session.say(say, files):
             return Said(id)
         before = session.folds().outbound.messages.get(id)
-        words = (before.event.get(name) for name in ("content", "prompt", "emoji", "action")) if before else ()
+        words = (
+            (before.event.get(name) for name in ("content", "prompt", "emoji", "action"))
+            if before
+            else ()
+        )
         return Said(id, str(next(filter(None, words), "")))
 
     def _where(self, sent: str) -> dict[str, Any]:
@@ -247,24 +302,33 @@ class Toolkit:
         folder = os.path.realpath(self._folder or os.devnull)
         real = os.path.realpath(os.path.join(folder, path))
         if not real.startswith(f"{folder}{os.sep}"):
-            raise Refused(f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path)
+            raise Refused(
+                f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path
+            )
         try:
             with open(real, "rb", opener=_unlinked) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
-                    raise Refused(f"{path} can't be sent: it is no file, or has over {self._most} bytes", path=path)
+                    raise Refused(
+                        f"{path} can't be sent: it is no file, or has over {self._most} bytes",
+                        path=path,
+                    )
                 return file.read()
         except OSError as error:
             raise NotFound(f"{path} can't be read: {error.strerror}", id=path) from error
 
 
 def _unlinked(path: str, flags: int) -> int:
-    """A file, opened without following a link that came there meanwhile, or waiting for the other end of a pipe."""
+    """A file, opened without following a link that came there meanwhile, or waiting for the other
+    end of a pipe.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _mine(session: Session, id: str) -> OutMessage:
     message = session.folds().outbound.messages.get(id)
     if message is None:
-        raise NotFound(f"you sent no message {id[:80]!r} in this session, or it is long done", id=id)
+        raise NotFound(
+            f"you sent no message {id[:80]!r} in this session, or it is long done", id=id
+        )
     return message

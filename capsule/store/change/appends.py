@@ -1,12 +1,15 @@
-"""Messages before they are written: complete, from their agent, not too large, with their parents, once under a key.
+"""Messages before they are written: complete, from their agent, not too large, with their parents,
+once under a key.
 
-What must stay true: a message without a parent lands at the end of the active branch, whoever wrote meanwhile. A parent
-is always a message of the conversation. If the last message is known to be the end of the active branch
-(`Transaction.ends_active`), nothing is read; else the conversation is parsed once.
+What must stay true: a message without a parent lands at the end of the active branch, whoever wrote
+meanwhile. A parent is always a message of the conversation. If the last message is known to be the
+end of the active branch (`Transaction.ends_active`), nothing is read; else the conversation is
+parsed once.
 
-A caller that lost the answer to an append can't tell whether the append was made. With a key it can ask again: the
-message's id is made from conversation and key, so every process finds it in the file, also after derived data was
-deleted. The transaction that appends also looks for the keyed message; a plain append pays nothing for it.
+A caller that lost the answer to an append can't tell whether the append was made. With a key it can
+ask again: the message's id is made from conversation and key, so every process finds it in the
+file, also after derived data was deleted. The transaction that appends also looks for the keyed
+message; a plain append pays nothing for it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,12 @@ _SAME = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
 def complete(message: Entry, stamp: str) -> Entry:
     """A checked message, with a time and an id if it had none, in canonical order."""
     if len(message) == 2:  # A role and a text: the common case.
-        return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
+        return {
+            "role": message["role"],
+            "content": message["content"],
+            "timestamp": stamp,
+            "id": new_message_id(),
+        }
     if "timestamp" in message and "id" in message:
         return message
     return order_message({"timestamp": stamp, "id": new_message_id()} | message)
@@ -49,24 +57,32 @@ def as_model(entry: Entry, place: int) -> Message:
 
 
 def signed(message: Entry, agent: str | None) -> Entry:
-    """A checked message, from this agent. Raises Refused if it is from another one; None: as it is."""
+    """A checked message, from this agent. Raises Refused if it is from another one; None:
+    as it is.
+    """
     if agent is None:
         return message
     if "from" not in message:
         return order_message(message | {"from": agent})
     if message["from"] != agent:
-        raise Refused(f"a message from {message['from']} can't be written: the store acts for {agent}", path="")
+        raise Refused(
+            f"a message from {message['from']} can't be written: the store acts for {agent}",
+            path="",
+        )
     return message
 
 
 def encoded_within(entry: Entry, limit: int) -> bytes:
-    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold the entry."""
+    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold
+    the entry.
+    """
     if len(entry["content"]) <= limit:
         encoded = codec.encode_entry(entry)
         if len(encoded) <= limit:
             return encoded
     raise InvalidInput(
-        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in capsule.toml"
+        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in "
+        "capsule.toml"
     )
 
 
@@ -115,13 +131,15 @@ def continued(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entr
 
 def _unknown(id: str, parent: str) -> InvalidInput:
     return InvalidInput(
-        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing was written",
+        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing "
+        "was written",
         remedy=Remedy("messages", id),
     )
 
 
 def ensure_seen(transaction: Transaction, seen: str, *, is_active: bool = True) -> None:
-    """Raise InvalidInput if messages stand behind the last one that a writer saw, in the branch that it writes to.
+    """Raise InvalidInput if messages stand behind the last one that a writer saw, in the branch
+    that it writes to.
 
     Args:
         transaction: The transaction of the conversation.
@@ -129,7 +147,8 @@ def ensure_seen(transaction: Transaction, seen: str, *, is_active: bool = True) 
         is_active: Whether it writes to the active branch, and not to the one of that message.
 
     Raises:
-        InvalidInput: Its field `came` says how many there are; 0: the message is not in that branch by now.
+        InvalidInput: Its field `came` says how many there are; 0: the message is not in that branch
+            by now.
 
     Cost: finding the message; unless it is the last one, reading the document.
     """
@@ -141,14 +160,18 @@ def ensure_seen(transaction: Transaction, seen: str, *, is_active: bool = True) 
     from capsule.format.tree.tree import Tree
 
     tree = Tree(transaction.document()["history"])
-    path = tree.path_to(tree.active_leaf(current) if is_active or place < 0 else tree.leaf_at(place))
+    path = tree.path_to(
+        tree.active_leaf(current) if is_active or place < 0 else tree.leaf_at(place)
+    )
     if path[-1:] == [place]:
         return
     came = len(path) - 1 - path.index(place) if place in path else 0
     what = f"{came} message{'' if came == 1 else 's'} came behind the last one that was seen"
     gone = "the last message that was seen is not in the active branch any more"
     raise InvalidInput(
-        f"{what if came else gone}; nothing was written", remedy=Remedy("show", transaction.id), came=came
+        f"{what if came else gone}; nothing was written",
+        remedy=Remedy("show", transaction.id),
+        came=came,
     )
 
 
@@ -164,7 +187,9 @@ def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[
 def check_key(key: str) -> str:
     """`key`, if it is valid. Raises InvalidInput."""
     if not key.strip() or len(key) > _LONGEST_KEY:
-        raise InvalidInput(f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}")
+        raise InvalidInput(
+            f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}"
+        )
     return key
 
 
@@ -189,7 +214,8 @@ def appended(
     same = [name for name in same if name not in ("parent", "topic") or name in message]
     if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
         raise InvalidInput(
-            f"this idempotency key was used before in conversation {transaction.id}, for another message (@{at}); "
+            f"this idempotency key was used before in conversation {transaction.id}, for another "
+            f"message (@{at}); "
             "nothing was written. Use a new key for a new message"
         )
     transaction.ensure_durable()  # The first writer may have died or failed before it was.

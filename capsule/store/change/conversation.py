@@ -1,7 +1,8 @@
 """One change of one conversation, in a transaction of the engine.
 
-What must stay true: every change of a conversation goes through `Conversation`. A change without effect writes nothing.
-A change of the lock alone keeps `updatedAt`. Times never go back within a conversation.
+What must stay true: every change of a conversation goes through `Conversation`. A change without
+effect writes nothing. A change of the lock alone keeps `updatedAt`. Times never go back within a
+conversation.
 """
 
 from __future__ import annotations
@@ -54,16 +55,19 @@ def ensure_may(
 
 
 class Conversation:
-    """A conversation in a transaction. It keeps the rules of every change: times, active branch, title, lock.
+    """A conversation in a transaction. It keeps the rules of every change: times, active branch,
+    title, lock.
 
     Args:
         transaction: The transaction.
-        admit: Called once, before the first write: raises, or gives the lock to record with it (None: as it is).
+        admit: Called once, before the first write: raises, or gives the lock to record with it
+            (None: as it is).
         tries: The number of earlier tries of this write that another writer interrupted.
         agent: The agent that writes; None: the store's owner.
         state_of: Gives what a decision of the rule depends on besides the conversation.
         limits: The store's settings.
-        own: Where the change is remembered as the store's own; None: its watchers see it as another's.
+        own: Where the change is remembered as the store's own; None: its watchers see it as
+            another's.
         is_ruled: Whether each write must be one that the agent or the owner may make.
     """
 
@@ -97,21 +101,28 @@ class Conversation:
         self.recorded: Document | None = None
 
     def admitted(self) -> Document | None:
-        """The lock to record with the next write; None: as it is. Raises `Locked` or `LockLost` if a write would."""
+        """The lock to record with the next write; None: as it is. Raises `Locked` or `LockLost` if
+        a write would.
+        """
         if not self._is_admitted:
             self._lock = self._admit(self)
             self._is_admitted = True
         return self._lock
 
-    def ensure_may(self, action: Action, object: Object | None = None, others: Collection[str] = ()) -> None:
-        """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
+    def ensure_may(
+        self, action: Action, object: Object | None = None, others: Collection[str] = ()
+    ) -> None:
+        """As `ensure_may`, for who writes here; without an object, for the conversation as
+        it is.
+        """
         from capsule.rules.policy import Object  # A command that only reads has no use for it.
 
         if object is not None or action not in self._allowed:
             about, judged = object or Object.at(self.head), self.transaction.judged
             known = judged[1] if judged is not None and judged[0] is about and not others else None
             reads = ensure_may(self._agent, action, about, self._state_of, others, known)
-            # Of what was read twice the earlier version counts: so all decisions are about one state.
+            # Of what was read twice the earlier version counts: so all decisions are about one
+            # state.
             self.transaction.reads = {**reads, **self.transaction.reads}
         if object is None:
             self._allowed.add(action)
@@ -119,7 +130,8 @@ class Conversation:
     def _ensure_ruled(self, before: Document, after: Document, *, is_agreed: bool) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do.
 
-        `is_agreed`: A person said yes to it, so in an open conversation the agent may change messages of others.
+        `is_agreed`: A person said yes to it, so in an open conversation the agent may change
+        messages of others.
         """
         if not self._is_ruled:
             return
@@ -145,18 +157,27 @@ class Conversation:
         return self.transaction.document()
 
     def _stamp(self) -> str:
-        """The new `updatedAt`: later than all earlier ones of the conversation, so that it names one write."""
+        """The new `updatedAt`: later than all earlier ones of the conversation, so that it names
+        one write.
+        """
         return timestamps.later_than(self.transaction.state.newest)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
-        """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
-        was written and is not in the document was removed since, and stays removed."""
+        """The place and the messages as an earlier, interrupted try has written them; None: it has
+        not. A message that was written and is not in the document was removed since, and stays
+        removed."""
         times = {message.get("id"): message.get("timestamp") for message in messages}
         first = messages[0].get("id")
 
         def written(entries: list[Document]) -> dict[int, Document]:
-            those = ((place, entry) for place, entry in enumerate(entries) if entry.get("id") in times)
-            return {place: entry for place, entry in those if times[entry["id"]] in (None, entry.get("timestamp"))}
+            those = (
+                (place, entry) for place, entry in enumerate(entries) if entry.get("id") in times
+            )
+            return {
+                place: entry
+                for place, entry in those
+                if times[entry["id"]] in (None, entry.get("timestamp"))
+            }
 
         recorded = written(self.transaction.appended())
         if not recorded and (first is None or self.transaction.find(first) is None):
@@ -169,12 +190,16 @@ class Conversation:
         self.transaction.ensure_durable()
         return next(iter(there), self.transaction.state.entries), list(before.values())
 
-    def append(self, messages: list[Document], *, move: bool = False, wait: bool = True) -> tuple[int, list[Document]]:
-        """Append checked messages, durably. A message without a parent goes to the end of the active branch.
+    def append(
+        self, messages: list[Document], *, move: bool = False, wait: bool = True
+    ) -> tuple[int, list[Document]]:
+        """Append checked messages, durably. A message without a parent goes to the end of the
+        active branch.
 
         Args:
-            messages: As `check_message` gives them; at least one. They get their ids in this list, so that another try
-                writes the same messages; their times are those of the try that wrote them.
+            messages: As `check_message` gives them; at least one. They get their ids in this list,
+                so that another try writes the same messages; their times are those of the try that
+                wrote them.
             move: Whether the last message becomes the end of the active branch.
             wait: Whether they are durable when the transaction ends, and not a second later.
 
@@ -196,8 +221,8 @@ class Conversation:
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
         lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
-        # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
-        # nor than the last participant joined, who reads from there on.
+        # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than
+        # the last message's, nor than the last participant joined, who reads from there on.
         time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
         is_plain, entries, is_active = head_before.current is None, list[Document](), False
         for place, message in enumerate(messages):
@@ -215,7 +240,8 @@ class Conversation:
             size += len(data)
         if size > self._limits.document_bytes:
             raise InvalidInput(
-                f"conversation {self.id} would have more than {self._limits.document_bytes:,} bytes; "
+                f"conversation {self.id} would have more than {self._limits.document_bytes:,} "
+                "bytes; "
                 "go on in a new one, or raise limits.document_bytes in capsule.toml"
             )
         if self._own is not None:
@@ -232,9 +258,13 @@ class Conversation:
                     head["metadata"]["currentNode"] = entries[-1]["id"]
 
             head = self._changed(change, stamp)
-        self.transaction.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
+        self.transaction.append(
+            entries, encoded, stamp, time=time, head=head, ends_active=is_active or move
+        )
         self.recorded = lock
-        return self.transaction.state.entries - len(entries), entries  # Others may have appended before, just now.
+        return self.transaction.state.entries - len(
+            entries
+        ), entries  # Others may have appended before, just now.
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
@@ -249,12 +279,15 @@ class Conversation:
     def _before(self) -> Document:
         return self.head.document | {"updatedAt": self.transaction.state.updated_at}
 
-    def change_head(self, change: Callable[[Document], None], *, ends_active: bool | None = None) -> Document:
+    def change_head(
+        self, change: Callable[[Document], None], *, ends_active: bool | None = None
+    ) -> Document:
         """Change title or metadata, without parsing messages.
 
         Args:
             change: Changes the given head in place. If it raises, nothing is written.
-            ends_active: Whether the last message is then the end of the active branch; None: as it is.
+            ends_active: Whether the last message is then the end of the active branch; None: as it
+                is.
 
         Returns:
             The head as it is now.
@@ -270,7 +303,8 @@ class Conversation:
         """Replace the context, without parsing messages.
 
         Args:
-            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; called once for each try.
+            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; called
+                once for each try.
 
         Returns:
             The head as written.
@@ -292,10 +326,13 @@ class Conversation:
 
         Args:
             change: Changes the given document, which has the new `updatedAt`, or returns another.
-            reason: The reason to remove or change messages, as `removed` takes it; they go to the trash first. Empty:
-                no message goes to the trash, because the present version is kept elsewhere.
-            keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any case.
-            is_agreed: Whether a person said yes to this change. An agent may then change messages of others in a chat.
+            reason: The reason to remove or change messages, as `removed` takes it; they go to the
+                trash first. Empty: no message goes to the trash, because the present version is
+                kept elsewhere.
+            keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any
+                case.
+            is_agreed: Whether a person said yes to this change. An agent may then change messages
+                of others in a chat.
 
         Returns:
             The document as it is now.
@@ -320,12 +357,16 @@ class Conversation:
                 return before
             after = stamped
         if reason == "restored":
-            self._ensure_ruled(after, before, is_agreed=is_agreed)  # Who may do a change may undo it.
+            self._ensure_ruled(
+                after, before, is_agreed=is_agreed
+            )  # Who may do a change may undo it.
         else:
             self._ensure_ruled(before, after, is_agreed=is_agreed)
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
-            self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
+            self._own.appended(
+                self.id, [entry for entry in after["history"] if entry.get("id") not in there]
+            )
         gone = removed(before, after, reason) if reason else None
         if gone is not None and self._agent is not None:
             gone["removed"]["by"] = self._agent
@@ -338,7 +379,9 @@ class Conversation:
         self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
 
     def sign_off(self) -> None:
-        """Record, before the conversation is deleted, which agent does so, and that nobody holds its lock."""
+        """Record, before the conversation is deleted, which agent does so, and that nobody holds
+        its lock.
+        """
         if self.head.lock is None and self.head.metadata.get("deletedBy") == self._agent:
             return
 
@@ -368,10 +411,14 @@ def _keep_lock_fields(before: Document, after: Document) -> None:
 
 
 def _stamped(before: Document, after: Document) -> Document | None:
-    """The document to write; `updatedAt` is new only if more than the lock changed. None: nothing changed."""
+    """The document to write; `updatedAt` is new only if more than the lock changed. None: nothing
+    changed.
+    """
 
     def undated(document: Document, **metadata: Any) -> bytes:
-        return codec.encode(document | {"updatedAt": "", "metadata": document["metadata"] | metadata})
+        return codec.encode(
+            document | {"updatedAt": "", "metadata": document["metadata"] | metadata}
+        )
 
     if undated(before, lock=None) != undated(after, lock=None):
         return after
@@ -381,7 +428,9 @@ def _stamped(before: Document, after: Document) -> Document | None:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of dicts and lists. Other values are shared, as a number's `Fragment` can't be copied."""
+    """A copy of dicts and lists. Other values are shared, as a number's `Fragment` can't
+    be copied.
+    """
     if isinstance(value, dict):
         return {key: _copied(field) for key, field in value.items()}
     if isinstance(value, list):

@@ -1,1 +1,3 @@
-"""The objects that the Store offers beside its own methods: branches, edits, forks, merges, summaries, the trash."""
+"""The objects that the Store offers beside its own methods: branches, edits, forks, merges,
+summaries, the trash.
+"""

@@ -1,11 +1,14 @@
-"""Changes of the head of a conversation: title, tags, flags, and which MCP servers are switched on or off.
+"""Changes of the head of a conversation: title, tags, flags, and which MCP servers are switched on
+or off.
 
-What must stay true: only the given fields change. A suggestion replaces a person's title only if that person agreed,
-and only the title that the person was shown. `capsule.format.text.titles` has the rules for titles and tags.
+What must stay true: only the given fields change. A suggestion replaces a person's title only if
+that person agreed, and only the title that the person was shown. `capsule.format.text.titles` has
+the rules for titles and tags.
 
-Overrides of MCP servers can wait for the next new conversation. They are copied into it before they are cleared, so
-that after a crash they apply twice rather than not at all. Of two conversations made at once, only one gets them. They
-are in a document, `overrides/next.json`, because a person's choice can't be derived from other data.
+Overrides of MCP servers can wait for the next new conversation. They are copied into it before they
+are cleared, so that after a crash they apply twice rather than not at all. Of two conversations
+made at once, only one gets them. They are in a document, `overrides/next.json`, because a person's
+choice can't be derived from other data.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class Titles:
         self._store = store
 
     def by_rule(self, id: str) -> str:
-        """Make a title from the first user message that contains a word. Empty: there is no such message.
+        """Make a title from the first user message that contains a word. Empty: there is no such
+        message.
 
         Args:
             id: The conversation.
@@ -67,10 +71,12 @@ class Titles:
         Args:
             id: The conversation.
             title: The title.
-            instead_of: A person's title that this person agreed to replace. It is replaced if it is still the title.
+            instead_of: A person's title that this person agreed to replace. It is replaced if it is
+                still the title.
 
         Returns:
-            The head. None: the conversation has another title from a person, and nothing was changed.
+            The head. None: the conversation has another title from a person, and nothing was
+            changed.
 
         Raises the errors of `append`. Cost: copying the file.
         """
@@ -92,7 +98,8 @@ class Titles:
 
 
 def entitle(head: dict[str, Any], title: str, by: str) -> None:
-    """Set the title in a head with its new `updatedAt`. A person's title is dated, and settles a conflict about it.
+    """Set the title in a head with its new `updatedAt`. A person's title is dated, and settles a
+    conflict about it.
 
     Args:
         head: The head, changed in place.
@@ -130,14 +137,19 @@ def changed(
     switched({}, mcp_servers or {})  # Checked before any file is opened.
     flags = {name: on for name, on in flags.items() if on is not None}
     if title is None and wanted is None and not (added or removed or flags or mcp_servers):
-        raise InvalidInput("there is nothing to change; give a title, tags, pinned, archived or mcpServers")
+        raise InvalidInput(
+            "there is nothing to change; give a title, tags, pinned, archived or mcpServers"
+        )
 
     def change(head: dict[str, Any]) -> None:
         metadata = head["metadata"]
         if title is not None:
             named = head["title"] and metadata.get("titleSetBy") != "auto"
             if instead_of is not None and named and head["title"] not in (instead_of, title):
-                raise InvalidInput(f"nothing was changed: the conversation was renamed to {head['title']!r} meanwhile")
+                raise InvalidInput(
+                    f"nothing was changed: the conversation was renamed to {head['title']!r} "
+                    "meanwhile"
+                )
             was_open = by == "user" and take_out(metadata, "title")
             if was_open or (head["title"], metadata.get("titleSetBy")) != (title, by):
                 entitle(head, title, by)
@@ -157,7 +169,9 @@ def changed(
 
 
 class Servers:
-    """The MCP servers that are switched on or off for a conversation, or for the next new one (an `id` of None)."""
+    """The MCP servers that are switched on or off for a conversation, or for the next new one (an
+    `id` of None).
+    """
 
     def __init__(self, store: Reading) -> None:
         self._store = store
@@ -175,7 +189,8 @@ class Servers:
         return switches_in(_waiting(self._store.engine))
 
     def set(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
-        """Switch MCP servers on or off for a conversation. Servers that are not named stay as they are.
+        """Switch MCP servers on or off for a conversation. Servers that are not named stay as they
+        are.
 
         Args:
             id: The conversation. None: the next one that is made.
@@ -184,12 +199,14 @@ class Servers:
         Returns:
             All switches that the conversation then has.
 
-        Raises the errors of `append`; InvalidInput if a name is not valid for a server. Cost: copying the file.
+        Raises the errors of `append`; InvalidInput if a name is not valid for a server. Cost:
+        copying the file.
         """
         return self._override(id, lambda there: switched(there, switches))
 
     def toggle(self, id: str | None, name: str) -> dict[str, bool]:
-        """Switch an MCP server off if it is on, and on if it is off. A server without a switch counts as on.
+        """Switch an MCP server off if it is on, and on if it is off. A server without a switch
+        counts as on.
 
         Args:
             id: The conversation. None: the next one that is made.
@@ -198,7 +215,9 @@ class Servers:
         Returns all switches. Raises the errors of `set`. Cost: copying the file.
         """
         check_server(name)
-        return self._override(id, lambda there: switched(there, {name: not switches_in(there).get(name, True)}))
+        return self._override(
+            id, lambda there: switched(there, {name: not switches_in(there).get(name, True)})
+        )
 
     def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:
         if id is None:
@@ -211,7 +230,9 @@ class Servers:
 
 
 def _override(metadata: dict[str, Any], overrides: Overrides) -> None:
-    """Set the overrides of MCP servers in the metadata of a head; an empty set removes the field."""
+    """Set the overrides of MCP servers in the metadata of a head; an empty set removes
+    the field.
+    """
     metadata["mcpServers"] = overrides
     if not overrides:
         del metadata["mcpServers"]
@@ -225,16 +246,24 @@ def _waiting(engine: Engine) -> Overrides:
     """The overrides that wait."""
     if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
         return {}
-    return overrides_in(_decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))["mcpServers"])
+    return overrides_in(
+        _decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))["mcpServers"]
+    )
 
 
 def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) -> Overrides:
-    """Change the overrides that wait, and return them. `change` runs again if another program wrote them meanwhile."""
+    """Change the overrides that wait, and return them. `change` runs again if another program wrote
+    them meanwhile.
+    """
     after: Overrides = {}
 
     def edit(data: bytes | None) -> bytes | None:
         nonlocal after
-        document = {"version": new.CURRENT, "mcpServers": {}} if data is None else _decoded(data, _path(engine))
+        document = (
+            {"version": new.CURRENT, "mcpServers": {}}
+            if data is None
+            else _decoded(data, _path(engine))
+        )
         there = overrides_in(document["mcpServers"])
         after = change(there)
         return None if after == there else codec.encode(document | {"mcpServers": after})
@@ -244,17 +273,25 @@ def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) ->
 
 
 def with_waiting(engine: Engine, make: Callable[[Overrides | None], Head]) -> Head:
-    """Make a conversation with the overrides that wait, and clear them. Another one waits meanwhile, and gets none."""
+    """Make a conversation with the overrides that wait, and clear them. Another one waits
+    meanwhile, and gets none.
+    """
     if not _waiting(engine):
         return make(None)
     with engine.leases.take(KIND_OF_OVERRIDES, timeout_s=_PATIENCE_S):
         taken = _waiting(engine)
         head = make(taken or None)
         try:
-            _change_waiting(engine, lambda there: {name: on for name, on in there.items() if taken.get(name) != on})
-        except CapsuleError as error:  # The conversation exists: after an error the caller would make it again.
+            _change_waiting(
+                engine,
+                lambda there: {name: on for name, on in there.items() if taken.get(name) != on},
+            )
+        except (
+            CapsuleError
+        ) as error:  # The conversation exists: after an error the caller would make it again.
             _log.warning(
-                "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next "
+                "the overrides of MCP servers in %s are in the new conversation and could not be "
+                "cleared, so the next "
                 "one gets them too: %s",
                 _path(engine),
                 error,
@@ -292,8 +329,12 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
             raise InvalidDocument.of([Problem(path, *places.locate(data, (where,)), where, wrong)])
     except InvalidDocument as error:
         problem = error.problems[0]
-        advice = "correct the file or remove it: it holds the MCP switches of the next new conversation"
-        raise InvalidDocument.of([replace(problem, path=path, what=f"{problem.what}; {advice}")]) from None
+        advice = (
+            "correct the file or remove it: it holds the MCP switches of the next new conversation"
+        )
+        raise InvalidDocument.of(
+            [replace(problem, path=path, what=f"{problem.what}; {advice}")]
+        ) from None
     return document
 
 
@@ -305,5 +346,9 @@ def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif version[0] != migrations.KNOWN[0]:
         yield "version", migrations.too_new(had) if version > migrations.KNOWN else "must be 2.1"
     servers = document.setdefault("mcpServers", {})
-    if wrong := fault(_FIELD, servers) if servers is not None else f"must be an object, is {codec.kind_of(servers)}":
+    if (
+        wrong := fault(_FIELD, servers)
+        if servers is not None
+        else f"must be an object, is {codec.kind_of(servers)}"
+    ):
         yield "mcpServers", wrong

@@ -1,7 +1,8 @@
 """The branches of a conversation: reading, switching, making and removing them.
 
-What must stay true: a removal changes no answer between messages that stay. The write that invalidates the active
-branch also corrects it. Each operation is one write, under the same rule as all other writes.
+What must stay true: a removal changes no answer between messages that stay. The write that
+invalidates the active branch also corrects it. Each operation is one write, under the same rule as
+all other writes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Branches:
     def __init__(self, store: Writing) -> None:
         self._store = store
 
-    # -- Reading --------------------------------------------------------------------------------------------------
+    # -- Reading -----------------------------------------------------------------------------------
 
     def tree(self, id: str) -> tuple[list[dict[str, Any]], Tree, str | None]:
         """Read all messages, the tree of their answers, and `currentNode`; cheaper than `load`.
@@ -49,22 +50,31 @@ class Branches:
         from capsule.format.tree.tree import Tree
 
         document = self._store.document(id)
-        return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
+        return (
+            document["history"],
+            Tree(document["history"]),
+            document["metadata"].get("currentNode"),
+        )
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
         """Read the messages of the active branch, oldest first; each answers the one before.
 
         Args:
             id: The conversation.
-            message_id: If this message is not on the active branch, take the branch through it, as `page` does.
+            message_id: If this message is not on the active branch, take the branch through it, as
+                `page` does.
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         from capsule.format.models import messages_in
 
         entries = self._store.page(id, sys.maxsize, around=message_id).entries
-        messages = messages_in(b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]")
-        return [message.placed(place) for message, (place, _) in zip(messages, entries, strict=True)]
+        messages = messages_in(
+            b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]"
+        )
+        return [
+            message.placed(place) for message, (place, _) in zip(messages, entries, strict=True)
+        ]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
         """List a message and the others that answer the same message.
@@ -80,7 +90,10 @@ class Branches:
         history, tree, _ = self.tree(id)
         place = find_message(history, message_id, id)
         siblings = tree.siblings_at(place)
-        ids, leaves = (tuple(history[at]["id"] for at in places) for places in (siblings, map(tree.leaf_at, siblings)))
+        ids, leaves = (
+            tuple(history[at]["id"] for at in places)
+            for places in (siblings, map(tree.leaf_at, siblings))
+        )
         return Alternatives(history[place]["id"], siblings.index(place), ids, leaves)
 
     def descendants(self, id: str, message_id: str) -> list[str]:
@@ -93,14 +106,17 @@ class Branches:
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         history, tree, _ = self.tree(id)
-        return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
+        return [
+            history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))
+        ]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
         """Find the place of another answer: give `Slot.parent` to `append`.
 
         Args:
             id: The conversation.
-            message_id: The existing answer, of role `assistant`. None: the last answer of the active branch.
+            message_id: The existing answer, of role `assistant`. None: the last answer of the
+                active branch.
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
@@ -110,19 +126,21 @@ class Branches:
         place = answer_at(id, history, tree, current, message_id)
         return Slot(history[place]["id"], tree.id_at(tree.parents[place]))
 
-    # -- Switching ------------------------------------------------------------------------------------------------
+    # -- Switching ---------------------------------------------------------------------------------
 
     def switch(self, id: str, message_id: str | None = None, *, step: int = 0) -> Switched:
-        """Make another branch the active one: the branch through a message, and on to the newest answers.
+        """Make another branch the active one: the branch through a message, and on to the newest
+        answers.
 
         Args:
             id: The conversation.
-            message_id: The message, as `find_message` takes it. None: the last message of the active branch that has
-                alternatives; this needs a `step`.
-            step: Switch to an alternative of this message, this many places further: 1 is the next, -1 the one before.
+            message_id: The message, as `find_message` takes it. None: the last message of the
+                active branch that has alternatives; this needs a `step`.
+            step: Switch to an alternative of this message, this many places further: 1 is the next,
+                -1 the one before.
 
-        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if there is no alternative
-        that many places further, or `message_id` fits several messages.
+        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if there
+        is no alternative that many places further, or `message_id` fits several messages.
 
         Cost: parsing the file, and copying it.
         """
@@ -137,13 +155,14 @@ class Branches:
             done = target(history, current, message_id, step, id)
             if done.changed:
                 conversation.change_head(
-                    lambda head: head["metadata"].update(currentNode=done.leaf), ends_active=done.is_last
+                    lambda head: head["metadata"].update(currentNode=done.leaf),
+                    ends_active=done.is_last,
                 )
             return done
 
         return self._store.inner.change(id, act)
 
-    # -- Branching off --------------------------------------------------------------------------------------------
+    # -- Branching off -----------------------------------------------------------------------------
 
     def revise(
         self,
@@ -157,18 +176,19 @@ class Branches:
     ) -> Message:
         """Put a new version of a message beside it, and make it the end of the active branch.
 
-        The new version answers what the old one answers, and has its role, its sender and its attachments. The answers
-        to the old version stay with the old version.
+        The new version answers what the old one answers, and has its role, its sender and its
+        attachments. The answers to the old version stay with the old version.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
             content: The text of the new version.
-            key: An idempotency key for this one version. A retry with the same key returns the existing version.
+            key: An idempotency key for this one version. A retry with the same key returns the
+                existing version.
             extra, fields: Fields that differ from the old version, as `append` takes them.
 
-        Raises the errors of `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch
-        was active.
+        Raises the errors of `append_once`. Cost: reading the file; then as `append`, or as `switch`
+        if another branch was active.
         """
         fields = fields_given(fields, extra)
         check_message({"role": "user", "content": content, **fields})
@@ -198,12 +218,13 @@ class Branches:
         Args:
             id: The conversation.
             content: The text of the new answer.
-            message_id: The existing answer, of role `assistant`. None: the last answer of the active branch.
+            message_id: The existing answer, of role `assistant`. None: the last answer of the
+                active branch.
             key: As `revise` takes it.
             extra, fields: Further fields of the new answer, as `append` takes them.
 
-        Raises the errors of `append_once`; NotFound if there is no such message, or no answer at all; InvalidInput if
-        the message is no answer.
+        Raises the errors of `append_once`; NotFound if there is no such message, or no answer at
+        all; InvalidInput if the message is no answer.
 
         Cost: as `revise`.
         """
@@ -218,29 +239,38 @@ class Branches:
         return self._beside(id, made, content, key)
 
     def _beside(
-        self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry], content: str, key: str | None
+        self,
+        id: str,
+        made: Callable[[list[Entry], Tree, str | None], Entry],
+        content: str,
+        key: str | None,
     ) -> Message:
         """Append the message that `made` gives, and make it the end of the active branch."""
         from capsule.format.tree.tree import Tree
 
-        # The id is made before the first try, so that a second try finds the message that the first has written.
+        # The id is made before the first try, so that a second try finds the message that the first
+        # has written.
         new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
         author = {"from": self._store.agent} if self._store.agent else {}
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
-                before = appended(conversation.transaction, {"id": new, "content": content}, ("content",))
+                before = appended(
+                    conversation.transaction, {"id": new, "content": content}, ("content",)
+                )
                 if before is not None:
                     return before
             history = conversation.document()["history"]
-            message = check_message({**made(history, Tree(history), conversation.head.current), **author, "id": new})
+            message = check_message(
+                {**made(history, Tree(history), conversation.head.current), **author, "id": new}
+            )
             at, entries = conversation.append([message], move=True)
             return at, entries[0]
 
         at, entry = self._store.inner.change(id, act)
         return as_model(entry, at)
 
-    # -- Taking out -----------------------------------------------------------------------------------------------
+    # -- Taking out --------------------------------------------------------------------------------
 
     def remove(
         self,
@@ -252,38 +282,52 @@ class Branches:
         expected: Collection[str] | None = None,
         is_agreed: bool = False,
     ) -> Removal:
-        """Move a message and all answers to it to the trash. An agent that removes its own message leaves the answers.
+        """Move a message and all answers to it to the trash. An agent that removes its own message
+        leaves the answers.
 
         An agent removes only messages that are from it.
 
-        If the active branch ended there, it then continues through the newest alternative of the message, or ends at
-        the message's parent.
+        If the active branch ended there, it then continues through the newest alternative of the
+        message, or ends at the message's parent.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
             keep_children: Remove this message alone. Its answers become answers to its parent.
             dry_run: Change nothing; only return what would be removed.
-            expected: The ids of the messages that may be removed, from a dry run. If the removal no longer concerns
-                exactly these, nothing is removed. None: no check.
-            is_agreed: Whether a person said yes to this removal. An agent may then remove any message of a chat.
+            expected: The ids of the messages that may be removed, from a dry run. If the removal no
+                longer concerns exactly these, nothing is removed. None: no check.
+            is_agreed: Whether a person said yes to this removal. An agent may then remove any
+                message of a chat.
 
-        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if other messages than the
-        expected ones would be removed.
+        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if other
+        messages than the expected ones would be removed.
 
         Cost: reading and writing the whole file.
         """
         message_id = named(self._store, id, message_id)
 
-        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+        def chosen(
+            history: list[Entry], tree: Tree, current: str | None
+        ) -> tuple[set[int], int | None]:
             place = find_message(history, message_id, id)
-            is_own = self._store.agent is not None and whose(history[place], self._store.agent) == "own"
-            return {place} if keep_children or is_own else {place, *tree.descendants_at(place)}, place
+            is_own = (
+                self._store.agent is not None and whose(history[place], self._store.agent) == "own"
+            )
+            return {place} if keep_children or is_own else {
+                place,
+                *tree.descendants_at(place),
+            }, place
 
         return self._remove(id, chosen, dry_run, expected, "deleted", is_agreed)
 
     def trim(
-        self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None, is_agreed: bool = False
+        self,
+        id: str,
+        *,
+        dry_run: bool = False,
+        expected: Collection[str] | None = None,
+        is_agreed: bool = False,
     ) -> Removal:
         """Move every message that is not on the active branch to the trash.
 
@@ -291,10 +335,13 @@ class Branches:
             id: The conversation.
             dry_run, expected, is_agreed: As `remove` takes them.
 
-        Raises the errors of `append`; InvalidInput as `remove`. Cost: reading and writing the whole file.
+        Raises the errors of `append`; InvalidInput as `remove`. Cost: reading and writing the whole
+        file.
         """
 
-        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+        def chosen(
+            history: list[Entry], tree: Tree, current: str | None
+        ) -> tuple[set[int], int | None]:
             return set(range(len(history))) - set(tree.path(current)), None
 
         return self._remove(id, chosen, dry_run, expected, "pruned", is_agreed)
@@ -317,8 +364,10 @@ class Branches:
             planned = Without(conversation.document(), chosen)
             if expected is not None and set(planned.removal.ids) != set(expected):
                 raise InvalidInput(
-                    f"conversation {id} was changed meanwhile: {planned.removal} would be removed now, and not the "
-                    f"{len(expected)} expected; nothing was removed; read the conversation again, then try again"
+                    f"conversation {id} was changed meanwhile: {planned.removal} would be removed "
+                    "now, and not the "
+                    f"{len(expected)} expected; nothing was removed; read the conversation again, "
+                    "then try again"
                 )
             if planned.removal.ids:
                 conversation.rewrite(planned.applied, reason=reason, is_agreed=is_agreed)

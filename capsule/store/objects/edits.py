@@ -1,9 +1,11 @@
-"""Changes of what is there: one message, a whole conversation saved by a person, its project context, or its layout.
+"""Changes of what is there: one message, a whole conversation saved by a person, its project
+context, or its layout.
 
-What must stay true: an edited message keeps its place. A file that a person edited is validated as any file is, and
-keeps the messages that were appended while the editor was open. `editedAt` says when a message changed; it is later
-than all earlier times, whatever the clock says, so that a summary knows which messages changed since. A context is
-written piece by piece, as it may be larger than all messages, which are neither parsed nor rewritten for it.
+What must stay true: an edited message keeps its place. A file that a person edited is validated as
+any file is, and keeps the messages that were appended while the editor was open. `editedAt` says
+when a message changed; it is later than all earlier times, whatever the clock says, so that a
+summary knows which messages changed since. A context is written piece by piece, as it may be larger
+than all messages, which are neither parsed nor rewritten for it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ _TEXT_FIRST = b'{\n    "fullContext": "'
 
 
 def named(store: Writing, id: str, message_id: str) -> str:
-    """How to name a message inside a write: an agent's words for it are taken from what it may read."""
-    return message_id if store.agent is None else store.find_message(id, message_id).id or message_id
+    """How to name a message inside a write: an agent's words for it are taken from what it may
+    read.
+    """
+    return (
+        message_id if store.agent is None else store.find_message(id, message_id).id or message_id
+    )
 
 
 class Edits:
@@ -45,16 +51,21 @@ class Edits:
     def __init__(self, store: Writing) -> None:
         self._store = store
 
-    def message(self, id: str, message_id: str, content: str, *, is_agreed: bool = False) -> Message:
+    def message(
+        self, id: str, message_id: str, content: str, *, is_agreed: bool = False
+    ) -> Message:
         """Change the text of one message in place. The former text goes to the trash.
 
-        `editedAt` says when, and `editedBy` which agent did it. An agent changes only messages that are from it.
+        `editedAt` says when, and `editedBy` which agent did it. An agent changes only messages that
+        are from it.
 
         Args:
             id: The conversation.
-            message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
+            message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or
+                `@last`.
             content: The new text.
-            is_agreed: Whether a person said yes to this change. An agent may then change any message of a chat.
+            is_agreed: Whether a person said yes to this change. An agent may then change any
+                message of a chat.
 
         Raises the errors of `append`. Cost: reading and writing the whole file.
         """
@@ -78,15 +89,16 @@ class Edits:
         return as_model(*self._store.inner.change(id, act))
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
-        """Save a conversation that a person edited as a whole. Removed and changed messages go to the trash.
+        """Save a conversation that a person edited as a whole. Removed and changed messages go to
+        the trash.
 
         Args:
             id: The conversation.
             data: The file as the person left it.
             read: The file as the person got it. Messages appended since are merged into `data`.
 
-        Raises the errors of `append`; InvalidDocument if `data` is no capsule, or of another conversation, and nothing
-        was written.
+        Raises the errors of `append`; InvalidDocument if `data` is no capsule, or of another
+        conversation, and nothing was written.
 
         Cost: reading and writing the whole file.
         """
@@ -97,7 +109,9 @@ class Edits:
             after["metadata"]["lock"] = document["metadata"]["lock"]
             return after
 
-        after = self._store.inner.change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
+        after = self._store.inner.change(
+            id, lambda conversation: conversation.rewrite(change, reason="edited")
+        )
         return self._store.inner.head_of(id, after)
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
@@ -119,12 +133,15 @@ class Edits:
             changes = ["brought into the canonical layout"]
         if changes and not check:
             self._store.inner.change(
-                id, lambda conversation: conversation.rewrite(lambda document: None, keeps_time=True)
+                id,
+                lambda conversation: conversation.rewrite(lambda document: None, keeps_time=True),
             )
         return changes
 
 
-def _merged_edit(data: bytes, read: bytes, id: str, by: str | None) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _merged_edit(
+    data: bytes, read: bytes, id: str, by: str | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return the function that makes the edited document from the present one.
 
     Args:
@@ -132,7 +149,8 @@ def _merged_edit(data: bytes, read: bytes, id: str, by: str | None) -> Callable[
         by: The agent that edited it; None: a person.
 
     Raises:
-        InvalidDocument: `data` is no capsule, or of another conversation; its path is given as `{id}.json`.
+        InvalidDocument: `data` is no capsule, or of another conversation; its path is given as
+            `{id}.json`.
     """
     path = f"{id}.json"
     saved, _ = migrations.current(decoded(data, path, id), path)
@@ -142,19 +160,30 @@ def _merged_edit(data: bytes, read: bytes, id: str, by: str | None) -> Callable[
     def merge(now: dict[str, Any]) -> dict[str, Any]:
         there = {message.get("id") for message in saved["history"]}
         unseen = [
-            message for message in now["history"] if message.get("id") not in seen_by_id and message["id"] not in there
+            message
+            for message in now["history"]
+            if message.get("id") not in seen_by_id and message["id"] not in there
         ]
         stamp = now["updatedAt"]
-        history = [_dated(message, seen_by_id.get(message.get("id")), stamp, by) for message in saved["history"]]
-        title_set_by = "user" if saved["title"] != seen["title"] else saved["metadata"].get("titleSetBy")
+        history = [
+            _dated(message, seen_by_id.get(message.get("id")), stamp, by)
+            for message in saved["history"]
+        ]
+        title_set_by = (
+            "user" if saved["title"] != seen["title"] else saved["metadata"].get("titleSetBy")
+        )
         metadata = saved["metadata"] | ({"titleSetBy": title_set_by} if title_set_by else {})
         return saved | {"metadata": metadata, "history": [*history, *unseen]}
 
     return merge
 
 
-def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str, by: str | None) -> dict[str, Any]:
-    """Return a message as it was saved. If its text changed, it says by whom, and when unless that was typed."""
+def _dated(
+    message: dict[str, Any], seen: dict[str, Any] | None, stamp: str, by: str | None
+) -> dict[str, Any]:
+    """Return a message as it was saved. If its text changed, it says by whom, and when unless that
+    was typed.
+    """
     if seen is None or message["content"] == seen["content"]:
         return message
     typed = message.get("editedAt")
@@ -164,13 +193,15 @@ def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str, by:
 
 
 def whose(message: Mapping[str, Any], me: str | None) -> Whose:
-    """The author of a message, for an agent that wants to change or remove it. Every door that acts for an agent asks.
+    """The author of a message, for an agent that wants to change or remove it. Every door that acts
+    for an agent asks.
 
     A person's message is changed only when that person says so, and an agent's only by that agent.
 
     Args:
         message: As it stands in the file.
-        me: The agent that asks; None: an agent without a name, which may be the author of any agent's message.
+        me: The agent that asks; None: an agent without a name, which may be the author of any
+            agent's message.
 
     Returns:
         `own`; `agent`: another agent; `person`: a person, or an unknown author.
@@ -190,7 +221,9 @@ class Encoded(Protocol):
     """A context that encodes itself."""
 
     def encoded(self) -> Iterable[bytes]:
-        """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
+        """The context as a JSON object in the canonical layout, piece by piece;
+        `anatomy.context_lines` says how.
+        """
 
 
 class Contexts:
@@ -213,7 +246,9 @@ class Contexts:
             span = anatomy.context_in(data) if is_canonical else None
             if span is not None:
                 return _decoded(data, span, name)
-            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0]["context"]
+            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0][
+                "context"
+            ]
             return context
 
         return self._store.engine.parsed(id, parse)
@@ -223,7 +258,8 @@ class Contexts:
 
         Args:
             id: The conversation.
-            context: The context as in the file (`fullContext`, `metadata`), or the result of `capture`.
+            context: The context as in the file (`fullContext`, `metadata`), or the result of
+                `capture`.
 
         Raises the errors of `append`. Cost: writing the context, and copying the rest of the file.
         """
@@ -233,7 +269,10 @@ class Contexts:
             data = _encoded(id, context)
             if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
                 return self._store.inner.head_of(
-                    id, self._store.inner.change(id, lambda conversation: conversation.change_head(_nothing))
+                    id,
+                    self._store.inner.change(
+                        id, lambda conversation: conversation.change_head(_nothing)
+                    ),
                 )
 
             def encoded() -> Iterable[bytes]:
@@ -244,7 +283,8 @@ class Contexts:
         )
 
     def clear(self, id: str) -> Head:
-        """Remove the project context of a conversation. Raises the errors of `append`. Cost: copying the file.
+        """Remove the project context of a conversation. Raises the errors of `append`. Cost:
+        copying the file.
 
         Args:
             id: The conversation.
@@ -255,7 +295,8 @@ class Contexts:
 def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
     """The context at a place in a canonical capsule.
 
-    The faster reader reads its text, which may be large. The reader that keeps every digit of numbers reads the rest.
+    The faster reader reads its text, which may be large. The reader that keeps every digit of
+    numbers reads the rest.
     """
     start, end = span
     if not data.startswith(_TEXT_FIRST, start):

@@ -1,7 +1,7 @@
 """Forks: conversations made from a branch of another one.
 
-What must stay true: a fork's messages have ids of their own, so that it shares only text with its source. Deleting a
-conversation deletes no fork, unless the caller asks for it.
+What must stay true: a fork's messages have ids of their own, so that it shares only text with its
+source. Deleting a conversation deletes no fork, unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,20 @@ def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
 
     Args:
         about: The metadata of the source.
-        id: The copy. Of a channel it is another channel, of a name of its own; who made it lets nobody into a private
-            one, in which what was said by invitation stays with those who were invited.
+        id: The copy. Of a channel it is another channel, of a name of its own; who made it lets
+            nobody into a private one, in which what was said by invitation stays with those who
+            were invited.
     """
     fields = {name: about.get(name) for name in ("participants", "history")}
     if (channel := channel_in(about)) is None:
         return fields
-    name = f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
+    name = (
+        f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
+    )
     access = "open" if channel.access == "open" else "private"
-    return fields | {"channel": channel._replace(name=name, access=access, is_default=False).as_json()}
+    return fields | {
+        "channel": channel._replace(name=name, access=access, is_default=False).as_json()
+    }
 
 
 class Forks:
@@ -76,12 +81,14 @@ class Forks:
     ) -> Head:
         """Make a new conversation from a branch of another one; it is durable when this returns.
 
-        It has the messages that lead to one message, with new ids and the same times, and the source's mode, type,
-        tags, MCP servers, participants, description and project context. `forkedFrom` names the source.
+        It has the messages that lead to one message, with new ids and the same times, and the
+        source's mode, type, tags, MCP servers, participants, description and project context.
+        `forkedFrom` names the source.
 
         Args:
             id: The source. It is not changed, and another instance may have locked it.
-            at: The last message to copy, as `find_message` takes it. None: the end of the active branch.
+            at: The last message to copy, as `find_message` takes it. None: the end of the active
+                branch.
             title: The title. None: "Fork of " and the title of the source.
             attachments: Whether the messages keep their attachments.
             new_id: The new conversation's id. None: a new one.
@@ -103,23 +110,37 @@ class Forks:
         return make(ids.new_id() if new_id is None else check_id(new_id))
 
     def _fork(
-        self, id: str, at: str | None, title: str | None, attachments: bool, new_id: str, created_by: str | None
+        self,
+        id: str,
+        at: str | None,
+        title: str | None,
+        attachments: bool,
+        new_id: str,
+        created_by: str | None,
     ) -> Head:
         from capsule.format.tree.tree import Tree
 
         source = self._store.document(check_id(id))
         history, about = source["history"], source["metadata"]
         tree = Tree(history)
-        place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
+        place = (
+            tree.active_leaf(about.get("currentNode"))
+            if at is None
+            else find_message(history, at, id)
+        )
         path = [history[place] for place in tree.path_to(place)]
         first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
-        new_ids = ids.message_ids_at(timestamps.ms_of(str(entry.get("timestamp"))) for entry in path)
+        new_ids = ids.message_ids_at(
+            timestamps.ms_of(str(entry.get("timestamp"))) for entry in path
+        )
         renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
         left_out = {"parent", *_NAMING} if attachments else {"parent", *_NAMING, "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
             new_id,
-            title_after("Fork of ", source["title"], first_text) if title is None else check_title(title),
+            title_after("Fork of ", source["title"], first_text)
+            if title is None
+            else check_title(title),
             timestamps.now(),
             str(about.get("mode") or "api"),
             type,
@@ -147,14 +168,20 @@ class Forks:
         Args:
             id: The conversation.
 
-        Raises NotFound, Locked, LockLost; if another instance has locked one of them, nothing is deleted. Cost: as
-        `store.delete` for each.
+        Raises NotFound, Locked, LockLost; if another instance has locked one of them, nothing is
+        deleted. Cost: as `store.delete` for each.
         """
         family = [id, *self.list(check_id(id), deep=True)]
         holder, deleted = self._store.inner.holder, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
-                locking.admit(each, self._store.head(each).lock, holder.identity, held=False, state=holder.state_of)
+                locking.admit(
+                    each,
+                    self._store.head(each).lock,
+                    holder.identity,
+                    held=False,
+                    state=holder.state_of,
+                )
         for each in reversed(family):
             try:
                 deleted.append(discard(self._store, each))
@@ -164,7 +191,8 @@ class Forks:
         return deleted
 
     def list(self, id: str, *, deep: bool = False) -> list[str]:
-        """List the ids of the forks of a conversation, sorted. The conversation may have been deleted.
+        """List the ids of the forks of a conversation, sorted. The conversation may have been
+        deleted.
 
         Args:
             id: The conversation.
@@ -183,8 +211,11 @@ class Forks:
 
 
 def delete_alone(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
-    """Move a conversation to the trash; its forks become forks of its own source. See `Store.delete`."""
-    # The search for forks comes first: it puts the conversation into the index, which later reports it as restored.
+    """Move a conversation to the trash; its forks become forks of its own source. See
+    `Store.delete`.
+    """
+    # The search for forks comes first: it puts the conversation into the index, which later reports
+    # it as restored.
     forks: list[str] = []
     source = None
     try:
@@ -220,4 +251,9 @@ def _set_source(store: Writing, fork: str, deleted: str, source: str | None) -> 
     except NotFound:
         pass
     except CapsuleError as error:
-        _log.warning("conversation %s still names %s as its source, which was deleted: %s", fork, deleted, error)
+        _log.warning(
+            "conversation %s still names %s as its source, which was deleted: %s",
+            fork,
+            deleted,
+            error,
+        )

@@ -1,9 +1,11 @@
-"""Versions from other clones, merged into the local files, and the conflicts that a merge leaves to a person.
+"""Versions from other clones, merged into the local files, and the conflicts that a merge leaves to
+a person.
 
-What must stay true: everything written locally stays, also by a writer that is active now. The lock in a file stays as
-it is; a merge needs no lock and goes into a locked conversation too. A file that does not parse is never overwritten.
-Bringing in the same version twice changes nothing. Settling a conflict is one write, under the same rules as every
-other write. The module knows no git: versions are bytes in the clean form. `capsule.format.merge.merge` decides.
+What must stay true: everything written locally stays, also by a writer that is active now. The lock
+in a file stays as it is; a merge needs no lock and goes into a locked conversation too. A file that
+does not parse is never overwritten. Bringing in the same version twice changes nothing. Settling a
+conflict is one write, under the same rules as every other write. The module knows no git: versions
+are bytes in the clean form. `capsule.format.merge.merge` decides.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class Brought:
     """The result of bringing in a version.
 
     Attributes:
-        what: "created", "updated" (without local changes), "merged", "deleted", "kept" (not deleted, for a reason) or
-            "same".
+        what: "created", "updated" (without local changes), "merged", "deleted", "kept" (not
+            deleted, for a reason) or "same".
         why: The reason to keep it, in words.
         conflicts: The conflicts that a person has to settle.
         notes: Other decisions of the merge, in words.
@@ -70,7 +72,8 @@ class Incoming:
             id: Its id.
 
         Returns:
-            Its bytes; None if it does not exist. A document of a newer major version is returned too.
+            Its bytes; None if it does not exist. A document of a newer major version is returned
+            too.
 
         Raises:
             InvalidDocument: It does not parse, or is no document of its kind.
@@ -109,15 +112,20 @@ class Incoming:
             theirs: The other version, in the clean form; None: it was deleted there.
 
         Raises:
-            InvalidDocument: The local file does not parse, or a version can't be merged; nothing was changed.
+            InvalidDocument: The local file does not parse, or a version can't be merged; nothing
+                was changed.
             StoreBusy, Refused, StorageFailed: The system did not permit it; nothing was changed.
 
         Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
-        self._store.engine.outside_edits("merging a version from elsewhere")  # No agent may: it says what others wrote.
+        self._store.engine.outside_edits(
+            "merging a version from elsewhere"
+        )  # No agent may: it says what others wrote.
         if not KINDS[kind].has_entries:
-            return self._under_mutex(kind, id, lambda held: _record(held, KINDS[kind], base, theirs))
+            return self._under_mutex(
+                kind, id, lambda held: _record(held, KINDS[kind], base, theirs)
+            )
         if theirs is None:
             return self._take_away(id, base)
 
@@ -142,7 +150,10 @@ class Incoming:
             after, brought = _merged(mine, base, theirs, name, partial(merge, path=name))
             if brought.what != "same":
                 # A lock in their version does not apply here. The local lock stays with its holder.
-                after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
+                after = {
+                    **after,
+                    "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]},
+                }
                 conversation.rewrite(lambda _: after, keeps_time=True)
             return brought
 
@@ -158,7 +169,9 @@ class Incoming:
                 inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
-        """Move the conversation to the trash if it equals `base`, the version deleted there, and nobody holds it."""
+        """Move the conversation to the trash if it equals `base`, the version deleted there, and
+        nobody holds it.
+        """
 
         def act(conversation: Conversation) -> Brought:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
@@ -177,10 +190,14 @@ class Incoming:
             return Brought("kept", error.message)
 
     def _under_mutex(self, kind: str, id: str, act: Callable[[HeldFile], T]) -> T:
-        """The result of `act` under the mutex; it starts over when another program writes meanwhile."""
+        """The result of `act` under the mutex; it starts over when another program writes
+        meanwhile.
+        """
 
         def once() -> T:
-            with self._store.engine.outside_edits("merging a version from elsewhere").hold(kind, id) as held:
+            with self._store.engine.outside_edits("merging a version from elsewhere").hold(
+                kind, id
+            ) as held:
                 return act(held)
 
         return again(once, id, id, TRIES)
@@ -202,7 +219,9 @@ def _newer(held: HeldFile, base: bytes | None, theirs: bytes) -> Brought:
     if got[0] == theirs:
         return Brought("same")
     if base is None or clean(got[0], held.path, KIND) != base:
-        migrations.current(codec.decode(theirs, held.path), held.path)  # Raises: the version is too new.
+        migrations.current(
+            codec.decode(theirs, held.path), held.path
+        )  # Raises: the version is too new.
     held.put(got[1], theirs, [], canonical=False)
     return Brought("updated")
 
@@ -229,9 +248,15 @@ def _record(held: HeldFile, kind: Kind, base: bytes | None, theirs: bytes | None
 
 
 def _merged(
-    mine: bytes, base: bytes | None, theirs: bytes, name: str, merge: Callable[[Any, Document, Document], Merged]
+    mine: bytes,
+    base: bytes | None,
+    theirs: bytes,
+    name: str,
+    merge: Callable[[Any, Document, Document], Merged],
 ) -> tuple[Document, Brought]:
-    """What becomes of two versions, mine the one that is here, and of base, all in the clean form."""
+    """What becomes of two versions, mine the one that is here, and of base, all in the
+    clean form.
+    """
     here = codec.decode(mine, name)
     if mine == theirs:
         return here, Brought("same")
@@ -260,10 +285,11 @@ class Conflicts:
         Returns:
             The head. Without further conflicts it has no `metadata.conflicts`.
 
-        Raises the errors of `append`; NotFound if the field has no conflict; InvalidInput if the field can't have this
-        value, and nothing was changed.
+        Raises the errors of `append`; NotFound if the field has no conflict; InvalidInput if the
+        field can't have this value, and nothing was changed.
 
-        Cost: copying the file. For a field that is neither the title nor in `metadata`: writing the whole file.
+        Cost: copying the file. For a field that is neither the title nor in `metadata`: writing the
+        whole file.
         """
         if field == "title":
             value = check_title(value if isinstance(value, str) else "")
@@ -281,7 +307,9 @@ class Conflicts:
         inner = self._store.inner
         if field == "title" or field.startswith("metadata."):
             return inner.change_head(id, change)
-        return inner.head_of(id, inner.change(id, lambda conversation: conversation.rewrite(change)))
+        return inner.head_of(
+            id, inner.change(id, lambda conversation: conversation.rewrite(change))
+        )
 
     def list(self, id: str | None = None) -> list[Conflict]:
         """List conflicts, by conversation and field.
@@ -289,7 +317,12 @@ class Conflicts:
         Args:
             id: The conversation; None: all conversations.
 
-        Raises NotFound, InvalidDocument. Cost: as `heads`, and reading the conversations with conflicts.
+        Raises NotFound, InvalidDocument. Cost: as `heads`, and reading the conversations with
+        conflicts.
         """
-        ids = [id] if id is not None else sorted(head.id for head in self._store.heads() if head.conflicts)
+        ids = (
+            [id]
+            if id is not None
+            else sorted(head.id for head in self._store.heads() if head.conflicts)
+        )
         return [conflict for id in ids for conflict in conflicts_in(self._store.document(id))]

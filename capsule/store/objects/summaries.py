@@ -1,7 +1,8 @@
 """Summaries: conversations that sum up another one, and record how far that one went.
 
-What must stay true: the caller writes the text of a summary; it is never made here. A summary records the state of its
-source when the source was read, so that messages written since count as new.
+What must stay true: the caller writes the text of a summary; it is never made here. A summary
+records the state of its source when the source was read, so that messages written since count as
+new.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Mark:
     """How far a conversation went at a time.
 
     Attributes:
-        message: The id of the last message of its active branch, or of the last message that was summed up; None: it
-            had no messages.
+        message: The id of the last message of its active branch, or of the last message that was
+            summed up; None: it had no messages.
         messages: The number of messages up to that message, itself included.
         updated_at: The conversation's `updatedAt` then.
     """
@@ -50,7 +51,8 @@ class Mark:
 
         Args:
             document: The conversation.
-            up_to: A message of its active branch, as `Store.find_message` takes it; None: the end of the branch.
+            up_to: A message of its active branch, as `Store.find_message` takes it; None: the end
+                of the branch.
 
         Raises:
             NotFound, InvalidInput: `up_to` is not a message of the active branch.
@@ -61,7 +63,9 @@ class Mark:
             wanted = history[find_message(history, up_to, document["id"])]["id"]
             place = next((place for place, entry in enumerate(path) if entry["id"] == wanted), -1)
             if place < 0:
-                raise InvalidInput(f"message {up_to} of conversation {document['id']} is not on its active branch")
+                raise InvalidInput(
+                    f"message {up_to} of conversation {document['id']} is not on its active branch"
+                )
             path = path[: place + 1]
         return cls(path[-1]["id"] if path else None, len(path), document["updatedAt"])
 
@@ -75,8 +79,9 @@ class Standing:
     """The state of a summary's source.
 
     Attributes:
-        state: `current`; `behind`: it has newer messages or edits; `elsewhere`: another branch is active, or messages
-            were removed; `gone`: it can't be read; `unknown`: the summary does not record what it summed up.
+        state: `current`; `behind`: it has newer messages or edits; `elsewhere`: another branch is
+            active, or messages were removed; `gone`: it can't be read; `unknown`: the summary does
+            not record what it summed up.
         added: The number of newer messages on the active branch.
         edited: The number of messages that were edited after they were summed up.
     """
@@ -92,7 +97,8 @@ class Standing:
             return f"its source has moved on since: {', '.join(filter(None, (added, edited)))}"
         return {
             "current": "its source is as it was",
-            "elsewhere": "its source has moved on since: what was summed up is no longer all on its active branch",
+            "elsewhere": "its source has moved on since: what was summed up is no longer all on "
+            "its active branch",
             "gone": "its source is gone, or can't be read",
             "unknown": "it doesn't say how far its source went",
         }[self.state]
@@ -127,7 +133,9 @@ def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) ->
     place = next((place for place, entry in enumerate(path) if entry["id"] == last), -1)
     if last is not None and (place < 0 or place + 1 != summed_up.get("messages", place + 1)):
         return Standing("elsewhere")
-    edited = sum(timestamps.sortable(entry.get("editedAt") or "") > since for entry in path[: place + 1])
+    edited = sum(
+        timestamps.sortable(entry.get("editedAt") or "") > since for entry in path[: place + 1]
+    )
     added = len(path) - place - 1
     return Standing("behind" if added or edited else "current", added, edited)
 
@@ -143,7 +151,8 @@ class Summaries:
 
         Args:
             id: The conversation.
-            up_to: A message of its active branch, as `find_message` takes it. None: the end of the branch.
+            up_to: A message of its active branch, as `find_message` takes it. None: the end of the
+                branch.
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
@@ -162,15 +171,18 @@ class Summaries:
         created_by: str | None = None,
         key: str | None = None,
     ) -> Head:
-        """Make a conversation that sums up another one, with its tags; it is durable when this returns.
+        """Make a conversation that sums up another one, with its tags; it is durable when this
+        returns.
 
         Args:
             id: The source. It is not changed, and another instance may have locked it.
             text: The summary.
             title: The new conversation's title. None: "Summary: " and the title of the source.
             tags: Tags in addition to those of the source.
-            of: The `mark` of the source, made when it was read for the summary. None: the source as it is now.
-            type: The new conversation's type; that of a closed source is its source's, and it is as closed.
+            of: The `mark` of the source, made when it was read for the summary. None: the source as
+                it is now.
+            type: The new conversation's type; that of a closed source is its source's, and it is as
+                closed.
             role: The role of the message that holds the summary.
             created_by: The agent that wrote the summary.
             key: As `store.create` takes it.
@@ -184,16 +196,21 @@ class Summaries:
         """
         if not text.strip():
             raise InvalidInput("the summary is empty; give its text")
-        message = check_message({"role": role, "content": text, "from": self._store.agent or created_by})
+        message = check_message(
+            {"role": role, "content": text, "from": self._store.agent or created_by}
+        )
 
         def make(made: str) -> Head:
             source = self._store.document(id)
             return write_new(
-                self._store.inner, self._summary(made, source, message, title, tags, of or Mark.of(source), type)
+                self._store.inner,
+                self._summary(made, source, message, title, tags, of or Mark.of(source), type),
             )
 
         return (
-            make(new_id()) if key is None else made_once(self._store.inner, "summarize", id, key, make, title, message)
+            make(new_id())
+            if key is None
+            else made_once(self._store.inner, "summarize", id, key, make, title, message)
         )
 
     def _summary(
@@ -213,7 +230,9 @@ class Summaries:
         type = about["type"] if is_closed else type
         return new.new_capsule(
             id,
-            check_title(title) if title is not None else title_after("Summary: ", source["title"], message["content"]),
+            check_title(title)
+            if title is not None
+            else title_after("Summary: ", source["title"], message["content"]),
             stamp,
             str(about.get("mode") or "api"),
             type,
@@ -254,7 +273,8 @@ class Summaries:
         Args:
             id: The conversation, which may have been deleted.
 
-        Raises StorageFailed, StoreBusy. Cost: as `heads`, and reading the conversation and its summaries.
+        Raises StorageFailed, StoreBusy. Cost: as `heads`, and reading the conversation and its
+        summaries.
         """
         heads = self._store.list(Filter(archived=None, summaries_of=id), "created").heads
         source = self._source(id) if heads else None

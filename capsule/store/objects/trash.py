@@ -1,8 +1,10 @@
-"""What comes back: deleted conversations and removed messages, from the trash, and earlier versions, from anywhere.
+"""What comes back: deleted conversations and removed messages, from the trash, and earlier
+versions, from anywhere.
 
-What must stay true: a write puts what it removes into the trash first, and a restored version what it replaces into the
-quarantine. Only `purge` empties the trash, and only of entries that are old enough. The same rule as for a save decides
-who may write. Restored messages keep their ids, so that a merge recognizes them.
+What must stay true: a write puts what it removes into the trash first, and a restored version what
+it replaces into the quarantine. Only `purge` empties the trash, and only of entries that are old
+enough. The same rule as for a save decides who may write. Restored messages keep their ids, so that
+a merge recognizes them.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class Trash:
 
         Args:
             id: Its id, or a unique prefix of it.
-            trashed: The entry to restore if several were deleted under this id, as `list` gives it. None: the newest.
+            trashed: The entry to restore if several were deleted under this id, as `list` gives it.
+                None: the newest.
 
         Raises:
             NotFound: The trash has no such conversation.
@@ -90,7 +93,9 @@ class Trash:
         Cost: a link and two flushes of a directory.
         """
         deleted = self.list()
-        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
+        wanted = one_of(
+            sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash")
+        )
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
         self._store.inner.wrote(wanted, "restored")
         self._store.engine.trash.restore(KIND, wanted, latest.token)
@@ -100,13 +105,19 @@ class Trash:
             return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
 
     def removed(
-        self, id: str | None = None, *, before: tuple[str, str] | None = None, limit: int | None = None
+        self,
+        id: str | None = None,
+        *,
+        before: tuple[str, str] | None = None,
+        limit: int | None = None,
     ) -> list[Removed]:
-        """List the messages in the trash, the last removed first. An agent lists those that it removed or changed.
+        """List the messages in the trash, the last removed first. An agent lists those that it
+        removed or changed.
 
         Args:
             id: Only of this conversation. None: of all conversations.
-            before: Only what comes behind an entry in the list: its `deleted_at` and its `token`. None: all.
+            before: Only what comes behind an entry in the list: its `deleted_at` and its `token`.
+                None: all.
             limit: The largest number of entries; None: no limit.
 
         Raises Refused, StorageFailed. Cost: reading the listed messages.
@@ -115,10 +126,20 @@ class Trash:
         for trashed in self._store.engine.trash.entries(REMOVED):
             if len(removed) == limit:
                 break
-            if id in (None, trashed.id) and (before is None or (trashed.deleted_at, trashed.token) < before):
+            if id in (None, trashed.id) and (
+                before is None or (trashed.deleted_at, trashed.token) < before
+            ):
                 kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
                 about = kept["removed"]
-                removed.append(Removed(trashed, kept["title"], about["reason"], kept["history"], about.get("by") or ""))
+                removed.append(
+                    Removed(
+                        trashed,
+                        kept["title"],
+                        about["reason"],
+                        kept["history"],
+                        about.get("by") or "",
+                    )
+                )
         return removed
 
     def restore_messages(self, trashed: Trashed) -> list[str]:
@@ -126,8 +147,8 @@ class Trash:
 
         An agent puts back only what it removed or changed.
 
-        A removed message returns under the message that it answered. An edited message gets its former text, and its
-        present text goes to the trash.
+        A removed message returns under the message that it answered. An edited message gets its
+        former text, and its present text goes to the trash.
 
         Args:
             trashed: The messages, as `removed` gives them.
@@ -135,8 +156,8 @@ class Trash:
         Returns:
             The ids of the messages that came back or changed.
 
-        Raises the errors of `append`; NotFound if they are not in the trash, or the conversation was deleted.
-        Cost: reading and writing the whole file.
+        Raises the errors of `append`; NotFound if they are not in the trash, or the conversation
+        was deleted. Cost: reading and writing the whole file.
         """
         kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
 
@@ -159,10 +180,10 @@ class Trash:
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
 
-        Afterwards no file in `.capsule/` has a text that was removed from a conversation, except texts that came to the
-        trash or the quarantine since, and no session has a message that is done, nor its files. Conversations and
-        attachments stay as they are. If a document does not parse, the store keeps its records of that document,
-        because a repair may need them.
+        Afterwards no file in `.capsule/` has a text that was removed from a conversation, except
+        texts that came to the trash or the quarantine since, and no session has a message that is
+        done, nor its files. Conversations and attachments stay as they are. If a document does not
+        parse, the store keeps its records of that document, because a repair may need them.
 
         Args:
             older_than_s: Only entries older than this many seconds; 0: everything.
@@ -171,9 +192,11 @@ class Trash:
             The paths that were removed from the trash and the quarantine.
 
         Raises:
-            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes the rest.
+            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes
+                the rest.
 
-        Cost: reading every conversation that was written here. The next use of the index rebuilds it.
+        Cost: reading every conversation that was written here. The next use of the index rebuilds
+        it.
         """
         if self._store.agent is None:
             self._store.inner.forget_purged()
@@ -196,7 +219,8 @@ def discard(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
     Args:
         store: The store.
         id: The conversation.
-        is_agreed: Whether a person said yes to it. An agent may then delete messages of others with it.
+        is_agreed: Whether a person said yes to it. An agent may then delete messages of others with
+            it.
 
     Raises the errors of `Store.delete`.
     """
@@ -242,16 +266,18 @@ class Versions:
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
         """Write an earlier version of a conversation, with a new `updatedAt`.
 
-        The present file goes to the quarantine first, even if it does not parse. A deleted conversation is made again;
-        an agent does so only if all messages are from it.
+        The present file goes to the quarantine first, even if it does not parse. A deleted
+        conversation is made again; an agent does so only if all messages are from it.
 
         Args:
             id: The conversation.
-            document: The version, as `Store.document` gives it. Its lock is ignored. It is not changed.
+            document: The version, as `Store.document` gives it. Its lock is ignored. It is not
+                changed.
 
         Raises:
             InvalidDocument: It is no capsule, or of another conversation or a newer major version.
-            InvalidInput: The conversation was deleted, and a message is larger than the store accepts.
+            InvalidInput: The conversation was deleted, and a message is larger than the store
+                accepts.
             Locked, LockLost: Another instance holds the lock, or took it.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
@@ -259,10 +285,14 @@ class Versions:
         """
         check_id(id)
         wanted = _without_lock(migrations.current(dict(document), f"{id}.json")[0])
-        wanted = decoded(codec.encode(wanted), f"{id}.json", id)  # It must still be a capsule, and this one.
+        wanted = decoded(
+            codec.encode(wanted), f"{id}.json", id
+        )  # It must still be a capsule, and this one.
         self._store.inner.wrote(id, "restored")  # Watchers that saw it deleted see this change.
         try:
-            return self._store.inner.change(id, lambda conversation: self._in_its_place(conversation, wanted))
+            return self._store.inner.change(
+                id, lambda conversation: self._in_its_place(conversation, wanted)
+            )
         except NotFound:
             return self._anew(wanted)
         except InvalidDocument:
@@ -302,7 +332,10 @@ class Versions:
                 held.quarantine(taken_in.kept, "overruled")
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
-            records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
+            records = [
+                *taken_in.seen,
+                head_record(document["updatedAt"], document, len(document["history"])),
+            ]
             self._store.inner.wrote(id, held.put(got[1], data, records))
         return Restored(self._store.inner.head_of(id, document), kept)
 

@@ -1,7 +1,7 @@
 """A session store of the Claude Agent SDK that keeps each transcript as a conversation.
 
-`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore`, and imports no SDK.
-An entry with a `uuid` is kept once, also when a batch comes again.
+`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore`, and
+imports no SDK. An entry with a `uuid` is kept once, also when a batch comes again.
 """
 
 from __future__ import annotations
@@ -41,31 +41,49 @@ def _read(entry: Fields) -> Fields:
         parts = (text_of(part.get("text")) for part in objects_of(inner))
         result = inner if isinstance(inner, str) else "\n\n".join(parts)
         is_error = {"metadata": {"isError": True}} if results[0].get("is_error") is True else {}
-        about = {"role": "tool", "content": result, "toolCallId": text_of(results[0].get("tool_use_id"))}
+        about = {
+            "role": "tool",
+            "content": result,
+            "toolCallId": text_of(results[0].get("tool_use_id")),
+        }
         return about | is_error | time
     calls = [
-        {"id": text_of(block.get("id")), "name": text_of(block.get("name")), "arguments": block.get("input", {})}
+        {
+            "id": text_of(block.get("id")),
+            "name": text_of(block.get("name")),
+            "arguments": block.get("input", {}),
+        }
         for block in blocks.get("tool_use", ())
     ]
     return filled(
         {"role": role, "content": said} | time,
         model=message.get("model") if isinstance(message.get("model"), str) else None,
-        reasoning="\n\n".join(text_of(block.get("thinking")) for block in blocks.get("thinking", ())),
+        reasoning="\n\n".join(
+            text_of(block.get("thinking")) for block in blocks.get("thinking", ())
+        ),
         toolCalls=calls,
     )
 
 
 def _write(fields: Fields) -> Fields:
-    """The entry without its type, which only entries of the SDK have: that tells them from other messages."""
+    """The entry without its type, which only entries of the SDK have: that tells them from other
+    messages.
+    """
     if fields["role"] == "system":
         return {}
     if fields["role"] == "tool":
         error = {"is_error": True} if fields.get("metadata", {}).get("isError") else {}
-        result = {"type": "tool_result", "tool_use_id": fields.get("toolCallId", ""), "content": fields["content"]}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": fields.get("toolCallId", ""),
+            "content": fields["content"],
+        }
         return {"message": {"role": "user", "content": [result | error]}}
     if fields["role"] == "user":
         return {"message": {"role": "user", "content": fields["content"]}}
-    blocks: list[Fields] = [{"type": "thinking", "thinking": fields["reasoning"]}] if "reasoning" in fields else []
+    blocks: list[Fields] = (
+        [{"type": "thinking", "thinking": fields["reasoning"]}] if "reasoning" in fields else []
+    )
     blocks += [{"type": "text", "text": fields["content"]}] if fields["content"] else []
     for call in fields.get("toolCalls", ()):
         about = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
@@ -77,10 +95,14 @@ class CapsuleSessionStore:
     """Transcripts as conversations: one for each project, session and subagent."""
 
     def __init__(self, store: CoreStore) -> None:
-        """Args: an open store, which must outlive it. Raises nothing. Cost: none worth mentioning."""
+        """Args: an open store, which must outlive it. Raises nothing. Cost:
+        none worth mentioning.
+        """
         self._store = store.beside(keep_locks=False)
 
-    if TYPE_CHECKING:  # The SDK does without it, and asks whether it is there; but its protocol names it.
+    if (
+        TYPE_CHECKING
+    ):  # The SDK does without it, and asks whether it is there; but its protocol names it.
 
         async def list_session_summaries(self, project_key: str) -> list[Any]:
             """Not offered: the SDK loads each session instead. Raises nothing. Cost: none."""
@@ -90,7 +112,8 @@ class CapsuleSessionStore:
         return Items(self._store, _NAME, names, Pair(_read, _write), key)
 
     def conversation_id(self, key: Mapping[str, str]) -> str:
-        """The id of the conversation of a transcript. Raises KeyError for a key that the SDK doesn't give. Cost: none.
+        """The id of the conversation of a transcript. Raises KeyError for a key that the SDK
+        doesn't give. Cost: none.
 
         Args:
             key: As the SDK gives it: `project_key`, `session_id`, and for a subagent `subpath`.
@@ -98,18 +121,26 @@ class CapsuleSessionStore:
         return self._items(key).id
 
     async def append(self, key: Any, entries: list[Any]) -> None:
-        """Append entries of a transcript, all or none. Raises the errors of `Store.append`. Cost: one fdatasync."""
-        await to_thread.run_sync(lambda: self._items(key).add(entries, lambda entry: entry.get("uuid")))
+        """Append entries of a transcript, all or none. Raises the errors of `Store.append`. Cost:
+        one fdatasync.
+        """
+        await to_thread.run_sync(
+            lambda: self._items(key).add(entries, lambda entry: entry.get("uuid"))
+        )
 
     async def load(self, key: Any) -> list[Any] | None:
-        """The entries of a transcript in their order. None: there is none. Raises InvalidDocument. Cost: reading it."""
+        """The entries of a transcript in their order. None: there is none. Raises InvalidDocument.
+        Cost: reading it.
+        """
         items = self._items(key)
         entries = await to_thread.run_sync(lambda: items.entries(is_all=True))
         made = [items.item(entry) for entry in entries or ()]
         return [entry for entry in made if "type" in entry] or None
 
     async def list_sessions(self, project_key: str) -> list[Any]:
-        """The sessions of a project with the times of their last change, in milliseconds. Cost: as `sessions`."""
+        """The sessions of a project with the times of their last change, in milliseconds. Cost: as
+        `sessions`.
+        """
 
         def listed() -> list[dict[str, Any]]:
             return [
@@ -126,10 +157,16 @@ class CapsuleSessionStore:
 
     def _below(self, key: Any) -> list[Fields]:
         keys = [other for _, other in sessions(self._store, _NAME) if other.get("subpath")]
-        return [other for other in keys if all(other.get(name) == key[name] for name in ("project_key", "session_id"))]
+        return [
+            other
+            for other in keys
+            if all(other.get(name) == key[name] for name in ("project_key", "session_id"))
+        ]
 
     async def delete(self, key: Any) -> None:
-        """Move a transcript to the trash, and those of its subagents. Raises Locked, LockLost. Cost: as `sessions`."""
+        """Move a transcript to the trash, and those of its subagents. Raises Locked, LockLost.
+        Cost: as `sessions`.
+        """
 
         def delete() -> None:
             for other in (*(() if key.get("subpath") else self._below(key)), key):

@@ -1,7 +1,8 @@
-"""A session of the OpenAI Agents SDK that is a conversation: `Runner.run(agent, text, session=CapsuleSession(...))`.
+"""A session of the OpenAI Agents SDK that is a conversation: `Runner.run(agent, text,
+session=CapsuleSession(...))`.
 
-It satisfies `agents.memory.Session`, and does not import it. A person or another program may read and write the same
-conversation; the items of the session are the messages of its active branch.
+It satisfies `agents.memory.Session`, and does not import it. A person or another program may read
+and write the same conversation; the items of the session are the messages of its active branch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def _read(item: Fields) -> Fields:
         arguments = json_of(item.get("arguments"))
         return {"role": "assistant", "content": "", "toolCalls": [call | {"arguments": arguments}]}
     if kind == "function_call_output":
-        return {"role": "tool", "content": _texts(item.get("output")), "toolCallId": text_of(item.get("call_id"))}
+        return {
+            "role": "tool",
+            "content": _texts(item.get("output")),
+            "toolCallId": text_of(item.get("call_id")),
+        }
     if kind == "reasoning":
         return {"role": "assistant", "content": "", "reasoning": _texts(item.get("summary"))}
     if kind != "message" or item.get("role") not in _ROLES:
@@ -44,15 +49,30 @@ def _read(item: Fields) -> Fields:
 def _write(fields: Fields) -> Fields:
     if "toolCalls" in fields:
         call = fields["toolCalls"][0]
-        item = {"type": "function_call", "call_id": text_of(call.get("id")), "name": text_of(call.get("name"))}
+        item = {
+            "type": "function_call",
+            "call_id": text_of(call.get("id")),
+            "name": text_of(call.get("name")),
+        }
         return item | {"arguments": text_of(call.get("arguments", {}))}
     if fields["role"] == "tool":
-        return {"type": "function_call_output", "call_id": fields.get("toolCallId", ""), "output": fields["content"]}
+        return {
+            "type": "function_call_output",
+            "call_id": fields.get("toolCallId", ""),
+            "output": fields["content"],
+        }
     if "reasoning" in fields and not fields["content"]:
         text = fields["reasoning"]
-        return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}] if text else []}
+        return {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": text}] if text else [],
+        }
     if fields["role"] == "assistant":
-        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": fields["content"]}]}
+        return {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": fields["content"]}],
+        }
     return {"role": fields["role"], "content": fields["content"]}
 
 
@@ -66,7 +86,8 @@ class CapsuleSession:
     """
 
     def __init__(self, session_id: str, store: CoreStore, *, session_settings: Any = None) -> None:
-        """Args: the id, any text; an open store, which must outlive it; and the settings of the SDK.
+        """Args: the id, any text; an open store, which must outlive it; and the settings of the
+        SDK.
 
         Raises nothing. Cost: none worth mentioning. The conversation is made by the first item.
         """
@@ -76,7 +97,9 @@ class CapsuleSession:
         self.conversation_id = self._items.id
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """The items, oldest first, or the `limit` newest. Raises InvalidDocument. Cost: reading the file."""
+        """The items, oldest first, or the `limit` newest. Raises InvalidDocument. Cost: reading the
+        file.
+        """
         limit = getattr(self.session_settings, "limit", None) if limit is None else limit
         items = await to_thread.run_sync(self._all)
         return items if limit is None else items[max(len(items) - limit, 0) :]
@@ -85,11 +108,16 @@ class CapsuleSession:
         return [item for entry in self._items.entries() or () for item in self._of(entry)]
 
     def _of(self, entry: Fields) -> list[Fields]:
-        """The items of a message: one, but of one that another program wrote, which may call several tools."""
+        """The items of a message: one, but of one that another program wrote, which may call
+        several tools.
+        """
         calls = entry.get("toolCalls") or []
         said = {name: value for name, value in entry.items() if name != "toolCalls"}
         alone = [] if calls and not entry["content"] else [said]
-        return [self._items.item(part) for part in [*alone, *({**entry, "toolCalls": [call]} for call in calls)]]
+        return [
+            self._items.item(part)
+            for part in [*alone, *({**entry, "toolCalls": [call]} for call in calls)]
+        ]
 
     async def add_items(self, items: list[Any]) -> None:
         """Append items, all or none. Raises the errors of `Store.append`. Cost: one fdatasync."""

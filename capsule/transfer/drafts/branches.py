@@ -1,7 +1,8 @@
-"""The messages of a draft as a tree: parents before children, gaps closed, and the line that is active.
+"""The messages of a draft as a tree: parents before children, gaps closed, and the line that is
+active.
 
-What must stay true: every set of messages has an order, the same each time. What is odd (an unknown parent, a circle,
-an id that stands twice) is reported and read around; no message is lost. Pure.
+What must stay true: every set of messages has an order, the same each time. What is odd (an unknown
+parent, a circle, an id that stands twice) is reported and read around; no message is lost. Pure.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ _ROOT = ""
 
 def active_line(head: Fields, history: list[Fields]) -> list[Fields]:
     """The messages of the active branch, from its root, of a draft that is written."""
-    return [history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))]
+    return [
+        history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))
+    ]
 
 
 def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
-    """The messages with an `id` and a `parent` each, parents before children; else in the order of the source.
+    """The messages with an `id` and a `parent` each, parents before children; else in the order of
+    the source.
 
     A message without an id gets its place, after `#`. A parent of None is a root.
 
@@ -61,7 +65,10 @@ def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fie
             parents[next(reversed(chain))] = _ROOT
         for member in reversed(chain):
             if "role" in entries[member]:
-                result[member] = entries[member] | {"id": member, "parent": _nearest(parents[member], parents, result)}
+                result[member] = entries[member] | {
+                    "id": member,
+                    "parent": _nearest(parents[member], parents, result),
+                }
     return list(result.values())
 
 
@@ -73,7 +80,12 @@ def _in_order(history: list[Fields]) -> list[Fields] | None:
     last: str | None = None
     for entry in history:
         id, parent = entry.get("id"), entry.get("parent", last)
-        if type(id) is not str or id in nearest or not isinstance(parent, str | None) or parent not in nearest:
+        if (
+            type(id) is not str
+            or id in nearest
+            or not isinstance(parent, str | None)
+            or parent not in nearest
+        ):
             return None
         last, nearest[id] = id, id if "role" in entry else nearest[parent]
         if "role" in entry:

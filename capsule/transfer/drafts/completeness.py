@@ -1,7 +1,7 @@
 """What a format found of the texts that its records have: a format claims content.
 
-What must stay true: a sound message that has no text is no unread one. Capsules are not asked: they may hold anything.
-Pure.
+What must stay true: a sound message that has no text is no unread one. Capsules are not asked: they
+may hold anything. Pure.
 """
 
 from __future__ import annotations
@@ -28,19 +28,27 @@ _BEFORE = "before"
 
 
 def is_understood(draft: Draft) -> bool:
-    """Whether a format found the texts of a draft: not if most messages are empty, and their records have words."""
+    """Whether a format found the texts of a draft: not if most messages are empty, and their
+    records have words.
+    """
     if draft.is_own:
         return True
     history = objects_of(draft.history)
     if not history:
         return not _has_words(_kept(object_of(draft.head)))
     spoken = [entry for entry in history if entry.get("role") in _SPEAKERS]
-    unread = [entry for entry in _empty_messages(draft) if _has_words(_kept(entry)) or _lacks_text(_kept(entry))]
+    unread = [
+        entry
+        for entry in _empty_messages(draft)
+        if _has_words(_kept(entry)) or _lacks_text(_kept(entry))
+    ]
     return 2 * len(unread) <= len(spoken)
 
 
 def unread_messages(draft: Draft) -> list[Fields]:
-    """Return the empty messages whose records have no field for a text but an unknown one: its name is damaged."""
+    """Return the empty messages whose records have no field for a text but an unknown one: its name
+    is damaged.
+    """
     return [entry for entry in _empty_messages(draft) if _lacks_text(_kept(entry))]
 
 
@@ -69,7 +77,11 @@ def _has_words(source: Fields) -> bool:
 
 def _lacks_text(source: Fields) -> bool:
     for value in _values(source):
-        if isinstance(value, dict) and isinstance(absent := value.get(ABSENT), list) and not _TEXTS.isdisjoint(absent):
+        if (
+            isinstance(value, dict)
+            and isinstance(absent := value.get(ABSENT), list)
+            and not _TEXTS.isdisjoint(absent)
+        ):
             others = {name: other for name, other in value.items() if name != ABSENT}
             if any(isinstance(other, str) and other for other in _values(others)):
                 return True

@@ -1,12 +1,14 @@
 """A draft as a capsule, and a capsule as a draft.
 
-`metadata.imported` remembers where a conversation and each of its messages come from: `format` and `id` there, and
-`digest`, the digest of what was taken. A message whose digest is another one by now was changed here.
+`metadata.imported` remembers where a conversation and each of its messages come from: `format` and
+`id` there, and `digest`, the digest of what was taken. A message whose digest is another one by now
+was changed here.
 
-What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks, unless it is
-trusted. Ids are made of the source's ids alone, and message ids of their conversation too, so that every store makes
-the same ones. `document_of(draft_of(x)) == x` for what is trusted, apart from `version`. What can't be accepted is
-reported and left out. Pure: the clock comes as an argument.
+What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks,
+unless it is trusted. Ids are made of the source's ids alone, and message ids of their conversation
+too, so that every store makes the same ones. `document_of(draft_of(x)) == x` for what is trusted,
+apart from `version`. What can't be accepted is reported and left out. Pure: the clock comes as an
+argument.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def source_id(draft: Draft) -> str:
     """The id of a draft in its source; of one without, the digest of what was said."""
     if draft.id:
         return draft.id
-    said = [[entry.get(name) for name in ("role", "content", "toolCalls")] for entry in draft.history]
+    said = [
+        [entry.get(name) for name in ("role", "content", "toolCalls")] for entry in draft.history
+    ]
     return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
 
 
@@ -79,7 +83,8 @@ def document_of(
         stamp: The time now, for what has no time.
         tell: Takes what is odd or left out, and the id of the message.
         keep: Stores attachments.
-        suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
+        suffix: Tells it from others of the same id: those that have no id and say the same, and
+            copies.
         most: The largest message that is accepted, in bytes.
         is_trusted: Whether it may be a conversation of agents, and its messages from agents.
 
@@ -92,7 +97,9 @@ def document_of(
     if not is_trusted:
         draft = without_agents(draft, is_chat=is_own)
     id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
-    entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
+    entries = ordered(
+        [_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell
+    )
     if not entries and not (is_own or draft.head.get("title")):
         raise Empty("it has no messages")
     ids = {}
@@ -117,21 +124,26 @@ def document_of(
 
 
 def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
-    """A message that can be accepted, with what is remembered of its source; of another one its id and its parent."""
+    """A message that can be accepted, with what is remembered of its source; of another one its id
+    and its parent.
+    """
     said = dict(entry)
     links: Fields = {name: said.pop(name) for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
     id = str(entry.get("id"))
     for name in ("timestamp", "editedAt"):
-        if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
+        if (given := said.get(name)) is not None and not (
+            type(given) is str and is_canonical(given)
+        ):
             said[name] = moment(given)
             if said[name] is None:
                 tell(f"a {name} that is no time is left out", id)
     try:
         if "attachments" in said:
             said["attachments"] = [
-                _stored(attached, keep, lambda reason: tell(reason, id)) for attached in said["attachments"]
+                _stored(attached, keep, lambda reason: tell(reason, id))
+                for attached in said["attachments"]
             ]
         checked = check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
@@ -142,7 +154,9 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         metadata = said.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
             tell(f"what a message has besides is left out: {error}"[:300], id)
-            return _checked(entry | {"metadata": rest(metadata, SOURCE)}, tell, keep, most, is_own=is_own)
+            return _checked(
+                entry | {"metadata": rest(metadata, SOURCE)}, tell, keep, most, is_own=is_own
+            )
         tell(f"a message can't be accepted: {error}"[:300], id)
         return links
     if is_own:
@@ -153,7 +167,9 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
 
 
 def _with_imported(metadata: Fields, about: Fields) -> Fields:
-    """Metadata with what is remembered of a source; what the source had besides comes last, always."""
+    """Metadata with what is remembered of a source; what the source had besides comes
+    last, always.
+    """
     made = metadata | {IMPORTED: about}
     if SOURCE in made:
         made[SOURCE] = made.pop(SOURCE)
@@ -173,14 +189,23 @@ def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields
 
 
 def _with_head(
-    draft: Draft, format: str, stamp: str, id: str, ids: dict[str, str], history: list[Fields], *, is_own: bool
+    draft: Draft,
+    format: str,
+    stamp: str,
+    id: str,
+    ids: dict[str, str],
+    history: list[Fields],
+    *,
+    is_own: bool,
 ) -> Document:
     head, metadata = draft.head, dict(draft.metadata)
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
     created = moment(head.get("createdAt")) or min(times, default=stamp)
     updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
     title = _title(draft, history) or f"{format} {created[:10]}"
-    if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
+    # As the store reads a message without a time; but without the clock, for all stores do the
+    # same.
+    if not is_own:
         last = created if times or moment(head.get("createdAt")) else timestamps.UNKNOWN
         for entry in history:
             last = entry["timestamp"] = entry.get("timestamp") or last
@@ -193,11 +218,16 @@ def _with_head(
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
         related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
         metadata |= {
-            name: other if draft.is_own else imported_conversation_id(format, other) for name, other in related.items()
+            name: other if draft.is_own else imported_conversation_id(format, other)
+            for name, other in related.items()
         }
     else:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
-    mode, kind, tags = metadata.pop("mode", "api"), metadata.pop("type", "chat"), metadata.pop("tags", [])
+    mode, kind, tags = (
+        metadata.pop("mode", "api"),
+        metadata.pop("type", "chat"),
+        metadata.pop("tags", []),
+    )
     document = new.new_capsule(
         id,
         title,
@@ -219,7 +249,9 @@ def _with_head(
             del document["metadata"]["titleSetBy"]  # Absent says more than `auto`.
         if isinstance(head.get("title"), str):
             document["title"] = head["title"]
-        return in_order(document | {name: value for name, value in head.items() if name not in names("")})
+        return in_order(
+            document | {name: value for name, value in head.items() if name not in names("")}
+        )
     try:
         said = digests.digests_of_head(document)
     except TypeError as error:
@@ -235,7 +267,9 @@ def _with_head(
 
 
 def _title(draft: Draft, history: list[Fields]) -> str:
-    """Return the title of the source, or one made from the messages that people see. Empty: there are no words."""
+    """Return the title of the source, or one made from the messages that people see. Empty: there
+    are no words.
+    """
     given = str(draft.head.get("title") or "")
     if made := title_from(given):
         try:
@@ -262,12 +296,18 @@ def _with_source_back(fields: Fields) -> Fields:
     if SOURCE not in about:
         return fields
     left = rest(about, SOURCE)
-    kept = {name: left if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or left}
+    kept = {
+        name: left if name == IMPORTED else value
+        for name, value in metadata.items()
+        if name != IMPORTED or left
+    }
     return fields | {"metadata": {**kept, SOURCE: about[SOURCE]}}
 
 
 def _with_source_aside(fields: Fields) -> Fields:
-    """The fields for another format, with what the source had besides put aside: it belongs to the source's format."""
+    """The fields for another format, with what the source had besides put aside: it belongs to the
+    source's format.
+    """
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
         return fields
@@ -276,7 +316,8 @@ def _with_source_aside(fields: Fields) -> Fields:
 
 
 def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
-    """The draft of a capsule, as a format writes it: under the ids of its source, if that was of the same format.
+    """The draft of a capsule, as a format writes it: under the ids of its source, if that was of
+    the same format.
 
     Args:
         format: The name of the format that is written.
@@ -290,7 +331,9 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     current = document["metadata"].get("currentNode")
     if current is None and history:
         current = history[-1]["id"]
-    metadata = digests.without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
+    metadata = digests.without_defaults(document["metadata"], new.new_metadata()) | {
+        "currentNode": current
+    }
     head = rest(document, "history", "metadata", "version")
     if head.get("context") == new.empty_context():
         del head["context"]
@@ -330,14 +373,18 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         head,
         entries,
         is_own=is_own,
-        edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
+        edited=frozenset(
+            id for id, origin in origins.items() if id in edited for id in (origin or id,)
+        ),
         is_edited=not is_own and about.get("digest") != digests.digests_of_head(document),
         folder=folder_of(document),
     )
 
 
 def _origin(entry: Fields) -> str | None:
-    """The id of a message in its source; that of a message from here is its own, and one may have had none."""
+    """The id of a message in its source; that of a message from here is its own, and one may have
+    had none.
+    """
     about = imported_of(entry)
     return about.get("id") if about else entry["id"]
 

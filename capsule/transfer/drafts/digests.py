@@ -1,7 +1,8 @@
-"""What an import remembers of its source: digests of what was taken, by which it is known what changed here.
+"""What an import remembers of its source: digests of what was taken, by which it is known what
+changed here.
 
-What must stay true: a digest depends on what is said alone, and not on its place, nor on a time that the source has
-not. Changing one makes every imported message look changed here. Pure.
+What must stay true: a digest depends on what is said alone, and not on its place, nor on a time
+that the source has not. Changing one makes every imported message look changed here. Pure.
 """
 
 from __future__ import annotations
@@ -21,11 +22,23 @@ _BESIDE = frozenset({"id", "parent", "editedAt", "editedBy"})
 #: The conversations that a head names.
 RELATED = ("sourceConversationId", "forkedFrom")
 #: What a source says of a conversation in its metadata.
-OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isSummary", *RELATED, SOURCE)
+OF_METADATA = (
+    "mode",
+    "tags",
+    "type",
+    "archived",
+    "pinned",
+    "description",
+    "isSummary",
+    *RELATED,
+    SOURCE,
+)
 
 
 def imported_of(fields: Fields) -> Fields:
-    """What a message or the head of a conversation remembers of its source; empty: it was made here."""
+    """What a message or the head of a conversation remembers of its source; empty: it was made
+    here.
+    """
     about = fields.get("metadata", {}).get(IMPORTED)
     return about if isinstance(about, dict) else {}
 
@@ -39,7 +52,9 @@ def digest_of_message(entry: Fields) -> str:
     """The digest of what a message says, and not of its place."""
     said = {name: value for name, value in entry.items() if name not in _BESIDE}
     if "metadata" in said and (IMPORTED in said["metadata"] or not said["metadata"]):
-        said["metadata"] = {name: value for name, value in said["metadata"].items() if name != IMPORTED}
+        said["metadata"] = {
+            name: value for name, value in said["metadata"].items() if name != IMPORTED
+        }
         if not said["metadata"]:
             del said["metadata"]
     return digest_of(said)
@@ -47,7 +62,9 @@ def digest_of_message(entry: Fields) -> str:
 
 def digests_of_head(document: Document) -> dict[str, str]:
     """The digest of each field of a conversation that its source has, besides its messages."""
-    said = {name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]}
+    said = {
+        name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]
+    }
     said = without_defaults(said, new.new_metadata())
     if document.get("context", new.empty_context()) != new.empty_context():
         said["context"] = document["context"]
@@ -59,7 +76,10 @@ def digest_of_document(document: Document, *, is_own: bool) -> str:
     said: list[Any] = [document["title"], document["metadata"], document["context"]]
     if is_own:
         return digest_of([*said, document["history"]])
-    marks = [[entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]] for entry in document["history"]]
+    marks = [
+        [entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]]
+        for entry in document["history"]
+    ]
     return digest_of([*said, marks])
 
 

@@ -1,8 +1,9 @@
-"""What a store remembers of its imports: the digests of files and conversations, so that the same again costs little.
+"""What a store remembers of its imports: the digests of files and conversations, so that the same
+again costs little.
 
-What must stay true: it is derived. It can be deleted at any moment; without it, a source that contradicts another one
-counts as its later version. It holds no text of a conversation. What another version of Capsule remembered does not
-count, as it may read files differently.
+What must stay true: it is derived. It can be deleted at any moment; without it, a source that
+contradicts another one counts as its later version. It holds no text of a conversation. What
+another version of Capsule remembered does not count, as it may read files differently.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class Read:
 
     def as_json(self) -> dict[str, Any]:
         """What is remembered of it: no text."""
-        return {"rows": [(taken.id, taken.format, taken.messages) for taken in self.taken], "near": self.near}
+        return {
+            "rows": [(taken.id, taken.format, taken.messages) for taken in self.taken],
+            "near": self.near,
+        }
 
 
 class Memory:
@@ -62,8 +66,8 @@ class Memory:
 
     Attributes:
         files: What was made of a file, as JSON, by the digest of its content.
-        conversations: By the ids of conversations, the digests of what was imported last, and of the source from
-            which it came.
+        conversations: By the ids of conversations, the digests of what was imported last, and of
+            the source from which it came.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -78,7 +82,9 @@ class Memory:
         self.conversations: dict[str, tuple[str, str]] = known.get("conversations", {})
 
     def known(self, file: File, digest: str) -> list[Taken] | None:
-        """What was made of a file, if it, the files it was read with, and the conversations are there as they were."""
+        """What was made of a file, if it, the files it was read with, and the conversations are
+        there as they were.
+        """
         before = self.files.get(digest)
         near = before and before["near"]
         if before is None or (near and near["digest"] != file.digest_of_near(near["patterns"])):
@@ -93,23 +99,36 @@ class Memory:
                     return None
                 about, title = imported_of(head), head["title"]
                 source = str(about.get("id")) if about.get("format") in (format, OWN) else id
-            known.append(Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped"))
+            known.append(
+                Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped")
+            )
         return known
 
     def forget(self) -> None:
-        """Forget the files, and the conversations that are gone. Raises the errors of `Engine.edit`."""
+        """Forget the files, and the conversations that are gone. Raises the errors of
+        `Engine.edit`.
+        """
         self.files = {}
-        self.conversations = {id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)}
+        self.conversations = {
+            id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)
+        }
         if self._engine.machine.read(_KIND, _ID) is not None:
             self._write()
 
     def save(self) -> None:
-        """Write it, if it changed. Raises nothing for what the system refuses: it is only a help."""
+        """Write it, if it changed. Raises nothing for what the system refuses: it is only
+        a help.
+        """
         with suppress(CapsuleError):
             self._write()
 
     def _write(self) -> None:
-        document = {"id": _ID, "version": _FORM, "files": _last(self.files), "conversations": _last(self.conversations)}
+        document = {
+            "id": _ID,
+            "version": _FORM,
+            "files": _last(self.files),
+            "conversations": _last(self.conversations),
+        }
         if orjson.dumps(document) != self._before:
             self._engine.machine.edit(_KIND, _ID, lambda before: document)
 

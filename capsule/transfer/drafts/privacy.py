@@ -1,7 +1,8 @@
 """What comes in as what it is, and what as a copy: the rule of imports.
 
-What must stay true: what is imported is data. It is no conversation in which agents take part, and no message from an
-agent or to one, unless a person trusts it. What is not a field of ours any more is kept beside them. Pure.
+What must stay true: what is imported is data. It is no conversation in which agents take part, and
+no message from an agent or to one, unless a person trusts it. What is not a field of ours any more
+is kept beside them. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from capsule.format.documents.agents import is_agent_id
 from capsule.format.documents.members import members_in
 from capsule.ids import imported_conversation_id, is_id
 from capsule.rules.policy import RESERVED
-from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, digest_of_message
+from capsule.transfer.drafts.digests import (
+    IMPORTED,
+    OF_METADATA,
+    RELATED,
+    SOURCE,
+    digest_of_message,
+)
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.pairs import OWN, with_source
 
@@ -28,7 +35,8 @@ def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
 def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
     """A draft that is no part of what agents say to each other.
 
-    Unless it is a chat, its participants are names, and what else it says of itself is beside our fields.
+    Unless it is a chat, its participants are names, and what else it says of itself is beside our
+    fields.
     """
     about = dict(draft.metadata)
     if draft.is_own:
@@ -36,13 +44,23 @@ def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
         about |= {name: imported_conversation_id(OWN, other) for name, other in others.items()}
     if is_chat:
         return replace(draft, head={**draft.head, "metadata": about})
-    said = {name: value for name, value in about.items() if name in ("currentNode", *OF_METADATA) and name != "type"}
+    said = {
+        name: value
+        for name, value in about.items()
+        if name in ("currentNode", *OF_METADATA) and name != "type"
+    }
     head: Fields = {**draft.head, "metadata": said}
     if draft.is_own:
-        rest = {name: value for name, value in about.items() if name not in (*said, IMPORTED, "lock", "titleSetBy")}
+        rest = {
+            name: value
+            for name, value in about.items()
+            if name not in (*said, IMPORTED, "lock", "titleSetBy")
+        }
         if "participants" in rest:
             rest["participants"] = [member.id for member in members_in(rest["participants"])]
-        head = with_source(head, {**(known if isinstance(known := said.get(SOURCE), dict) else {}), **rest})
+        head = with_source(
+            head, {**(known if isinstance(known := said.get(SOURCE), dict) else {}), **rest}
+        )
     history = list(draft.history)
     for place, entry in enumerate(history):
         if "mentions" in entry or "from" in entry:
@@ -60,14 +78,17 @@ def sender_outside(agent: str) -> str:
 def with_imported_senders(
     incoming: Mapping[str, Any], present: Mapping[str, Any] | None, agents: Container[str]
 ) -> dict[str, Any]:
-    """Return a conversation as it comes in, in which no words that are new here are from an agent here.
+    """Return a conversation as it comes in, in which no words that are new here are from an agent
+    here.
 
     Args:
         incoming: The conversation as its source has it.
         present: The conversation as it is here; None: there is none.
         agents: The ids of the agents here.
     """
-    known = {entry["id"]: digest_of_message(entry) for entry in present["history"]} if present else {}
+    known = (
+        {entry["id"]: digest_of_message(entry) for entry in present["history"]} if present else {}
+    )
     history = []
     for entry in incoming["history"]:
         if known.get(entry["id"]) == digest_of_message(entry):

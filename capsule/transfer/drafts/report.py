@@ -23,8 +23,8 @@ class Taken:
         format: The format of the source.
         source: The id that it has there.
         path: The file.
-        state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, both sides changed the same, or it
-            is empty, and then its id is so too.
+        state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, both sides
+            changed the same, or it is empty, and then its id is so too.
     """
 
     id: str
@@ -38,7 +38,13 @@ class Taken:
     def as_json(self) -> dict[str, Any]:
         """The conversation as JSON."""
         source = {"format": self.format, "id": self.source, "path": self.path}
-        return {"id": self.id, "title": self.title, "messages": self.messages, "source": source, "state": self.state}
+        return {
+            "id": self.id,
+            "title": self.title,
+            "messages": self.messages,
+            "source": source,
+            "state": self.state,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,9 @@ class Report:
         return sum(taken.state == state for taken in self.conversations)
 
     def unknown_paths(self) -> dict[str, list[str]]:
-        """The paths of the files that no format takes, by the guess where they come from; those without one last."""
+        """The paths of the files that no format takes, by the guess where they come from; those
+        without one last.
+        """
         paths: dict[str, list[str]] = {}
         for file in sorted(self.unknown, key=lambda file: (not file.guess, file.guess)):
             paths.setdefault(file.guess, []).append(file.path)
@@ -92,7 +100,10 @@ class Report:
             {"guess": guess, "files": len(paths), "paths": paths[:_MOST_NAMED]}
             for guess, paths in self.unknown_paths().items()
         ]
-        problems = [{"path": damage.path, "line": damage.line, "what": damage.reason} for damage in self.remarks]
+        problems = [
+            {"path": damage.path, "line": damage.line, "what": damage.reason}
+            for damage in self.remarks
+        ]
         return {
             **{state: self.count(state) for state in STATES},
             "damaged": self.problems.count,

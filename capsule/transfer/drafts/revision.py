@@ -1,8 +1,9 @@
 """What an import changes in a conversation that is there.
 
-What must stay true: what was added or changed at the source is taken, and what was changed or removed here stays. Where
-both changed the same, a choice decides, and nothing is lost by it: the store keeps what is replaced in the trash.
-Nothing is removed because the source lacks it, and an older export takes nothing back. Pure.
+What must stay true: what was added or changed at the source is taken, and what was changed or
+removed here stays. Where both changed the same, a choice decides, and nothing is lost by it: the
+store keeps what is replaced in the trash. Nothing is removed because the source lacks it, and an
+older export takes nothing back. Pure.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ from typing import Any, Literal
 
 from capsule.format.json.canonical import order_message
 from capsule.format.tree.tree import Tree
-from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, imported_of, is_edited
+from capsule.transfer.drafts.digests import (
+    IMPORTED,
+    digest_of_message,
+    digests_of_head,
+    imported_of,
+    is_edited,
+)
 from capsule.transfer.records.coercion import object_of, rest
 
 Document = dict[str, Any]
-#: Where the source and this store changed the same: leave it, take what the source has, or make a second conversation.
+#: Where the source and this store changed the same: leave it, take what the source has, or make a
+#: second conversation.
 OnConflict = Literal["skip", "update", "copy"]
 _OF_HEAD = ("title", "context")
 
@@ -38,12 +46,17 @@ class Revised:
 
 
 def contradicts(present: Document, incoming: Document) -> bool:
-    """Whether a source has other words for a message that was left as it was here, and is not dated later."""
+    """Whether a source has other words for a message that was left as it was here, and is not dated
+    later.
+    """
     if _time_of(incoming) != _time_of(present):
         return False
     there = {entry["id"]: entry for entry in present["history"]}
     pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
-    return any(_words(mine) != _words(other) and _is_newer(mine, other, is_own=False) for mine, other in pairs)
+    return any(
+        _words(mine) != _words(other) and _is_newer(mine, other, is_own=False)
+        for mine, other in pairs
+    )
 
 
 def _words(entry: Document) -> tuple[Any, ...]:
@@ -68,7 +81,8 @@ def revised(
         removed: The ids of messages that were removed here.
         theirs: Whether the source's version is taken where both changed.
         is_own: Whether the source is a capsule of this id.
-        is_other: Whether another source brought it. Then this one takes nothing back, unless it is dated later.
+        is_other: Whether another source brought it. Then this one takes nothing back, unless it is
+            dated later.
         is_trusted: Whether the source may replace a title that a person gave.
     """
     conflicts = 0
@@ -85,14 +99,20 @@ def revised(
                 added.append(entry)
                 _append(history, entry, _parent(tree, place, places))
                 places[entry["id"]] = len(history) - 1
-        elif not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False:
+        elif (
+            not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False
+        ):
             conflicts += is_taken is None
             if is_taken or theirs:
                 link = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
-                history[at] = order_message(rest(entry, "parent") | {"editedAt": present["updatedAt"]} | link)
+                history[at] = order_message(
+                    rest(entry, "parent") | {"editedAt": present["updatedAt"]} | link
+                )
     result = present | {"history": history, "metadata": dict(present["metadata"])}
     if not is_older:
-        conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own, is_trusted=is_trusted)
+        conflicts += _revise_head(
+            result, present, incoming, theirs=theirs, is_own=is_own, is_trusted=is_trusted
+        )
     _set_current(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
     is_named = present["metadata"].get("titleSetBy") != "auto"
     kept_title = is_named and incoming["title"] != result["title"] == present["title"]
@@ -118,16 +138,26 @@ def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | Non
 
 
 def _revise_head(
-    result: Document, present: Document, incoming: Document, *, theirs: bool, is_own: bool, is_trusted: bool
+    result: Document,
+    present: Document,
+    incoming: Document,
+    *,
+    theirs: bool,
+    is_own: bool,
+    is_trusted: bool,
 ) -> int:
     """Take what the source changed of the head. The number of fields that were changed here too."""
     now, wanted = digests_of_head(present), digests_of_head(incoming)
     base = {} if is_own else object_of(imported_of(present).get("digest"))
-    has_all = {entry["id"] for entry in incoming["history"]}.issuperset(entry["id"] for entry in present["history"])
+    has_all = {entry["id"] for entry in incoming["history"]}.issuperset(
+        entry["id"] for entry in present["history"]
+    )
     if is_own and incoming["updatedAt"] > present["updatedAt"] and has_all:
         base = dict(now)  # It is the same conversation, later.
         if present["metadata"].get("titleSetBy") != "auto" and not is_trusted:
-            base.pop("title")  # A title that a person gave here is replaced only if a person says so.
+            base.pop(
+                "title"
+            )  # A title that a person gave here is replaced only if a person says so.
     conflicts, known = 0, dict(wanted)
     for name in {**base, **wanted}:
         if wanted.get(name) in (now.get(name), base.get(name)):
@@ -138,7 +168,9 @@ def _revise_head(
                 known.pop(name, None)
                 known |= {name: base[name]} if name in base else {}
                 continue
-        there, here = (incoming, result) if name in _OF_HEAD else (incoming["metadata"], result["metadata"])
+        there, here = (
+            (incoming, result) if name in _OF_HEAD else (incoming["metadata"], result["metadata"])
+        )
         here.pop(name, None)
         here |= {name: there[name]} if name in there else {}
         if name == "title":
@@ -158,7 +190,9 @@ def _parent(tree: Tree, place: int, places: dict[str, int]) -> str | None:
 
 def _append(history: list[Document], entry: Document, parent: str | None) -> None:
     before = history[-1]["id"] if history else None
-    history.append(order_message(rest(entry, "parent") | ({} if parent == before else {"parent": parent})))
+    history.append(
+        order_message(rest(entry, "parent") | ({} if parent == before else {"parent": parent}))
+    )
 
 
 def _leaf(document: Document) -> str | None:
@@ -167,7 +201,9 @@ def _leaf(document: Document) -> str | None:
     return None if leaf < 0 else history[leaf]["id"]
 
 
-def _set_current(document: Document, leaf: str | None, theirs: str | None, added: Collection[str]) -> None:
+def _set_current(
+    document: Document, leaf: str | None, theirs: str | None, added: Collection[str]
+) -> None:
     """Let the active branch be that of the source if it ends in a new message.
 
     If somebody went on here, it must go on from there.

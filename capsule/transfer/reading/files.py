@@ -28,7 +28,15 @@ _MOST_PROBLEMS = 1_000
 ZIP, ZSTD = (b"PK\x03\x04", b"PK\x05\x06"), b"\x28\xb5\x2f\xfd"
 #: The largest database that is copied out of a zip, in bytes.
 _LARGEST_DATABASE = 1 << 31
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,8 @@ class File:
     """A file, wherever it is: on disk, in a zip, in memory.
 
     Attributes:
-        name, size: Its path as people read it, in a zip after the path of the zip; and its size in bytes.
+        name, size: Its path as people read it, in a zip after the path of the zip; and its size in
+            bytes.
         opened: Opens the content.
         problems: Takes what is damaged.
         path: The file on disk; None: it is elsewhere.
@@ -85,14 +94,18 @@ class File:
     is_named: bool = False
 
     def tell(self, reason: str, line: int | None = None) -> None:
-        """Report something damaged that is read around: the reason, and the line in this file (from 1)."""
+        """Report something damaged that is read around: the reason, and the line in this file (from
+        1).
+        """
         self.problems.add(self.name, reason, line)
 
     def near(self, path: str) -> Iterator[File]:
-        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads out of it.
+        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads
+        out of it.
 
         Args:
-            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its beginning.
+            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its
+                beginning.
         """
         if self.path is not None and self.asked is not None:
             self.asked.add(path)
@@ -124,7 +137,9 @@ class File:
         for pattern in sorted(patterns):
             for other in self.matching(pattern):
                 assert other.path is not None
-                digest.update(f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode())
+                digest.update(
+                    f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode()
+                )
         return digest.hexdigest()
 
     @cached_property
@@ -149,7 +164,9 @@ class File:
             return frozenset()
         try:
             with self.database() as database:
-                return frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_master"))
+                return frozenset(
+                    name for (name,) in database.execute("SELECT name FROM sqlite_master")
+                )
         except (sqlite3.Error, InvalidInput) as error:
             self.tell(f"the database can't be read: {error}")
             return frozenset()
@@ -171,6 +188,8 @@ class File:
                 for chunk in self.chunks():
                     out.write(chunk)
                     if out.tell() > _LARGEST_DATABASE:
-                        raise sqlite3.DatabaseError("it is too large to be copied out of the archive")
+                        raise sqlite3.DatabaseError(
+                            "it is too large to be copied out of the archive"
+                        )
             with opened_database(copy) as database:
                 yield database

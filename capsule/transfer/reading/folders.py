@@ -1,4 +1,5 @@
-"""Which folders are imported: of a folder those that are not hidden, and those in which programs keep conversations.
+"""Which folders are imported: of a folder those that are not hidden, and those in which programs
+keep conversations.
 
 What must stay true: an import and one that goes on (`following`) enter the same folders.
 """
@@ -29,8 +30,14 @@ _MOVED = {
 
 @cache
 def _known() -> frozenset[str]:
-    """The folders in which programs keep conversations, each from where it begins: `.specstory/history`."""
-    folders = (place.removeprefix("~/").split("/")[:-1] for format in formats().values() for place in format.places)
+    """The folders in which programs keep conversations, each from where it begins:
+    `.specstory/history`.
+    """
+    folders = (
+        place.removeprefix("~/").split("/")[:-1]
+        for format in formats().values()
+        for place in format.places
+    )
     return frozenset("/".join(takewhile(lambda part: "*" not in part, parts)) for parts in folders)
 
 
@@ -39,7 +46,8 @@ def places_of(format: Format, environment: Mapping[str, str]) -> list[str]:
 
     Args:
         format: The format of the program. Its usual places begin with `~/`.
-        environment: The variables of the environment, which may move a place. Both places are returned then.
+        environment: The variables of the environment, which may move a place. Both places are
+            returned then.
     """
     places: dict[str, str] = {}
     for place in format.places:
@@ -53,7 +61,9 @@ def places_of(format: Format, environment: Mapping[str, str]) -> list[str]:
 
 
 def walked(top: str | Path, folder: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """A folder in `top` and those in it, sorted, each with the names of its files; hidden ones only as `is_entered`."""
+    """A folder in `top` and those in it, sorted, each with the names of its files; hidden ones only
+    as `is_entered`.
+    """
     for path, folders, names in os.walk(folder):
         folders.sort()
         if is_entered(path, top):
@@ -65,9 +75,11 @@ def walked(top: str | Path, folder: str | Path) -> Iterator[tuple[str, list[str]
 
 
 def is_entered(folder: str, top: str | Path, *, on_the_way: bool = False) -> bool:
-    """Whether the files of a folder are imported: no folder on the way is hidden, or a program keeps them there.
+    """Whether the files of a folder are imported: no folder on the way is hidden, or a program
+    keeps them there.
 
-    `top` is the folder that was given, and with `on_the_way` a folder counts too in which there may be such a folder.
+    `top` is the folder that was given, and with `on_the_way` a folder counts too in which there may
+    be such a folder.
     """
     parts = Path(os.path.relpath(folder, top)).parts
     hidden = "/".join(dropwhile(lambda part: not part.startswith(".") or part == "..", parts))

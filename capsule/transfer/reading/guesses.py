@@ -1,4 +1,6 @@
-"""Which program a file may come from whose format is not read. A guess is no promise: it only names the file. Pure."""
+"""Which program a file may come from whose format is not read. A guess is no promise: it only names
+the file. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ import re
 
 #: A program, what the path of its files has, and what their content begins with or has.
 _PROGRAMS: tuple[tuple[str, str, bytes], ...] = (
-    ("VS Code Copilot", r"/chatSessions/[^/]+\.jsonl?$", rb'"responderUsername"\s*:\s*"GitHub Copilot'),
+    (
+        "VS Code Copilot",
+        r"/chatSessions/[^/]+\.jsonl?$",
+        rb'"responderUsername"\s*:\s*"GitHub Copilot',
+    ),
     ("Copilot CLI", r"\.copilot/(?:history-)?session-state/", b""),
     ("aider", r"\.aider\.chat\.history\.md$", rb"\A\s*# aider chat started at "),
     ("Cline or Roo Code", r"/(?:api_conversation_history|ui_messages)\.json$", b""),

@@ -1,7 +1,7 @@
 """Where the files of an import come from: the disk, a zip, a stream.
 
-What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
-no file takes more memory than a chunk. What is refused is reported by its name.
+What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given
+folder is read, and no file takes more memory than a chunk. What is refused is reported by its name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from capsule.transfer.reading.values import MOST
 
 #: How deep zips may lie in zips, and how large such a zip may be, in bytes.
 _DEEPEST, _LARGEST_INNER = 3, 1 << 28
-#: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger than this.
+#: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger
+#: than this.
 _MOST_TIMES, _HARMLESS = 200, 1 << 24
 _MOST_MEMBERS = 200_000
-#: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at most, in bytes.
+#: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at
+#: most, in bytes.
 _WINDOW, _PIECE = 1 << 27, 1 << 10
-#: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
+#: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its
+#: name and of more.
 _HEADER = struct.Struct("<6x2H8xI4x2H")
 
 OpenFile = Callable[[Path], IO[bytes]]
@@ -50,10 +53,13 @@ def from_disk(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def files_at(path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk) -> Iterator[File]:
+def files_at(
+    path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk
+) -> Iterator[File]:
     """The files at a path: the file, or those of a folder and its folders as `walked` finds them.
 
-    `problems` takes what is refused or damaged. Raises NotFound if there is nothing. Cost: listing the folder.
+    `problems` takes what is refused or damaged. Raises NotFound if there is nothing. Cost: listing
+    the folder.
     """
     given = Path(path)
     if not given.exists():
@@ -78,19 +84,25 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
         top = Path(os.path.normpath(path.parent / ups))
         others: list[Path] = []
-        with suppress(OSError, ValueError):  # A pattern may have an id of the source, which is no name of a file.
+        with suppress(
+            OSError, ValueError
+        ):  # A pattern may have an id of the source, which is no name of a file.
             others = sorted(top.glob(pattern[len(ups) :]))
         for other in others:
             with suppress(OSError):  # It is gone by now.
                 if other.is_file() and other.resolve().is_relative_to(top.resolve()):
                     yield on_disk(other, problems, open_file)
 
-    name = os.fsencode(path).decode("utf-8", "backslashreplace")  # JSON has no name that is not UTF-8.
+    name = os.fsencode(path).decode(
+        "utf-8", "backslashreplace"
+    )  # JSON has no name that is not UTF-8.
     return File(name, path.stat().st_size, lambda: open_file(path), problems, path, matching)
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a pipe or a device, which can be read only once and may have no end."""
+    """Return whether a path is a pipe or a device, which can be read only once and may have
+    no end.
+    """
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -102,11 +114,13 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 def spooled(stream: File, has_value: Callable[[File], bool]) -> Iterator[File]:
     """Copy a stream, which can be read once, to a temporary file, and give that.
 
-    A stream may have no end. It is refused, and its file is empty, if no value begins in the first 64 MB of it.
+    A stream may have no end. It is refused, and its file is empty, if no value begins in the first
+    64 MB of it.
 
     Args:
         stream: The stream.
-        has_value: Whether something that can be read begins in a file with the first bytes of the stream.
+        has_value: Whether something that can be read begins in a file with the first bytes of the
+            stream.
     """
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
         source = replace(stream, opened=lambda: from_disk(Path(copy.name)), is_named=True)
@@ -116,7 +130,10 @@ def spooled(stream: File, has_value: Callable[[File], bool]) -> Iterator[File]:
             if not is_checked and copy.tell() >= MOST:
                 is_checked = True
                 if not has_value(_copied(source, copy)):
-                    source.tell(f"refused: no conversation begins in the first {MOST >> 20} MB of this stream")
+                    source.tell(
+                        f"refused: no conversation begins in the first {MOST >> 20} MB of this "
+                        "stream"
+                    )
                     copy.seek(0)
                     copy.truncate()
                     break
@@ -153,7 +170,9 @@ def opened(file: File, depth: int = 1) -> Iterator[File]:
 
 
 def _decompressed(file: File, depth: int) -> Iterator[File]:
-    """What is in a file in Zstandard, as far as it goes, under the same name and beside the same files."""
+    """What is in a file in Zstandard, as far as it goes, under the same name and beside the same
+    files.
+    """
     import zstandard  # Only old rollouts of Codex need it.
 
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
@@ -176,17 +195,28 @@ def _decompressed(file: File, depth: int) -> Iterator[File]:
 
 
 def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
-    """The files in a zip that was cut, as far as they go: each has a header before its content too."""
+    """The files in a zip that was cut, as far as they go: each has a header before its
+    content too.
+    """
     data.seek(0)
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
-        with suppress(zlib.error), zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with (
+            suppress(zlib.error),
+            zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        ):
             size, names = 0, set[str]()
-            while (header := data.read(_HEADER.size)).startswith(ZIP[0]) and len(header) == _HEADER.size:
+            while (header := data.read(_HEADER.size)).startswith(ZIP[0]) and len(
+                header
+            ) == _HEADER.size:
                 flags, method, packed, length, extra = _HEADER.unpack(header)
                 name = data.read(length).decode("utf-8", "replace")
                 data.seek(extra, os.SEEK_CUR)
                 is_packed = method == zipfile.ZIP_DEFLATED
-                if name in names or flags & 1 or not (is_packed or (method == zipfile.ZIP_STORED and not flags & 8)):
+                if (
+                    name in names
+                    or flags & 1
+                    or not (is_packed or (method == zipfile.ZIP_STORED and not flags & 8))
+                ):
                     break  # Encrypted, packed in another way, or of unknown size.
                 names.add(name)
                 with archive.open(name, "w", force_zip64=True) as out:
@@ -223,7 +253,9 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
         name = f"{file.name}/{info.filename}"
         if info.is_dir() or info.filename.startswith("__MACOSX/"):
             continue
-        if info.filename.startswith(("/", "\\")) or re.search(r"(^|[/\\])\.\.([/\\]|$)|^[A-Za-z]:|\0", info.filename):
+        if info.filename.startswith(("/", "\\")) or re.search(
+            r"(^|[/\\])\.\.([/\\]|$)|^[A-Za-z]:|\0", info.filename
+        ):
             file.problems.add(name, "refused: the path leads out of the zip")
         elif stat.S_ISLNK(info.external_attr >> 16):
             file.problems.add(name, "refused: it is a link")

@@ -1,7 +1,8 @@
-"""JSON out of a stream: the elements of one large array, the lines of a log, or one object, each with its line.
+"""JSON out of a stream: the elements of one large array, the lines of a log, or one object, each
+with its line.
 
-What must stay true: no more than one value and one chunk is in memory. What is damaged is reported by line and read
-around, and nothing here raises for it. Pure: it takes chunks of bytes.
+What must stay true: no more than one value and one chunk is in memory. What is damaged is reported
+by line and read around, and nothing here raises for it. Pure: it takes chunks of bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def _real(text: str) -> float | None:
 
 _decoder = json.JSONDecoder(
     strict=False,
-    parse_constant=lambda name: None,  # NaN has no place in JSON, nor has a number that is too large.
+    parse_constant=lambda name: (
+        None
+    ),  # NaN has no place in JSON, nor has a number that is too large.
     parse_float=_real,
     parse_int=lambda text: int(text) if len(text) < 20 else _real(text),
 )
@@ -43,11 +46,14 @@ _GAP = re.compile(r"[\s,\0\ufeff]*")
 _LONE = r"[\ud800-\udfff]"
 #: So much of a possible element is looked at, in characters.
 _LOOK = 4096
-#: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
+#: So many objects and lists inside each other are completed: more than a capsule may have is of no
+#: use.
 _DEEPEST = 250
-#: So many elements of one array that are nested too deep are read around: what comes then lies in one of them.
+#: So many elements of one array that are nested too deep are read around: what comes then lies in
+#: one of them.
 _MOST_DEEP = 100
-#: So many characters of a buffer may be read already: the place of each error is counted from its beginning.
+#: So many characters of a buffer may be read already: the place of each error is counted from its
+#: beginning.
 _SPENT = 1 << 15
 _ENDS = {"{": "}", "[": "]"}
 #: So many values tell the format of a file.
@@ -115,7 +121,9 @@ def shape_of(head: bytes) -> Shape:
 
 
 def _begin(head: bytes) -> str:
-    return head.decode("utf-16" if head.startswith(_UTF16) else "utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+    return head.decode("utf-16" if head.startswith(_UTF16) else "utf-8", "replace").lstrip(
+        "\ufeff\0 \t\r\n"
+    )
 
 
 @lru_cache(maxsize=4)
@@ -123,7 +131,9 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     """The first objects of a file that begins so, not to be changed; the last one may be cut."""
     shape, text = shape_of(head), _begin(head)
     if shape == "array":
-        return tuple(value for _, value in islice(_elements(iter([text]), lambda reason, line: None), _FIRST))
+        return tuple(
+            value for _, value in islice(_elements(iter([text]), lambda reason, line: None), _FIRST)
+        )
     lines = [text] if shape == "object" else text.split("\n", _FIRST)[:_FIRST]
     values = [_sound(line)[0] for line in lines if line.lstrip()[:1] == "{"]
     return tuple(value for value in values if isinstance(value, dict))
@@ -136,7 +146,9 @@ def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record
     """
     shape = shape_of(head)
     if head.startswith(_UTF16):
-        chunks = codecs.iterencode(codecs.iterdecode(iter(chunks), "utf-16", "replace"), "utf-8", "replace")
+        chunks = codecs.iterencode(
+            codecs.iterdecode(iter(chunks), "utf-16", "replace"), "utf-8", "replace"
+        )
     if shape == "array":
         return _elements(_texts(chunks, tell), tell)
     return _lines(chunks, tell) if shape == "lines" else _object(chunks, tell)
@@ -179,7 +191,11 @@ def _object(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return f"no valid JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else f"no valid JSON: {error}"
+    return (
+        f"no valid JSON: {error.msg}"
+        if isinstance(error, json.JSONDecodeError)
+        else f"no valid JSON: {error}"
+    )
 
 
 def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
@@ -190,7 +206,9 @@ def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
         try:
             text, rest = data.decode(), b""
         except UnicodeDecodeError as error:
-            at = error.start if error.end == len(data) and len(data) - error.start < 4 else len(data)
+            at = (
+                error.start if error.end == len(data) and len(data) - error.start < 4 else len(data)
+            )
             rest = data[at:]
             try:
                 text = data[:at].decode()
@@ -204,7 +222,9 @@ def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
 
 
 def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1, and their ends. One that is too large is reported and skipped."""
+    """The lines of a file with their numbers from 1, and their ends. One that is too large is
+    reported and skipped.
+    """
     rest, line, is_skipped = b"", 1, False
     for chunk in chunks:
         *whole, last = chunk.split(b"\n")
@@ -240,7 +260,8 @@ def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
 
 
 def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict[str, Any]]:
-    """The objects that can be read of a line that is no valid JSON: several, or what another one was written over.
+    """The objects that can be read of a line that is no valid JSON: several, or what another one
+    was written over.
 
     The keys of another record tell a record from what is in one.
     """
@@ -255,13 +276,23 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
         except (ValueError, RecursionError) as error:
             reason, failures = reason or _reason(error), failures + 1
             at = text.find('{"', at + 1)
-            if at < 0 or not keys or failures > _DEEPEST:  # It fails for each object around what is damaged.
+            if (
+                at < 0 or not keys or failures > _DEEPEST
+            ):  # It fails for each object around what is damaged.
                 break
     if line == 1 and not values and not keys and isinstance(value := _sound(text)[0], dict):
         values = [value]
     if reason and not data.endswith(b"\n"):
         reason = END_MISSING
-    tell(reason or ("several records in one line" if len(values) > 1 else "characters that JSON does not have"), line)
+    tell(
+        reason
+        or (
+            "several records in one line"
+            if len(values) > 1
+            else "characters that JSON does not have"
+        ),
+        line,
+    )
     yield from values
 
 
@@ -285,7 +316,9 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
                 value, end = _decoder.raw_decode(buffer, at)
             except (ValueError, RecursionError) as wrong:
                 error = wrong
-        if at >= len(buffer) or (is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MOST):
+        if at >= len(buffer) or (
+            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MOST
+        ):
             line, counted = line + buffer.count("\n", counted, at), 0
             more, wanted = [buffer[at:]], max(len(buffer) - at, 1)
             while wanted > 0 and (text := next(texts, None)) is not None:
@@ -312,7 +345,9 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
         else:
             place = getattr(error, "pos", at)
             tell(_reason(error), line + buffer.count("\n", at, place))
-            value = completed(buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)])
+            value = completed(
+                buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)]
+            )
             if isinstance(value, dict) and value:
                 yield line, value
         buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
@@ -341,8 +376,12 @@ def _may_be_cut(error: Exception | None, buffer: str) -> bool:
     return error.msg.startswith("Unterminated") or error.pos >= len(buffer) - 12
 
 
-def _next_element(buffer: str, at: int, line: int, keys: list[str], texts: Iterator[str]) -> tuple[str, int, int, bool]:
-    """The place after a damaged element at which the next one begins: one with the same first keys."""
+def _next_element(
+    buffer: str, at: int, line: int, keys: list[str], texts: Iterator[str]
+) -> tuple[str, int, int, bool]:
+    """The place after a damaged element at which the next one begins: one with the same
+    first keys.
+    """
     first = f'"{re.escape(keys[0])}"' if keys else ""
     start = re.compile(rf"[,\[]\s*(\{{\s*{first})")
     begin = at + 1
@@ -350,11 +389,17 @@ def _next_element(buffer: str, at: int, line: int, keys: list[str], texts: Itera
         for match in start.finditer(buffer, begin):
             place = match.start(1)
             look = buffer[place : place + _LOOK]
-            value = completed(look) if all(f'"{key}"' in look for key in keys) else None  # Nearly none has them all.
-            if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (keys or list(value)[:1]):
+            value = (
+                completed(look) if all(f'"{key}"' in look for key in keys) else None
+            )  # Nearly none has them all.
+            if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (
+                keys or list(value)[:1]
+            ):
                 line, spent = line + buffer.count("\n", at, place), place if place > _SPENT else 0
                 return buffer[spent:], place - spent, line, True
-        keep = max(begin, len(buffer) - _LOOK)  # An element that begins here may show more of itself.
+        keep = max(
+            begin, len(buffer) - _LOOK
+        )  # An element that begins here may show more of itself.
         text = next(texts, None)
         if text is None:
             return buffer, len(buffer), line + buffer.count("\n", at), False

@@ -1,7 +1,7 @@
 """Tool calls as the APIs of models accept them.
 
-What must stay true: equal ids stay equal, so that a result still names its call. What is accepted already stays as it
-is. Pure.
+What must stay true: equal ids stay equal, so that a result still names its call. What is accepted
+already stays as it is. Pure.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ _LONGEST_NAME = 64
 def acceptable(said: Fields) -> Fields:
     """Return a message whose calls the APIs of models accept.
 
-    Ids and names have letters, digits, `_` and `-` only, and arguments are an object. A call without an id gets one.
+    Ids and names have letters, digits, `_` and `-` only, and arguments are an object. A call
+    without an id gets one.
     """
     result = dict(said)
     if isinstance(said.get("toolCallId"), str):
         result["toolCallId"] = _accepted_id(said["toolCallId"])
     if "toolCalls" in said:
-        result["toolCalls"] = [_accepted(call, f"{said.get('id')}:{nth}") for nth, call in enumerate(said["toolCalls"])]
+        result["toolCalls"] = [
+            _accepted(call, f"{said.get('id')}:{nth}") for nth, call in enumerate(said["toolCalls"])
+        ]
     return result
 
 
@@ -44,11 +47,15 @@ def _accepted(call: Fields, place: str) -> Fields:
 def _accepted_id(id: str) -> str:
     if _ID.fullmatch(id):
         return id
-    return f"call_{sha1(id.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()[:24]}"
+    return (
+        f"call_{sha1(id.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()[:24]}"
+    )
 
 
 def _accepted_arguments(arguments: Any) -> Fields:
-    """An object of arguments: itself, the one that a text holds, or one with any other value as its `input`."""
+    """An object of arguments: itself, the one that a text holds, or one with any other value as its
+    `input`.
+    """
     if isinstance(arguments, dict):
         return arguments
     return object_of(arguments) or ({"input": arguments} if arguments else {})

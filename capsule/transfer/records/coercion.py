@@ -18,7 +18,8 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def moment(value: Any) -> str | None:
-    """A time as the format of capsules writes it, of ISO 8601 or of seconds, milli-, micro- or nanoseconds since 1970.
+    """A time as the format of capsules writes it, of ISO 8601 or of seconds, milli-, micro- or
+    nanoseconds since 1970.
 
     None: `value` is no time.
     """
@@ -99,7 +100,9 @@ def objects_of(value: Any) -> list[Fields]:
 def data_of(url: str) -> bytes | None:
     """What a `data:` URL has in base64. None: it is another URL. Raises ValueError."""
     head, comma, data = url.partition(",")
-    return b64decode(data) if comma and head.startswith("data:") and head.endswith(";base64") else None
+    return (
+        b64decode(data) if comma and head.startswith("data:") and head.endswith(";base64") else None
+    )
 
 
 def encoded(record: Fields) -> bytes:
@@ -131,7 +134,9 @@ def data_url(type: Any, data: bytes) -> str:
 
 
 def counts_of(record: Any, names: dict[str, str]) -> Fields:
-    """The numbers that a record has under names, by our names of them; `names` has theirs by ours."""
+    """The numbers that a record has under names, by our names of them; `names` has theirs
+    by ours.
+    """
     counts = object_of(record)
     return {ours: counts[name] for ours, name in names.items() if type(counts.get(name)) is int}
 

@@ -1,13 +1,14 @@
 """What a pair of functions loses between a record of a source and our fields, kept on both sides.
 
-A format reads a record into our fields and writes it back as well as the fields allow. What the written record lacks
-goes into `metadata.source`, and an export puts it back. What the fields hold that the record has no place for goes
-into the record, under `capsule`, and an import takes it out again.
+A format reads a record into our fields and writes it back as well as the fields allow. What the
+written record lacks goes into `metadata.source`, and an export puts it back. What the fields hold
+that the record has no place for goes into the record, under `capsule`, and an import takes it out
+again.
 
 Where each field of a record has a field of ours, a table of columns makes the pair.
 
-What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given, and the other way
-round. Pure.
+What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given,
+and the other way round. Pure.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any
 Fields = dict[str, Any]
 #: The key in a record of another program under which we keep what it has no field for.
 OWN = "capsule"
-#: The keys of a difference: of fields that are to be left out, and of the items of a list by their places.
+#: The keys of a difference: of fields that are to be left out, and of the items of a list by their
+#: places.
 ABSENT, _ITEMS = "$absent", "$items"
 _MISSING: Any = object()
 
 
 def difference(wanted: Fields, built: Fields) -> Fields:
-    """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both are."""
+    """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both
+    are.
+    """
     rest: Fields = {}
     missing = 0
     for key, value in wanted.items():
@@ -78,8 +82,14 @@ def applied(built: Fields, rest: Fields) -> Fields:
 def _put(built: Any, rest: Any) -> Any:
     if isinstance(rest, dict) and isinstance(built, dict):
         return applied(built, rest)
-    if isinstance(rest, dict) and isinstance(built, list) and isinstance(items := rest.get(_ITEMS), dict):
-        return [_put(item, items[str(n)]) if str(n) in items else item for n, item in enumerate(built)]
+    if (
+        isinstance(rest, dict)
+        and isinstance(built, list)
+        and isinstance(items := rest.get(_ITEMS), dict)
+    ):
+        return [
+            _put(item, items[str(n)]) if str(n) in items else item for n, item in enumerate(built)
+        ]
     return rest
 
 
@@ -88,7 +98,8 @@ class Pair:
     """Two pure functions that read and write one record: a message, or the head of a conversation.
 
     Attributes:
-        read: Our fields of a record; new objects, and neither `metadata.source` nor the key `capsule`.
+        read: Our fields of a record; new objects, and neither `metadata.source` nor the key
+            `capsule`.
         write: The record of our fields, as well as it can be made of them.
     """
 
@@ -106,7 +117,9 @@ class Pair:
         return with_source(fields, difference(record, self.write(fields)))
 
     def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
-        """The record of our fields, with what a source had besides; of edited fields that only fills gaps."""
+        """The record of our fields, with what a source had besides; of edited fields that only
+        fills gaps.
+        """
         plain, rest = without_source(fields)
         record = self.write(plain)
         if is_edited:
@@ -138,8 +151,10 @@ class Column:
 
     Attributes:
         theirs: The name in the record.
-        ours: Our name; with `metadata.` before it, that of a field of the metadata; None: we have none.
-        read: Our value of the record's; one that is empty is left out. Without it, texts are taken as they are.
+        ours: Our name; with `metadata.` before it, that of a field of the metadata; None: we have
+            none.
+        read: Our value of the record's; one that is empty is left out. Without it, texts are taken
+            as they are.
         write: The record's value of ours; None: the field is only read.
         default: What a record has where we have nothing; without it, the record lacks the field.
     """
@@ -152,7 +167,9 @@ class Column:
 
 
 def pair_of(*columns: Column) -> Pair:
-    """The pair of functions of a table. Of several columns with one field of ours, the first that is there is read."""
+    """The pair of functions of a table. Of several columns with one field of ours, the first that
+    is there is read.
+    """
 
     def read(record: Fields) -> Fields:
         fields: Fields = {}

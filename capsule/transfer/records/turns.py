@@ -1,7 +1,9 @@
-"""A record of a source that holds a whole turn of an agent, as the messages it consists of, and back.
+"""A record of a source that holds a whole turn of an agent, as the messages it consists of, and
+back.
 
-The last message of a turn has the record's id, since what answers the record answers it; the earlier ones are `ID:0`,
-`ID:1` and so on. What the messages lack of the record stands in `metadata.source` of the last one, with their number.
+The last message of a turn has the record's id, since what answers the record answers it; the
+earlier ones are `ID:0`, `ID:1` and so on. What the messages lack of the record stands in
+`metadata.source` of the last one, with their number.
 
 What must stay true: as for a pair; and the record's texts are kept once. Pure.
 """
@@ -18,7 +20,8 @@ from capsule.transfer.records.pairs import OWN, applied, difference, with_source
 
 #: The key of the number of messages in `metadata.source` of the last.
 _MESSAGES = "$messages"
-#: A text with marks, in pieces: each an object of one key, what it is, and `mark` for what lies between.
+#: A text with marks, in pieces: each an object of one key, what it is, and `mark` for what lies
+#: between.
 Pieces = list[dict[str, str]]
 
 
@@ -42,7 +45,11 @@ def with_text(record: Fields, key: str = "content") -> Fields:
 
 def is_pieces(content: Any) -> TypeGuard[Pieces]:
     """Whether a content is a text in pieces."""
-    return isinstance(content, list) and isinstance(begun := next(iter(content), None), dict) and "mark" in begun
+    return (
+        isinstance(content, list)
+        and isinstance(begun := next(iter(content), None), dict)
+        and "mark" in begun
+    )
 
 
 def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
@@ -60,7 +67,8 @@ def pieces_of(text: str, parts: Iterable[tuple[int, int, list[tuple[str, int, in
     """A text with marks in pieces. Empty: it has no marks.
 
     Args:
-        parts: The marked parts: where each begins and ends, and what is in it: the kind, where it begins and ends.
+        parts: The marked parts: where each begins and ends, and what is in it: the kind, where it
+            begins and ends.
     """
     made: Pieces = []
     at = 0
@@ -82,7 +90,8 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
     """The messages of a turn, one at least, of what follows each other in it.
 
     Args:
-        steps: A `text`, a `reasoning`, a `call`, a `result` (the fields of its message), or an `end` of a message.
+        steps: A `text`, a `reasoning`, a `call`, a `result` (the fields of its message), or an
+            `end` of a message.
         at_once: Whether calls that only have results between them were made at once.
     """
     entries: list[Fields] = [{"role": "assistant", "content": ""}]
@@ -110,7 +119,8 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of the fields of a record that hold its id, the id of the record it answers, and its time.
+    """The names of the fields of a record that hold its id, the id of the record it answers, and
+    its time.
 
     Attributes:
         id, parent, time: The names.
@@ -143,7 +153,9 @@ class Names:
         return entries
 
     def write(self, entries: list[Fields]) -> Fields:
-        """The fields that a record has for all its messages together, as `read` reads them, without the attachments."""
+        """The fields that a record has for all its messages together, as `read` reads them, without
+        the attachments.
+        """
         head, last = entries[0], entries[-1]
         record = {self.time: self.written_time(last["timestamp"])} if "timestamp" in last else {}
         if model := next((entry["model"] for entry in entries if "model" in entry), None):
@@ -164,7 +176,9 @@ def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
 
 
 def is_turn(entries: list[Fields]) -> bool:
-    """Whether messages are a turn: an agent that calls, what came back in the order of the calls, and so on."""
+    """Whether messages are a turn: an agent that calls, what came back in the order of the calls,
+    and so on.
+    """
     *earlier, (last, results) = rounds(entries)
     return all(
         entry["role"] == "assistant"
@@ -180,7 +194,8 @@ class Turn:
     """Two pure functions that read and write a record that holds several messages.
 
     Attributes:
-        read: Our fields of the messages of a record, one at least. The last has its id, the first the parent.
+        read: Our fields of the messages of a record, one at least. The last has its id, the first
+            the parent.
         write: The record of such messages, as well as it can be made of them.
         opened: A record of the source with its texts in pieces, which `read` takes.
         closed: What `write` gives, as a record of the source. Neither changes what it is given.
@@ -197,7 +212,9 @@ class Turn:
         record = self.opened({name: value for name, value in record.items() if name != OWN})
         entries = numbered(self.read(record))
         if isinstance(own, dict):
-            entries = [with_bytes(entry) for entry in applied({"messages": entries}, own)["messages"]]
+            entries = [
+                with_bytes(entry) for entry in applied({"messages": entries}, own)["messages"]
+            ]
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)
@@ -223,14 +240,17 @@ class Turn:
         else:
             record = applied(record, rest)
         record = self.closed(record)
-        own = difference({"messages": plain}, {"messages": numbered(self.read(self.opened(record)))})
+        own = difference(
+            {"messages": plain}, {"messages": numbered(self.read(self.opened(record)))}
+        )
         return record | {OWN: own} if own else record
 
 
 def records_of(
     draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]
 ) -> tuple[list[Fields], dict[Any, Any]]:
-    """The records of a draft, in its order, each with an id and a parent; and the record's id for each message's id.
+    """The records of a draft, in its order, each with an id and a parent; and the record's id for
+    each message's id.
 
     `is_turn` says whether messages that no record had go into one.
     """
@@ -250,7 +270,9 @@ def records_of(
         if count > 1:
             group, own = [entry], (f"{entry['id']}:", "#")
             while len(group) < count and groups and len(groups[-1]) == 1:
-                if groups[-1][0]["id"] != group[0]["parent"] or not group[0]["parent"].startswith(own):
+                if groups[-1][0]["id"] != group[0]["parent"] or not group[0]["parent"].startswith(
+                    own
+                ):
                     break
                 group[:0] = groups.pop()
             groups.append(group)
@@ -274,12 +296,17 @@ def records_of(
 
 
 def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
-    """The head of a conversation; under `key` it names the record that holds the current message."""
+    """The head of a conversation; under `key` it names the record that holds the
+    current message.
+    """
     inner = record.get(key)
     if not isinstance(inner, str) or homes.get(inner, inner) == inner:
         return record
     own = record.get(OWN, {})
-    return record | {key: homes[inner], OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}}}
+    return record | {
+        key: homes[inner],
+        OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}},
+    }
 
 
 def newest(history: list[Fields]) -> str | None:
@@ -292,8 +319,12 @@ def newest(history: list[Fields]) -> str | None:
 
 
 def with_current(draft: Draft, key: str, record: Fields) -> None:
-    """Make the newest message the current one of a draft, if the source has none, under `key`, that is there."""
-    if draft.metadata.get("currentNode") in {entry["id"] for entry in draft.history if "id" in entry}:
+    """Make the newest message the current one of a draft, if the source has none, under `key`, that
+    is there.
+    """
+    if draft.metadata.get("currentNode") in {
+        entry["id"] for entry in draft.history if "id" in entry
+    }:
         return
     metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
     if id := newest(draft.history):
@@ -319,11 +350,17 @@ def with_children(records: list[Fields], parent: str, children: str) -> None:
 
 
 def without_children(records: list[Fields], parent: str, children: str) -> None:
-    """Take out what can be made again: lists of children, unless their order is special, and ids of places."""
+    """Take out what can be made again: lists of children, unless their order is special, and ids of
+    places.
+    """
     by_parent = _children(records, parent)
     for record in records:
         known, listed = by_parent.get(record.get("id"), []), record.get(children)
-        if listed == known or not isinstance(listed, list) or sorted(map(str, listed)) != sorted(known):
+        if (
+            listed == known
+            or not isinstance(listed, list)
+            or sorted(map(str, listed)) != sorted(known)
+        ):
             record.pop(children, None)
         if str(record.get("id"))[:1] == "#":
             del record["id"]

@@ -1,7 +1,9 @@
-"""Tool calls for a reader: a line that says what a call does, and what it brings with it as code and as a diff.
+"""Tool calls for a reader: a line that says what a call does, and what it brings with it as code
+and as a diff.
 
-What must stay true: every argument of a call is in what is drawn of it, whatever tool it calls. The names of tools and
-arguments are those that the programs use whose sessions are imported; others are drawn as JSON. Pure.
+What must stay true: every argument of a call is in what is drawn of it, whatever tool it calls. The
+names of tools and arguments are those that the programs use whose sessions are imported; others are
+drawn as JSON. Pure.
 """
 
 from __future__ import annotations
@@ -17,12 +19,35 @@ from capsule.format.text.shown import call_of, clipped, one_line
 from capsule.transfer.records.coercion import json_of, rest
 from capsule.transfer.rendering.texts import difference, language_of, valid
 
-_PATHS = ("file_path", "filePath", "path", "target_file", "absolute_path", "notebook_path", "filename")
+_PATHS = (
+    "file_path",
+    "filePath",
+    "path",
+    "target_file",
+    "absolute_path",
+    "notebook_path",
+    "filename",
+)
 _COMMANDS = ("command", "cmd", "script")
-_OLD, _NEW = ("old_string", "oldString", "old_str"), ("new_string", "newString", "new_str", "insert_text")
+_OLD, _NEW = (
+    ("old_string", "oldString", "old_str"),
+    ("new_string", "newString", "new_str", "insert_text"),
+)
 _CONTENTS = ("content", "contents", "file_text", "new_source")
 _PATCHES = ("patch", "diff", "patchText", "input")
-_ABOUT = ("pattern", "query", "queries", "url", "description", "prompt", "task", "skill", "title", "name", "q")
+_ABOUT = (
+    "pattern",
+    "query",
+    "queries",
+    "url",
+    "description",
+    "prompt",
+    "task",
+    "skill",
+    "title",
+    "name",
+    "q",
+)
 #: Verbs that an editor of files takes as its `command`.
 _VERBS = ("view", "create", "str_replace", "insert", "undo_edit", "delete", "rename")
 _FILE = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(.*)", re.MULTILINE)
@@ -54,7 +79,9 @@ def counted(text: str, noun: str = "line") -> str:
 
 
 def described(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
-    """What a call of the file does: in a line, and as texts, each with its language, `diff`, or nothing known."""
+    """What a call of the file does: in a line, and as texts, each with its language, `diff`, or
+    nothing known.
+    """
     name, given = call_of(call)
     name, given = line(name, 80) or "Tool", json_of(given)
     if isinstance(given, dict):
@@ -67,8 +94,12 @@ def described(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _recognized(name: str, given: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
-    """The line about a call, the text that stands for some of its arguments, its language, and which these are."""
-    key = next((key for key in _PATCHES if _is_patch(given.get(key))), "") or _first(given, _COMMANDS)
+    """The line about a call, the text that stands for some of its arguments, its language, and
+    which these are.
+    """
+    key = next((key for key in _PATCHES if _is_patch(given.get(key))), "") or _first(
+        given, _COMMANDS
+    )
     words = given.get(key)
     if isinstance(words, list) and all(isinstance(word, str) for word in words):
         is_shell = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-c", "-lc")
@@ -93,7 +124,9 @@ def _recognized(name: str, given: dict[str, Any]) -> tuple[str, str, str, tuple[
 
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    return next((name for name in names if isinstance(given.get(name), str | list) and given[name]), "")
+    return next(
+        (name for name in names if isinstance(given.get(name), str | list) and given[name]), ""
+    )
 
 
 def _titled(name: str, about: Any) -> str:
@@ -101,15 +134,22 @@ def _titled(name: str, about: Any) -> str:
 
 
 def _edits(given: Mapping[str, Any]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The texts that a call replaces, each with what it is replaced by, and the arguments of which these are all."""
+    """The texts that a call replaces, each with what it is replaced by, and the arguments of which
+    these are all.
+    """
     edits = given.get("edits", [given])
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
         return [], ()
-    keys = [(_first(edit, _OLD), next((key for key in _NEW if isinstance(edit.get(key), str)), "")) for edit in edits]
+    keys = [
+        (_first(edit, _OLD), next((key for key in _NEW if isinstance(edit.get(key), str)), ""))
+        for edit in edits
+    ]
     if not all(new for _, new in keys):
         return [], ()
     is_all = all(edit.keys() <= {*names} for edit, names in zip(edits, keys, strict=True))
-    made = [(as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, keys, strict=True)]
+    made = [
+        (as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, keys, strict=True)
+    ]
     return made, keys[0] if "edits" not in given else ("edits",) * is_all
 
 

@@ -1,8 +1,9 @@
-"""Messages as they are shown: who says what, what it calls, what came back, and what others answered with a sign.
+"""Messages as they are shown: who says what, what it calls, what came back, and what others
+answered with a sign.
 
-What must stay true: nothing of a message is lost, and each keeps an anchor of its own, also where it stands inside
-another one: a result under its call, a reaction under what it is about. What a name looks like is made of the name
-alone, and differs in shape as well as in colour. Pure.
+What must stay true: nothing of a message is lost, and each keeps an anchor of its own, also where
+it stands inside another one: a result under its call, a reaction under what it is about. What a
+name looks like is made of the name alone, and differs in shape as well as in colour. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ from capsule.transfer.rendering.texts import Texts
 
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
-TEMPLATES, STYLES = Path(__file__).parent / "templates", Path(__file__).parent / "static" / "messages.css"
+TEMPLATES, STYLES = (
+    Path(__file__).parent / "templates",
+    Path(__file__).parent / "static" / "messages.css",
+)
 ENVIRONMENT = Environment(
-    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 #: The images that are shown; an SVG could hold a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -38,7 +46,9 @@ _MOST_ABOVE = 64
 
 
 def anchor_of(entry: Entry) -> str:
-    """The anchor of a message: `m-` and its id, or `h-` and a digest of an id that could be no part of an address."""
+    """The anchor of a message: `m-` and its id, or `h-` and a digest of an id that could be no part
+    of an address.
+    """
     id = as_text(entry.get("id"))
     if re.fullmatch(r"[A-Za-z0-9._-]{1,100}", id):
         return f"m-{id}"
@@ -51,7 +61,8 @@ class Drawing:
 
     Attributes:
         file_url: The address of a stored attachment by its SHA-256; None: it is only named.
-        message_url: The address of a message that another one is a reply to, by its id; empty: it is left out.
+        message_url: The address of a message that another one is a reply to, by its id; empty: it
+            is left out.
         nav: What stands at the end of the line above a message.
         attributes: Further attributes of a message's element.
         find: Words that are searched; what is folded and has one of them is open.
@@ -94,7 +105,8 @@ class Shown:
     Attributes:
         hue: The number of its writer's colour, from 0; `shape` that of the shape.
         time: ISO 8601; empty: it is not known.
-        facts: What else is said of it, such as its model and topic, each with what kind of fact it is.
+        facts: What else is said of it, such as its model and topic, each with what kind of fact it
+            is.
         reply: The address of the message that it is a reply to.
         content: Its text; `fold` instead, of what a program wrote into the conversation.
         reactions: The messages that are signs about it.
@@ -131,9 +143,11 @@ def is_talk(entry: Entry) -> bool:
 
 
 def pairs(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
-    """The results that answer a call of the same window: by the place of each, that of the call's message, and which.
+    """The results that answer a call of the same window: by the place of each, that of the call's
+    message, and which.
 
-    A result belongs to the last call before it that has its id and no result yet, on the way up from it.
+    A result belongs to the last call before it that has its id and no result yet, on the way up
+    from it.
     """
     found: dict[int, tuple[int, int]] = {}
     places: dict[str, int] = {}
@@ -146,7 +160,12 @@ def pairs(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
         for nth, call in enumerate(objects_of(entry.get("toolCalls"))):
             open_calls[place].setdefault(as_text(call.get("id")), []).append(nth)
         id, at, steps = entry.get("toolCallId"), place, 0
-        while entry.get("role") == "tool" and isinstance(id, str) and (at := above[at]) >= 0 and steps < _MOST_ABOVE:
+        while (
+            entry.get("role") == "tool"
+            and isinstance(id, str)
+            and (at := above[at]) >= 0
+            and steps < _MOST_ABOVE
+        ):
             if waiting := open_calls[at].get(id):
                 found[place] = at, waiting.pop()
                 break
@@ -163,7 +182,11 @@ class _Window:
 
     def shown(self, entries: Sequence[Entry]) -> list[Shown]:
         if self._drawing.talk:
-            entries = [{**entry, "toolCalls": None, "reasoning": None} for entry in entries if is_talk(entry)]
+            entries = [
+                {**entry, "toolCalls": None, "reasoning": None}
+                for entry in entries
+                if is_talk(entry)
+            ]
         made = [self._message(entry) for entry in entries]
         small = [not (message.calls or message.reasoning) for message in made]
         inside = {place: call for place, call in pairs(entries).items() if small[place]}
@@ -173,12 +196,16 @@ class _Window:
             if result.fold is not None:
                 fold.summary += f" · {result.fold.summary.removeprefix('Result: ')}"
             fold.is_open |= any(
-                part.is_open for part in [result.fold, *(file.fold for file in result.attachments)] if part
+                part.is_open
+                for part in [result.fold, *(file.fold for file in result.attachments)]
+                if part
             )
         places = {as_text(entry.get("id")): place for place, entry in enumerate(entries)}
         for place, entry in enumerate(entries):
             above = places.get(as_text(entry.get("replyTo")), place)
-            is_sign = entry.get("intent") == "reaction" and not (made[place].fold or made[place].attachments)
+            is_sign = entry.get("intent") == "reaction" and not (
+                made[place].fold or made[place].attachments
+            )
             if is_sign and small[place] and above < place and above not in inside:
                 made[above].reactions.append(made[place])
                 inside[place] = above, 0
@@ -205,19 +232,27 @@ class _Window:
         if role == "tool":
             output = _COLOUR.sub("", content)
             failed = "error, " if about.get("isError") is True else ""
-            message.fold = self._fold(f"Result: {failed}{counted(output)}", [self._texts.code(output)], output)
+            message.fold = self._fold(
+                f"Result: {failed}{counted(output)}", [self._texts.code(output)], output
+            )
         elif _is_hidden(entry):
-            message.fold = self._fold(f"Hidden, {counted(content, 'word')}", [self._texts.markdown(content)], content)
+            message.fold = self._fold(
+                f"Hidden, {counted(content, 'word')}", [self._texts.markdown(content)], content
+            )
         else:
             message.content = self._texts.markdown(content)
         if reasoning := as_text(entry.get("reasoning")):
             parts = [self._texts.markdown(reasoning)]
-            message.reasoning = self._fold(f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning)
+            message.reasoning = self._fold(
+                f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning
+            )
         for call in objects_of(entry.get("toolCalls")):
             said, texts = described(call)
             parts = [self._texts.code(text, language) for text, language in texts]
             message.calls.append(self._fold(said, parts, said, *(text for text, _ in texts)))
-        message.attachments = [self._attached(attached) for attached in objects_of(entry.get("attachments"))]
+        message.attachments = [
+            self._attached(attached) for attached in objects_of(entry.get("attachments"))
+        ]
         return message
 
     def _fold(self, summary: str, parts: list[Markup], *texts: str) -> Fold:
@@ -225,7 +260,9 @@ class _Window:
         return Fold(summary, parts, any(word in searched for word in self._words))
 
     def _attached(self, attached: Entry) -> Attached:
-        named = next((attached[key] for key in ("name", "path", "filename") if attached.get(key)), "")
+        named = next(
+            (attached[key] for key in ("name", "path", "filename") if attached.get(key)), ""
+        )
         name = line(named) or "attachment"
         type, data, digest, text = (attached.get(key) for key in ("type", "data", "sha256", "text"))
         fold = None
@@ -234,7 +271,11 @@ class _Window:
         kind, url = "image" if type in IMAGES else "file", ""
         if isinstance(data, bytes):
             url = data_url(type, data) if kind == "image" else ""
-        elif isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) and self._drawing.file_url:
+        elif (
+            isinstance(digest, str)
+            and re.fullmatch("[0-9a-f]{64}", digest)
+            and self._drawing.file_url
+        ):
             url = self._drawing.file_url(digest)
         elif re.match("(?i)https?://", elsewhere := as_text(attached.get("url"))):
             kind, url = "link", elsewhere
@@ -247,7 +288,9 @@ def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
             yield name, said
     mentions = entry.get("mentions")
     named = mentions if isinstance(mentions, dict) else {"valid": mentions}
-    for id in (id for key in ("valid", "unknown") if isinstance(ids := named.get(key), list) for id in ids):
+    for id in (
+        id for key in ("valid", "unknown") if isinstance(ids := named.get(key), list) for id in ids
+    ):
         kind = line(object_of(named.get("kinds")).get(as_text(id)), 20)
         yield "mention", f"@{line(id, 80).removeprefix('@')}" + (f" ({kind})" if kind else "")
     if isinstance(sure := entry.get("confidence"), int | float):
@@ -272,7 +315,9 @@ def _time(time: Any) -> str:
 def _folded(text: str) -> str:
     """A text as searches compare it: without accents, and in small letters."""
     if not text.isascii():
-        text = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
+        text = "".join(
+            sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign)
+        )
     return text.casefold()
 
 
@@ -283,8 +328,8 @@ def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[S
         entries: The messages of the file, parents before children.
         drawing: How they are drawn.
 
-    Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours; what was drawn
-    lately is remembered.
+    Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours;
+    what was drawn lately is remembered.
     """
     return _Window(drawing or Drawing()).shown(entries)
 

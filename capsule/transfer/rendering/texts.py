@@ -1,8 +1,9 @@
 """Texts of messages as HTML: Markdown, code in colours, diffs.
 
-What must stay true: whatever a text says, the result has only the elements, attributes and addresses of `_CLEANER`,
-and loads nothing. There are two walls: markdown-it makes no HTML of HTML, and nh3 removes what is not on the list.
-What is large is escaped and nothing else, and a window has a number of lines that get colours. Pure.
+What must stay true: whatever a text says, the result has only the elements, attributes and
+addresses of `_CLEANER`, and loads nothing. There are two walls: markdown-it makes no HTML of HTML,
+and nh3 removes what is not on the list. What is large is escaped and nothing else, and a window has
+a number of lines that get colours. Pure.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from pygments.token import STANDARD_TYPES
 
 from capsule.format.text.shown import shown
 
-#: Larger texts are not drawn as Markdown, larger code gets no colours, and longer texts are not compared.
+#: Larger texts are not drawn as Markdown, larger code gets no colours, and longer texts are not
+#: compared.
 MOST_TEXT, MOST_CODE, MOST_LINES = 1_000_000, 200_000, 2_000
 _MOST_NESTED = 60
 _LINK = re.compile(r"(?i)(?:https?|mailto):")
-#: What no page shows. Signs that turn the direction of writing end with the block that they stand in.
+#: What no page shows. Signs that turn the direction of writing end with the block that they stand
+#: in.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_TAGS = "p br hr em strong s a h3 h4 h5 h6 ul ol li blockquote pre code span table thead tbody tr th td ins del"
+_TAGS = (
+    "p br hr em strong s a h3 h4 h5 h6 ul ol li blockquote pre code span table thead tbody tr "
+    "th td ins del"
+)
 _CLEANER = Cleaner(
     tags=set(_TAGS.split()),
     attributes={
@@ -45,13 +51,16 @@ _CLEANER = Cleaner(
     allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}, "pre": {"diff"}},
     url_schemes={"http", "https", "mailto"},
     link_rel="noopener noreferrer nofollow",
-    attribute_filter=lambda tag, name, value: value if name != "href" or _LINK.match(value) else None,
+    attribute_filter=lambda tag, name, value: (
+        value if name != "href" or _LINK.match(value) else None
+    ),
 )
 _FORMATTER = HtmlFormatter(nowrap=True)
 
 
 class Cache:
-    """HTML by the digest of what it was made of, `most` characters of it; what was not used for longest leaves first.
+    """HTML by the digest of what it was made of, `most` characters of it; what was not used for
+    longest leaves first.
 
     Any thread may use it.
     """
@@ -80,7 +89,9 @@ _CACHE = Cache(16_000_000)
 
 
 class Texts:
-    """Draws the texts of one window, in which `lines` lines of code get colours that are not in the cache yet."""
+    """Draws the texts of one window, in which `lines` lines of code get colours that are not in the
+    cache yet.
+    """
 
     def __init__(self, lines: int) -> None:
         self._left = lines
@@ -88,16 +99,26 @@ class Texts:
     def markdown(self, text: str) -> Markup:
         """A text that is Markdown."""
         text = _CONTROL.sub(lambda sign: shown(sign[0]), valid(text))
-        return self._made("", text, self._markdown) if len(text) <= MOST_TEXT else _element("pre", text)
+        return (
+            self._made("", text, self._markdown)
+            if len(text) <= MOST_TEXT
+            else _element("pre", text)
+        )
 
     def code(self, text: str, language: str = "") -> Markup:
-        """Code as a block, in colours if the language is known and the code is not large; also a `diff`."""
+        """Code as a block, in colours if the language is known and the code is not large; also a
+        `diff`.
+        """
         text, language = shown(valid(text)), (language.lower().split() or [""])[0]
         if len(text) > MOST_CODE or text.count("\n") >= MOST_LINES:
             return _element("pre", text)
         if language == "diff":
             return _diff(text)
-        return self._made(language, text, self._coloured) if language in _languages()[0] else _element("pre", text)
+        return (
+            self._made(language, text, self._coloured)
+            if language in _languages()[0]
+            else _element("pre", text)
+        )
 
     def _made(self, language: str, text: str, make: Callable[[str, str], str]) -> Markup:
         key = sha256(f"{language}\0{text}".encode()).digest()
@@ -109,7 +130,9 @@ class Texts:
 
     def _markdown(self, text: str, _: str) -> str:
         tokens = _markdown().parse(text, env := {"texts": self})
-        if any(token.level >= _MOST_NESTED - 1 for token in tokens):  # What is deeper would be left out.
+        if any(
+            token.level >= _MOST_NESTED - 1 for token in tokens
+        ):  # What is deeper would be left out.
             return _element("pre", text)
         return _CLEANER.clean(_markdown().renderer.render(tokens, _markdown().options, env))
 
@@ -131,7 +154,9 @@ def valid(text: str) -> str:
 
 
 def difference(old: str, new: str) -> str:
-    """The lines of a diff of two texts, without the names of files; large texts one after the other."""
+    """The lines of a diff of two texts, without the names of files; large texts one after the
+    other.
+    """
     before, after = (text.split("\n") if text else [] for text in (valid(old), valid(new)))
     if len(old) + len(new) > MOST_CODE or len(before) + len(after) > MOST_LINES:
         return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
@@ -148,15 +173,24 @@ def language_of(path: str) -> str:
 def _diff(text: str) -> Markup:
     """Lines of a diff: those that begin with `+` or `-` are marked."""
     kinds = {"+": "ins", "-": "del", "@": "span", "*": "span"}
-    lines = (_element(kinds[line[0]], line) if line[:1] in kinds else escape(line) for line in text.split("\n"))
+    lines = (
+        _element(kinds[line[0]], line) if line[:1] in kinds else escape(line)
+        for line in text.split("\n")
+    )
     return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(lines))
 
 
 @cache
 def _languages() -> tuple[frozenset[str], dict[str, str]]:
-    """The names of languages, and one for each pattern of files. Pygments' own look-up reads all packages each time."""
-    known = [(aliases, patterns) for _, aliases, patterns, _ in get_all_lexers(plugins=False) if aliases]
-    known.sort(key=lambda found: -len(found[0][0]))  # Of several languages, that with the shortest name.
+    """The names of languages, and one for each pattern of files. Pygments' own look-up reads all
+    packages each time.
+    """
+    known = [
+        (aliases, patterns) for _, aliases, patterns, _ in get_all_lexers(plugins=False) if aliases
+    ]
+    known.sort(
+        key=lambda found: -len(found[0][0])
+    )  # Of several languages, that with the shortest name.
     by_pattern = {pattern: aliases[0] for aliases, patterns in known for pattern in patterns}
     return frozenset(alias.lower() for aliases, _ in known for alias in aliases), by_pattern
 
@@ -167,8 +201,12 @@ def _element(name: str, text: str) -> Markup:
 
 @cache
 def _markdown() -> Any:
-    """Markdown without HTML, with tables; images are links, and headings are below those of the page."""
-    made = MarkdownIt("commonmark", {"html": False, "maxNesting": _MOST_NESTED}).enable(["table", "strikethrough"])
+    """Markdown without HTML, with tables; images are links, and headings are below those of the
+    page.
+    """
+    made = MarkdownIt("commonmark", {"html": False, "maxNesting": _MOST_NESTED}).enable(
+        ["table", "strikethrough"]
+    )
     made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
     made.core.ruler.push("of_messages", _adapt)
     made.add_render_rule("fence", _fence)

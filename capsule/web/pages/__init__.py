@@ -1,1 +1,3 @@
-"""The pages, a module each: each parses a request, makes a call of the Store, and renders a template."""
+"""The pages, a module each: each parses a request, makes a call of the Store, and renders a
+template.
+"""

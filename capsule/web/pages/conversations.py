@@ -14,7 +14,9 @@ _PAGE: Final = 50
 
 
 def _filter(view: View, unread: dict[str, int]) -> Filter:
-    words: dict[str, Any] = {name: view.asked(name) or None for name in ("mode", "type", "agent", "project", "source")}
+    words: dict[str, Any] = {
+        name: view.asked(name) or None for name in ("mode", "type", "agent", "project", "source")
+    }
     return Filter(
         tags=view.every("tag"),
         title=view.asked("title"),
@@ -30,7 +32,11 @@ def _filter(view: View, unread: dict[str, int]) -> Filter:
 def _list(view: View) -> Response:
     unread = {item.id: item.unread for item in view.inbox.conversations} if view.inbox else {}
     asked, part = _filter(view, unread), view.asked("part")
-    listed = view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor")) if part != "facets" else None
+    listed = (
+        view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor"))
+        if part != "facets"
+        else None
+    )
     facets = view.store.facets(asked) if part != "found" else None
     return view.page("conversations.html", listed=listed, asked=asked, facets=facets, unread=unread)
 

@@ -1,8 +1,8 @@
 """The way in with a token that is entered, and the way out.
 
-What must stay true: a token comes in the body of a form, so that no history, log or link has it; it is read before
-anybody is known, so it is small and comes in time. Whoever may open the page by the server's own address may also end
-all its cookies; an agent with a token ends those of its browser.
+What must stay true: a token comes in the body of a form, so that no history, log or link has it; it
+is read before anybody is known, so it is small and comes in time. Whoever may open the page by the
+server's own address may also end all its cookies; an agent with a token ends those of its browser.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ async def _enter(request: Request) -> Response:
     token = sent.get("token", [""])[0]
     visitor = await to_thread.run_sync(site.admission.admit, token.strip())
     if visitor is None:
-        return entrance(site, request, error="This token is not known here, or was used, revoked or has expired.")
+        return entrance(
+            site,
+            request,
+            error="This token is not known here, or was used, revoked or has expired.",
+        )
     answer = RedirectResponse(local(sent.get("to", ["/"])[0]), status_code=303)
     site.admission.sign_in(answer, visitor, request)
     return answer
@@ -45,7 +49,10 @@ def _sign_out(view: View) -> Response:
     admission = view.site.admission
     if view.sent("where") == "everywhere":
         if view.visitor.token:
-            raise Refused("only the store's owner ends the page in every browser; capsule mcp tokens revoke", path="")
+            raise Refused(
+                "only the store's owner ends the page in every browser; capsule mcp tokens revoke",
+                path="",
+            )
         admission.sign_out_everywhere()
     answer = view.done("/")
     for name in (admission.cookie, admission.cookie + AS):

@@ -1,7 +1,8 @@
-"""What is told of a whole conversation: its tree, its context with its summaries and forks, its versions in git.
+"""What is told of a whole conversation: its tree, its context with its summaries and forks, its
+versions in git.
 
-What must stay true: these pages read the whole conversation, and beyond it only when they are asked to: the project of
-a context only for the store's owner.
+What must stay true: these pages read the whole conversation, and beyond it only when they are asked
+to: the project of a context only for the store's owner.
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ class Run(NamedTuple):
 
 
 def runs_of(tree: Tree, current: str | None) -> list[Run]:
-    """The runs of a tree, each after the one that it answers; of several answers the active or newest comes last."""
+    """The runs of a tree, each after the one that it answers; of several answers the active or
+    newest comes last.
+    """
     active, seen, runs = set(tree.path(current)), set[int](), list[Run]()
-    for root in [*tree.children.get(-1, []), *range(len(tree))]:  # Those in a circle hang on no root.
+    for root in [
+        *tree.children.get(-1, []),
+        *range(len(tree)),
+    ]:  # Those in a circle hang on no root.
         stack = [(root, 0, -1)]
         while stack:
             place, column, above = stack.pop()
@@ -103,13 +109,17 @@ def _context(view: View) -> Response:
 def _versions(view: View) -> Response:
     id, before, after = view.at(), view.asked("before"), view.asked("after")
     head, problem, steps, diff = view.store.head(id), "", list[Any](), None
-    limit = int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
+    limit = (
+        int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
+    )
     try:
         clone = rooms.answer("clone")(view.store)
         steps = list(clone.log(id, limit=limit + 1))
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
-            diff = Texts(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""  # Without the names of files.
+            diff = (
+                Texts(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""
+            )  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(

@@ -1,4 +1,6 @@
-"""The inbox of the agent that the visitor writes as: what waits for its word, and the buttons that give it."""
+"""The inbox of the agent that the visitor writes as: what waits for its word, and the buttons that
+give it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from starlette.responses import Response
 
 from capsule.web.view import View, forms, get
 
-#: How many mentions are shown, and how many of those that are done; and for how many agents the owner sees counts.
+#: How many mentions are shown, and how many of those that are done; and for how many agents the
+#: owner sees counts.
 _MENTIONS: Final = 50
 _DONE: Final = 10
 _AGENTS: Final = 100
@@ -17,10 +20,14 @@ _AGENTS: Final = 100
 def _inbox(view: View) -> Response:
     if view.asked("part") == "count":
         return view.page("base.html")
-    shown: dict[str, Any] = {"questions": () if view.visitor.agent is not None else view.store.sessions.questions()}
+    shown: dict[str, Any] = {
+        "questions": () if view.visitor.agent is not None else view.store.sessions.questions()
+    }
     if view.me is None:
         agents = view.store.agents.list()[:_AGENTS]
-        shown["waiting"] = [(each, view.store.messages.inbox(agent=each.id).unread) for each in agents]
+        shown["waiting"] = [
+            (each, view.store.messages.inbox(agent=each.id).unread) for each in agents
+        ]
     else:
         messages = view.acting.messages
         shown |= {"inbox": view.inbox, "requests": view.acting.agents.requests()}

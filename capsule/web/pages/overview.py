@@ -19,8 +19,18 @@ _FINDINGS: Final = 500
 def _overview(view: View) -> Response:
     stats = view.store.stats()
     days = plots.latest_days({day: tally.messages for day, tally in stats.by_day.items()}, _DAYS)
-    drawn = [("day", plots.by_day("Messages by day", days), [(day, stats.by_day[day]) for day in days if days[day]])]
-    for name, tallies in {"agent": stats.by_sender, "program": stats.by_source, "role": stats.by_role}.items():
+    drawn = [
+        (
+            "day",
+            plots.by_day("Messages by day", days),
+            [(day, stats.by_day[day]) for day in days if days[day]],
+        )
+    ]
+    for name, tallies in {
+        "agent": stats.by_sender,
+        "program": stats.by_source,
+        "role": stats.by_role,
+    }.items():
         shown = [*islice(tallies.items(), _NAMES)]
         counts = [(key, tally.messages) for key, tally in shown]
         drawn.append((name, plots.by_name(f"Messages by {name}", counts), shown))

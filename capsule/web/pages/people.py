@@ -1,7 +1,7 @@
 """Who is there: agents, projects, channels and groups; what waits for whom, and who may do what.
 
-What must stay true: an agent is shown what its store tells it. What others say of each other, and what waits for them,
-is for the owner and for each of them.
+What must stay true: an agent is shown what its store tells it. What others say of each other, and
+what waits for them, is for the owner and for each of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _NOTES: Final = 5
 #: What a member of a channel may do there, by its field in `Member`.
-_RIGHTS: Final = {"can_send": "write", "can_invite": "invite", "can_manage": "manage", "can_leave": "leave"}
+_RIGHTS: Final = {
+    "can_send": "write",
+    "can_invite": "invite",
+    "can_manage": "manage",
+    "can_leave": "leave",
+}
 
 
 def _people(view: View) -> Response:
@@ -34,7 +39,11 @@ def _people(view: View) -> Response:
     return view.page(
         "people.html",
         agents=shown,
-        waits={agent.id: store.messages.inbox(agent=agent.id) for agent in shown if agent.dm is not None},
+        waits={
+            agent.id: store.messages.inbox(agent=agent.id)
+            for agent in shown
+            if agent.dm is not None
+        },
         following=shown[-1].id if len(agents) > _PAGE else "",
         projects={project.id: project for project in store.projects.list()},
         channels=store.channels.list(archived=True),
@@ -83,7 +92,9 @@ def _project(view: View) -> Response:
         project=project,
         others={other.id: other.name for other in store.projects.list() if other.id != project.id},
         agents=[agent for agent in store.agents.list() if agent.project == project.id],
-        channels=[each for each in store.channels.list(archived=True) if each.channel.scope == project.id],
+        channels=[
+            each for each in store.channels.list(archived=True) if each.channel.scope == project.id
+        ],
     )
 
 
@@ -96,7 +107,8 @@ def _channel(view: View) -> Response:
         return view.page("channel.html", listed=listed, refused=error.message)
     there = [member for member in object.members if member.is_in]
     members = [
-        (member, [word for right, word in _RIGHTS.items() if object.has(member, right)]) for member in there[:_PAGE]
+        (member, [word for right, word in _RIGHTS.items() if object.has(member, right)])
+        for member in there[:_PAGE]
     ]
     return view.page(
         "channel.html",
@@ -106,7 +118,11 @@ def _channel(view: View) -> Response:
         is_in=any(member.id == view.me for member in there),
         topics=channels.topics(listed.id),
         refused="",
-        may={do for do in ("join", "leave", "invite", "remove") if view.may("write") and _may(view, do, listed.id)},
+        may={
+            do
+            for do in ("join", "leave", "invite", "remove")
+            if view.may("write") and _may(view, do, listed.id)
+        },
     )
 
 
@@ -126,11 +142,19 @@ ROUTES = [
     forms(
         "/people/{agent}",
         {
-            "allow": lambda view: view.store.agents.allow(agent=view.at(), other=view.sent("other")),
-            "block": lambda view: view.store.agents.block(agent=view.at(), other=view.sent("other")),
-            "unblock": lambda view: view.store.agents.forget(agent=view.at(), other=view.sent("other")),
+            "allow": lambda view: view.store.agents.allow(
+                agent=view.at(), other=view.sent("other")
+            ),
+            "block": lambda view: view.store.agents.block(
+                agent=view.at(), other=view.sent("other")
+            ),
+            "unblock": lambda view: view.store.agents.forget(
+                agent=view.at(), other=view.sent("other")
+            ),
             "policy": lambda view: view.store.agents.policy(
-                view.at(), dm=view.sent("dm") or None, discoverable=view.sent("discoverable") or None
+                view.at(),
+                dm=view.sent("dm") or None,
+                discoverable=view.sent("discoverable") or None,
             ),
             "status": lambda view: view.store.agents.set_status(
                 view.at(), view.sent("text"), busy=bool(view.sent("busy"))
@@ -155,7 +179,9 @@ ROUTES = [
                 view.at(), view.sent("agents").replace(",", " ").split()
             ),
             "remove": lambda view: view.acting.channels.remove(view.at(), view.sent("member")),
-            "mute": lambda view: view.acting.channels.mute(view.at(), False, notify=view.sent("notify") or None),
+            "mute": lambda view: view.acting.channels.mute(
+                view.at(), False, notify=view.sent("notify") or None
+            ),
         },
     ),
 ]

@@ -18,18 +18,26 @@ if TYPE_CHECKING:
     from capsule.engines.values import Trashed
     from capsule.store.objects.trash import Removed
 
-#: The number of conversations with conflicts, of damaged files, and of entries of the trash in a page.
+#: The number of conversations with conflicts, of damaged files, and of entries of the trash in a
+#: page.
 _PAGE: Final = 50
 
 
 def _repairs(view: View) -> Response:
-    heads = sorted((head for head in view.store.heads() if head.conflicts or head.damaged), key=lambda head: head.id)
-    disputed, damaged = ([head for head in heads if bool(head.damaged) == is_so] for is_so in (False, True))
+    heads = sorted(
+        (head for head in view.store.heads() if head.conflicts or head.damaged),
+        key=lambda head: head.id,
+    )
+    disputed, damaged = (
+        [head for head in heads if bool(head.damaged) == is_so] for is_so in (False, True)
+    )
     time, _, token = view.asked("before").partition(" ")
     gone = _trash(view, (time, token) if token else None)
     return view.page(
         "repairs.html",
-        conflicts=[conflict for head in disputed[:_PAGE] for conflict in view.store.conflicts.list(head.id)],
+        conflicts=[
+            conflict for head in disputed[:_PAGE] for conflict in view.store.conflicts.list(head.id)
+        ],
         damaged=damaged[:_PAGE],
         more=(max(0, len(disputed) - _PAGE), max(0, len(damaged) - _PAGE)),
         gone=gone[:_PAGE],
@@ -39,15 +47,18 @@ def _repairs(view: View) -> Response:
 
 
 def _trash(view: View, before: tuple[str, str] | None) -> list[tuple[Trashed, str, Removed | None]]:
-    """What is in the trash behind an entry, the latest first, a page of it and perhaps more: each entry with its title,
-    and of messages what is known of them."""
+    """What is in the trash behind an entry, the latest first, a page of it and perhaps more: each
+    entry with its title, and of messages what is known of them."""
     trash, limit = view.store.trash, _PAGE + 1
     deleted = [entry for entry in trash.list() if before is None or _place(entry) < before][:limit]
     heads = ((entry, trash.head(entry)) for entry in deleted)
     gone: list[tuple[Trashed, str, Removed | None]] = [
         (entry, head.title or head.damaged, None) for entry, head in heads
     ]
-    gone += [(removed.trashed, removed.title, removed) for removed in trash.removed(before=before, limit=limit)]
+    gone += [
+        (removed.trashed, removed.title, removed)
+        for removed in trash.removed(before=before, limit=limit)
+    ]
     return sorted(gone, key=lambda each: _place(each[0]), reverse=True)
 
 
@@ -80,4 +91,8 @@ def _restore(view: View) -> Response:
     return view.done(address("c", trashed.id, *(("m", ids[0]) if ids else ())), ids=ids)
 
 
-ROUTES = [get("/repairs", _repairs), get("/trash/{token}", _trashed), post("/trash/{token}", _restore)]
+ROUTES = [
+    get("/repairs", _repairs),
+    get("/trash/{token}", _trashed),
+    post("/trash/{token}", _restore),
+]

@@ -13,7 +13,19 @@ from capsule.web.view import View, get
 #: The number of hits in a page.
 _PAGE: Final = 20
 #: What a search can be narrowed by, by the names of the address.
-_FIELDS: Final = ("role", "from", "in", "tag", "mode", "since", "until", "title_only", "branch", "in_tools", "where")
+_FIELDS: Final = (
+    "role",
+    "from",
+    "in",
+    "tag",
+    "mode",
+    "since",
+    "until",
+    "title_only",
+    "branch",
+    "in_tools",
+    "where",
+)
 
 
 def _options(view: View) -> dict[str, Any]:

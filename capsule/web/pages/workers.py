@@ -1,4 +1,6 @@
-"""The sessions of workers: what waits, the way of each message, and a person's word about them. For the owner."""
+"""The sessions of workers: what waits, the way of each message, and a person's word about them. For
+the owner.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ def _workers(view: View) -> Response:
     sessions = view.store.sessions
     rows = sessions.list(view.asked("agent") or None)
     shown = [(row, _looked(view, row.id)) for row in rows[:_PAGE]]
-    return view.page("workers.html", rows=shown, more=len(rows) - len(shown), agents=sessions.registry.read().agents)
+    return view.page(
+        "workers.html",
+        rows=shown,
+        more=len(rows) - len(shown),
+        agents=sessions.registry.read().agents,
+    )
 
 
 def _looked(view: View, session: str) -> dict[str, Any]:
@@ -35,7 +42,9 @@ def _session(view: View) -> Response:
     sessions = view.store.sessions
     about = sessions.get(view.at())
     history = sessions.history(about["id"], _EVENTS)
-    messages = [event for event in reversed(history) if "status" in event and event.get("kind") != "system"]
+    messages = [
+        event for event in reversed(history) if "status" in event and event.get("kind") != "system"
+    ]
     chosen = view.asked("message") or (messages[0]["id"] if messages else "")
     return view.page(
         "session.html",
@@ -55,8 +64,12 @@ ROUTES = [
     forms(
         "/workers/{session}",
         {
-            "pause": lambda view: view.store.sessions.pause(view.at(), series=view.sent("what") or None),
-            "resume": lambda view: view.store.sessions.resume(view.at(), series=view.sent("what") or None),
+            "pause": lambda view: view.store.sessions.pause(
+                view.at(), series=view.sent("what") or None
+            ),
+            "resume": lambda view: view.store.sessions.resume(
+                view.at(), series=view.sent("what") or None
+            ),
             "retry": lambda view: view.store.sessions.retry(view.sent("what")),
             "cancel": lambda view: view.store.sessions.cancel(view.sent("what")),
         },

@@ -1,7 +1,8 @@
 """What is written on the page: messages, their changes, and conversations.
 
-What must stay true: a text is sent once under its id, however often it comes; nothing is lost of what was typed and
-refused. Messages are written as the agent that the visitor chose, and everything else is done as the visitor.
+What must stay true: a text is sent once under its id, however often it comes; nothing is lost of
+what was typed and refused. Messages are written as the agent that the visitor chose, and everything
+else is done as the visitor.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def _send(view: View) -> Response:
     try:
         if view.me is not None and view.store.head(id).type in TYPES:
             fields.pop("parent", None)
-            sent = view.acting.messages.send(content, agent=view.me, conversation=id, idempotency_key=key, **fields)
+            sent = view.acting.messages.send(
+                content, agent=view.me, conversation=id, idempotency_key=key, **fields
+            )
             message = sent.message
         else:
             message = str(view.acting.append_once(id, key, content=content, **fields)[0].id)
@@ -62,7 +65,8 @@ def _message(view: View) -> Response:
     ways = ["place"] if is_mail else ["beside", "place"] if answers else ["place", "beside"]
     if not may_change:
         ways.remove("place")
-    # Of what others wrote, the form does not know what goes: the answer to it is a question that says so.
+    # Of what others wrote, the form does not know what goes: the answer to it is a question that
+    # says so.
     has_others = _has_several_writers(head, history)
     return view.page(
         "message_edit.html",
@@ -89,7 +93,9 @@ def _digest(ids: Iterable[str]) -> str:
 
 
 def _changing(view: View, id: str, message: str) -> Store:
-    """Return the store that changes a message in place: the agent's if it wrote the message, else the visitor's."""
+    """Return the store that changes a message in place: the agent's if it wrote the message, else
+    the visitor's.
+    """
     is_own = view.store.find_message(id, message).from_ == view.me
     return view.acting if is_own else view.store
 
@@ -105,7 +111,9 @@ def _edit(view: View) -> Response:
     elif how == "answer":
         made = view.acting.branches.regenerate(id, content, message, key=key)
     else:
-        raise InvalidInput("say how the message changes: in its place, beside it, or as another answer")
+        raise InvalidInput(
+            "say how the message changes: in its place, beside it, or as another answer"
+        )
     return view.done(address("c", id, "m", str(made.id)), id=made.id)
 
 
@@ -116,12 +124,16 @@ def _remove(view: View) -> Response:
         planned = branches.remove(id, message, dry_run=True)
         sure = _digest(planned.ids)
         if view.sent("sure") != sure:
-            return view.refuse(_going(view, id, planned), button="Remove them", what="answers", sure=sure)
+            return view.refuse(
+                _going(view, id, planned), button="Remove them", what="answers", sure=sure
+            )
         removal = branches.remove(id, message, expected=planned.ids)
     else:
         removal = branches.remove(id, message, keep_children=True)
     entries = view.store.trash.removed(id)
-    token = next((each.trashed.token for each in entries if each.messages[0]["id"] in removal.ids), "")
+    token = next(
+        (each.trashed.token for each in entries if each.messages[0]["id"] in removal.ids), ""
+    )
     return view.done(address("trash", token), ids=removal.ids, token=token)
 
 
@@ -150,7 +162,9 @@ def _switch(view: View) -> Response:
 
 
 def _new(view: View) -> Response:
-    content, title, to, tags = (view.sent(name).strip() for name in ("content", "title", "to", "tags"))
+    content, title, to, tags = (
+        view.sent(name).strip() for name in ("content", "title", "to", "tags")
+    )
     key = view.sent("id") or new_id()
     if to:
         sent = view.acting.messages.send(content, agent=view.me, to=to, idempotency_key=key)
@@ -165,9 +179,13 @@ def _head(view: View) -> Response:
     """Change the title, a tag, a mark or a switch: whatever fields there are."""
     id, title, known = view.at(), view.sent("title").strip(), view.sent("instead_of")
     if title and (before := view.store.head(id)).named and before.title not in (title, known):
-        question = f"A person gave this conversation the title {before.title!r}. It becomes {title!r}."
+        question = (
+            f"A person gave this conversation the title {before.title!r}. It becomes {title!r}."
+        )
         return view.refuse(question, button="Rename", instead_of=before.title)
-    tagged, untagged, server = (view.sent(name).strip() for name in ("tagged", "untagged", "server"))
+    tagged, untagged, server = (
+        view.sent(name).strip() for name in ("tagged", "untagged", "server")
+    )
     view.store.update(
         id,
         title=title or None,
@@ -195,7 +213,8 @@ def _unlock(view: View) -> Response:
     state = view.store.locks.state(view.store.head(id))
     if state is not None and view.sent("sure") != state.instance:
         question = (
-            f"{state.name or state.user} on {state.host} holds this lock since {state.since}, and may be writing."
+            f"{state.name or state.user} on {state.host} holds this lock since "
+            f"{state.since}, and may be writing."
         )
         return view.refuse(question, button="Unlock by force", sure=state.instance)
     view.store.locks.release(id, force=True)
@@ -219,7 +238,9 @@ def _resolve(view: View) -> Response:
 
 def _as(view: View) -> Response:
     if view.visitor.agent is not None:
-        raise Refused(f"this page was opened for {view.visitor.agent}, and nobody else writes on it", path="")
+        raise Refused(
+            f"this page was opened for {view.visitor.agent}, and nobody else writes on it", path=""
+        )
     agent = view.store.agents.get(view.sent("agent")).id if view.sent("agent") else ""
     answer = view.done("/people", agent=agent or None)
     lasts_s = 30 * 86_400 if agent else 0

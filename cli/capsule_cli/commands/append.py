@@ -1,8 +1,8 @@
 """`append`: one message, or a stream of them.
 
-What must stay true: a line of the answer is written only when the store has acknowledged its message, and every
-message that was acknowledged stays, whatever the next line holds. Only with `--no-wait` is it acknowledged before it is
-on the disk.
+What must stay true: a line of the answer is written only when the store has acknowledged its
+message, and every message that was acknowledged stays, whatever the next line holds. Only with
+`--no-wait` is it acknowledged before it is on the disk.
 """
 
 from __future__ import annotations
@@ -31,34 +31,47 @@ _Line = tuple[int, dict[str, Any]]
 
 def append(
     id: Id,
-    text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
+    text: str | None = argument(
+        "TEXT", "The text. Without it: the text of --file, or of standard input."
+    ),
     role: Role = option("--role", "Set the role of the message.", "user"),
     from_: From = None,
     parent: str | None = option(
         "--parent MESSAGE",
-        "Answer this message: its id, @N or @last; none: answer no message. Default: the end of the active branch.",
+        "Answer this message: its id, @N or @last; none: answer no message. Default: the end of "
+        "the active branch.",
     ),
     file: File = None,
     jsonl: bool = flag(
         "--jsonl",
-        'Read messages from standard input, one JSON object a line ({"role":..., "content":...}). Print a line '
+        'Read messages from standard input, one JSON object a line ({"role":..., "content":...}). '
+        "Print a line "
         '{"id":..., "at":...} for each message as soon as it is safe on the disk.',
     ),
     no_wait: bool = flag(
         "--no-wait",
-        "Do not wait for the disk: a message is acknowledged when every reader sees it, and is on the disk within a "
+        "Do not wait for the disk: a message is acknowledged when every reader sees it, and is on "
+        "the disk within a "
         "second. For output that comes in many small pieces.",
     ),
 ) -> None:
-    """Add a message to a conversation and print its id. When the id is printed, the message is on the disk."""
+    """Add a message to a conversation and print its id. When the id is printed, the message is on
+    the disk.
+    """
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
         other = text is not None or file is not None or parent is not None
-        refuse(other, "the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
+        refuse(
+            other,
+            "the messages come from standard input; give no text, no --file and no --parent",
+            "--jsonl",
+        )
         from capsule_cli.signals import Ending
 
         with store_of(keep_locks=True) as store, Ending():
-            for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait):
+            for batch in appended(
+                store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait
+            ):
                 out_bytes(batch)
         return
     content = message_text(text, file)
@@ -66,16 +79,20 @@ def append(
         if parent is not None:
             # A full id is left to the append to look for.
             known = len(parent) == 36
-            defaults["parent"] = parent if known else None if parent == "none" else store.find_message(id, parent).id
-        at, (message,) = store.append_entries(id, [{**defaults, "content": content}], wait=not no_wait)
+            defaults["parent"] = (
+                parent if known else None if parent == "none" else store.find_message(id, parent).id
+            )
+        at, (message,) = store.append_entries(
+            id, [{**defaults, "content": content}], wait=not no_wait
+        )
     answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
 def appended(
     store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO, *, wait: bool = True
 ) -> Iterator[bytes]:
-    """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable, or
-    unless it is to `wait`, once it is there to be read.
+    """Append the messages in `source` to the conversation; give the answers in batches, each once
+    it is durable, or unless it is to `wait`, once it is there to be read.
 
     Raises:
         InvalidInput: A line is no message, by its number; what stood before it is appended.
@@ -139,5 +156,7 @@ def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str,
 
 def _at_line(number: int, reason: str, column: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{STDIN}, line {number}{column}: {reason}; it was not appended, what was acknowledged before is", line=number
+        f"{STDIN}, line {number}{column}: {reason}; it was not appended, what was acknowledged "
+        "before is",
+        line=number,
     )

@@ -1,6 +1,7 @@
 """`branch`: the branches of a conversation; and what `delete` does to a message.
 
-What must stay true: messages that go are counted out before they go, and how they come back is said.
+What must stay true: messages that go are counted out before they go, and how they come back is
+said.
 """
 
 from __future__ import annotations
@@ -10,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed, message_text
 from capsule_cli.shared.opening import conversation, store_of, version
-from capsule_cli.shared.options import At, DryRun, File, From, Id, Yes, argument, flag, option, refuse
+from capsule_cli.shared.options import (
+    At,
+    DryRun,
+    File,
+    From,
+    Id,
+    Yes,
+    argument,
+    flag,
+    option,
+    refuse,
+)
 from capsule_cli.shared.output import Stopped, answer, one_line
 from capsule_cli.shared.pager import paged
 
@@ -19,7 +31,9 @@ if TYPE_CHECKING:
 
 
 def list_(id: Id, at: At = None) -> None:
-    """Print the tree of branches, one line for each message. With --json, a list says which message answers which."""
+    """Print the tree of branches, one line for each message. With --json, a list says which message
+    answers which.
+    """
     from capsule_cli.shared.trees import as_lines, as_objects
 
     with version(id, at) as (store, id), paged():
@@ -32,19 +46,30 @@ def switch(
     id: Id,
     message: str | None = argument(
         "MESSAGE",
-        "A message of the branch: its id, @N or @last. Without it: the last active message with alternatives.",
+        "A message of the branch: its id, @N or @last. Without it: the last active message with "
+        "alternatives.",
     ),
     next_: bool = flag("--next", "Switch to the next alternative of the message."),
     previous: bool = flag("--previous", "Switch to the previous alternative."),
 ) -> None:
     """Make another branch the active one: the branch through a message, up to its newest answer."""
     refuse(next_ and previous, "give --next or --previous, not both", "--next")
-    refuse(message is None and not (next_ or previous), "name a message, or give --next or --previous", "MESSAGE")
+    refuse(
+        message is None and not (next_ or previous),
+        "name a message, or give --next or --previous",
+        "MESSAGE",
+    )
     with conversation(id) as (store, id):
         done = store.branches.switch(id, message, step=next_ - previous)
         beside = store.branches.alternatives(id, done.message)
     number, count = beside.index + 1, len(beside.ids)
-    facts = {"message": done.message, "leaf": done.leaf, "changed": done.changed, "number": number, "count": count}
+    facts = {
+        "message": done.message,
+        "leaf": done.leaf,
+        "changed": done.changed,
+        "number": number,
+        "count": count,
+    }
     which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
     answer(facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
 
@@ -53,11 +78,14 @@ def regenerate(
     id: Id,
     text: str | None = argument(
         "TEXT",
-        "The other answer, or - for standard input. Without it and --file nothing is changed: the id of "
+        "The other answer, or - for standard input. Without it and --file nothing is changed: the "
+        "id of "
         "the message to answer is printed, for: append --parent.",
     ),
     message: str | None = option(
-        "--which MESSAGE", "Put it beside this answer: its id, @N or @last. Else beside the last of the active branch."
+        "--which MESSAGE",
+        "Put it beside this answer: its id, @N or @last. Else beside the last of the active "
+        "branch.",
     ),
     from_: From = None,
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
@@ -68,7 +96,10 @@ def regenerate(
         if text is None and file is None:
             slot = store.branches.slot(id, message)
             if slot.parent is None and not asked.json:
-                raise Stopped(f"message {slot.message} answers none; give the other text, and it is put beside it")
+                raise Stopped(
+                    f"message {slot.message} answers none; give the other text, and it is put "
+                    "beside it"
+                )
             answer({"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True)
             return
         more: dict[str, Any] = {"from": from_, "model": model}
@@ -77,11 +108,15 @@ def regenerate(
 
 
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Remove every branch but the active one; the messages stay in the trash until `trash purge`."""
+    """Remove every branch but the active one; the messages stay in the trash until
+    `trash purge`.
+    """
     with conversation(id) as (store, id):
         planned = store.branches.trim(id, dry_run=True)
         if planned.ids and not dry_run:
-            ensure_agreed(f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes)
+            ensure_agreed(
+                f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes
+            )
             planned = store.branches.trim(id, expected=None if yes else planned.ids)
     _tell(id, planned, dry_run=dry_run)
 
@@ -89,14 +124,19 @@ def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
 def fork(
     id: Id,
     at: str | None = option(
-        "--up-to MESSAGE", "Copy up to this message: its id, @N or @last. Else all of the active branch."
+        "--up-to MESSAGE",
+        "Copy up to this message: its id, @N or @last. Else all of the active branch.",
     ),
     title: str | None = option("--title TITLE", "Give it this title. Without it: Fork of ..."),
-    without_attachments: bool = flag("--without-attachments", "Leave out the attachments of the messages."),
+    without_attachments: bool = flag(
+        "--without-attachments", "Leave out the attachments of the messages."
+    ),
 ) -> None:
     """Copy a branch, up to a message, into a new conversation and print its id."""
     with store_of() as store:
-        head = store.forks.create(store.resolve(id), at=at, title=title, attachments=not without_attachments)
+        head = store.forks.create(
+            store.resolve(id), at=at, title=title, attachments=not without_attachments
+        )
     answer(head.as_json(), head.id)
 
 
@@ -108,15 +148,23 @@ def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool,
         if not dry_run:
             ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
             expected = None if yes else planned.ids
-            planned = store.branches.remove(id, which, keep_children=keep_children, expected=expected)
+            planned = store.branches.remove(
+                id, which, keep_children=keep_children, expected=expected
+            )
     _tell(id, planned, dry_run=dry_run)
 
 
 def _tell(id: str, removal: Removal, *, dry_run: bool) -> None:
-    facts: dict[str, Any] = {"removed": list(removal.ids), "roles": removal.roles, "leaf": removal.leaf}
+    facts: dict[str, Any] = {
+        "removed": list(removal.ids),
+        "roles": removal.roles,
+        "leaf": removal.leaf,
+    }
     facts["dryRun"] = dry_run
     undone = ""
     if removal.ids and not dry_run:
         facts["undo"] = f"capsule restore {id}"
         undone = f"; undo: {facts['undo']}"
-    answer(facts, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}"))
+    answer(
+        facts, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}")
+    )

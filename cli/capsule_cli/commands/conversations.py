@@ -11,7 +11,17 @@ from capsule.errors import NotFound
 from capsule.ids import is_id
 from capsule_cli.completion import complete_agent, complete_id, complete_tag
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
+from capsule_cli.shared.options import (
+    Limit,
+    Mode,
+    Tags,
+    Type,
+    argument,
+    flag,
+    moment,
+    option,
+    refuse,
+)
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, progress
 from capsule_cli.shared.pager import paged
 
@@ -22,12 +32,18 @@ if TYPE_CHECKING:
 
 
 def new(
-    title: str | None = argument("TITLE", "The title. Without it, the first user message gives one."),
+    title: str | None = argument(
+        "TITLE", "The title. Without it, the first user message gives one."
+    ),
     mode: Mode = option("--mode", "Set the mode of the conversation.", "api"),
-    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
+    tag: list[str] | None = option(
+        "--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag
+    ),
     message: str | None = option("--message -m TEXT", "Add a first user message."),
     type: Type = option(
-        "--type", "Choose who may write: a chat has one writer at a time, the other types have many.", "chat"
+        "--type",
+        "Choose who may write: a chat has one writer at a time, the other types have many.",
+        "chat",
     ),
     id: str | None = option("--id ID", "Give it this id. Without it, it gets a new UUID."),
 ) -> None:
@@ -35,7 +51,9 @@ def new(
     refuse(message is not None and not message.strip(), "the message is empty", "--message")
     messages = [] if message is None else [{"role": "user", "content": message}]
     with store_of() as store:
-        head = store.create(title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages)
+        head = store.create(
+            title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages
+        )
     made = f"Made {one_line(head.title)!r} ({head.type})\n" if in_terminal() else ""
     answer(head.as_json(), made + head.id)
 
@@ -46,19 +64,27 @@ def list_(
     locked: bool = flag("--locked", "List locked conversations."),
     archived: bool = flag("--archived", "List archived conversations too."),
     since: str | None = option(
-        "--since WHEN", "List conversations that changed since then: a day (UTC), a time, yesterday, or 2h, 3d ago."
+        "--since WHEN",
+        "List conversations that changed since then: a day (UTC), a time, yesterday, or 2h, 3d "
+        "ago.",
     ),
     agent: str | None = option(
-        "--agent AGENT", "List conversations that this agent takes part in.", autocompletion=complete_agent
+        "--agent AGENT",
+        "List conversations that this agent takes part in.",
+        autocompletion=complete_agent,
     ),
     project: str | None = option(
-        "--project DIR", "List conversations of this project: of sessions in the folder, and of its agents."
+        "--project DIR",
+        "List conversations of this project: of sessions in the folder, and of its agents.",
     ),
     source: str | None = option(
-        "--source PROGRAM", "List conversations imported from this program (claude-code), or written here (here)."
+        "--source PROGRAM",
+        "List conversations imported from this program (claude-code), or written here (here).",
     ),
     sort: Order = option(
-        "--sort", "Sort by time, the latest first, or by title. Pinned conversations always come first.", "updated"
+        "--sort",
+        "Sort by time, the latest first, or by title. Pinned conversations always come first.",
+        "updated",
     ),
     limit: Limit = None,
     summaries_of: str | None = option(
@@ -85,7 +111,11 @@ def list_(
             source=source,
         )
         page = store.list(shown, sort, limit=limit, progress=bar)
-        moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
+        moved = (
+            {}
+            if of is None
+            else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
+        )
         ids = store.ids() if in_terminal() else []
     columns, row = _PERSONS if in_terminal() else _PROGRAMS
     value = [
@@ -95,7 +125,11 @@ def list_(
         | ({"source": moved[head.id].as_json()} if head.id in moved else {})
         for head in page.heads
     ]
-    empty = "no conversation is like that" if ids else "there is no conversation yet; start one with: capsule new"
+    empty = (
+        "no conversation is like that"
+        if ids
+        else "there is no conversation yet; start one with: capsule new"
+    )
     with paged():
         rows = [row(head, page.messages[head.id], _state(head, moved)) for head in page.heads]
         # Short ids are unique in the whole store, and not only among those in the list.
@@ -121,7 +155,9 @@ def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
 def _for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
         return (head.id, "", "", "damaged", "", head.damaged)
-    state = ",".join(part for part in (state, "" if head.mode == "api" else head.mode, head.source) if part)
+    state = ",".join(
+        part for part in (state, "" if head.mode == "api" else head.mode, head.source) if part
+    )
     return (head.id, head.updated_at, str(count), state, ",".join(head.tags), head.title)
 
 
@@ -131,6 +167,10 @@ _PERSONS = ("id", "updated", "n", "state", "tags", "title"), _for_person
 
 
 def _state(head: Head, standings: Mapping[str, Standing]) -> str:
-    flags = (("pinned", head.pinned), ("archived", head.archived), ("locked", head.lock is not None))
+    flags = (
+        ("pinned", head.pinned),
+        ("archived", head.archived),
+        ("locked", head.lock is not None),
+    )
     standing = standings.get(head.id)
     return ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])

@@ -1,7 +1,7 @@
 """`edit`: a conversation or a message in the person's own editor, as visudo does it.
 
-What must stay true: nothing is written before it is valid, and what the person typed is never thrown away: when it
-can't be saved, the copy stays and its path is printed.
+What must stay true: nothing is written before it is valid, and what the person typed is never
+thrown away: when it can't be saved, the copy stays and its path is printed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,27 @@ T = TypeVar("T")
 
 def edit(
     id: Id,
-    text: str | None = argument("TEXT", "With --which: the new text. Without it: standard input, or the editor."),
-    message: str | None = option("--which MESSAGE", "Edit one message: its id, @N (its place) or @last."),
-    beside: bool = flag("--beside", "With --which: keep the message, and put the new text beside it."),
+    text: str | None = argument(
+        "TEXT", "With --which: the new text. Without it: standard input, or the editor."
+    ),
+    message: str | None = option(
+        "--which MESSAGE", "Edit one message: its id, @N (its place) or @last."
+    ),
+    beside: bool = flag(
+        "--beside", "With --which: keep the message, and put the new text beside it."
+    ),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
-    refuse(beside and message is None, "say which message gets another one beside it: --which MESSAGE", "--beside")
-    refuse(text is not None and message is None, "a text changes a message: say which with --which MESSAGE", "TEXT")
+    refuse(
+        beside and message is None,
+        "say which message gets another one beside it: --which MESSAGE",
+        "--beside",
+    )
+    refuse(
+        text is not None and message is None,
+        "a text changes a message: say which with --which MESSAGE",
+        "TEXT",
+    )
     with conversation(id) as (store, id):
         if message is None:
             with _held(store, id):
@@ -52,24 +66,34 @@ def edit(
         else:
             made = _edit_message(store, id, message, text, beside=beside)
             facts = {"id": made.id, "at": made.at} if made else {}
-            said = f"message {made.id} {'added' if beside else 'changed'}" if made else "nothing changed"
+            said = (
+                f"message {made.id} {'added' if beside else 'changed'}"
+                if made
+                else "nothing changed"
+            )
             answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
 
 
 def _edit_capsule(store: CoreStore, id: str) -> Head | None:
-    """The conversation through the editor, until it is valid or given up. Returns: None when nothing changed."""
+    """The conversation through the editor, until it is valid or given up. Returns: None when
+    nothing changed.
+    """
     read = store.read(id)
 
     def save(data: bytes, path: str) -> Head:
         try:
             return store.edits.rewrite(id, data, read)
         except InvalidDocument as error:
-            raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
+            raise InvalidDocument.of(
+                [replace(problem, path=path) for problem in error.problems]
+            ) from error
 
     return through_editor(read, f"-{id}.json", save)
 
 
-def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
+def _edit_message(
+    store: CoreStore, id: str, message_id: str, text: str | None, *, beside: bool
+) -> Message | None:
     """One message changed, or another put beside it. Returns: None when nothing changed."""
     change = store.branches.revise if beside else store.edits.message
     if text is not None or not sys.stdin.isatty():
@@ -83,7 +107,9 @@ def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, 
         def save(data: bytes, path: str) -> Message:
             text = decoded(data, path)
             if not text.strip():
-                raise InvalidInput("the message is empty; to remove it: capsule delete ID --which MESSAGE")
+                raise InvalidInput(
+                    "the message is empty; to remove it: capsule delete ID --which MESSAGE"
+                )
             return change(id, str(message.id), text)
 
         return through_editor(f"{message.content}\n".encode(), f"-{id}.md", save)
@@ -92,7 +118,8 @@ def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, 
 def through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
     """Let a person edit a copy until it can be saved, or they give up. Returns: None for no change.
 
-    The copy is readable for its owner alone. It goes when all is well, and stays with what was typed when it is not.
+    The copy is readable for its owner alone. It goes when all is well, and stays with what was
+    typed when it is not.
     """
     fd, path = tempfile.mkstemp(prefix="capsule-", suffix=suffix)
     with open(fd, "wb") as file:
@@ -136,13 +163,19 @@ def _run_editor(path: str) -> None:
         words = shlex.split(editor)
         code = subprocess.run([*words, path], check=False).returncode
     except (OSError, ValueError) as error:
-        raise Stopped(f"the editor {editor!r} can't be started: {error}; set VISUAL or EDITOR to yours") from None
+        raise Stopped(
+            f"the editor {editor!r} can't be started: {error}; set VISUAL or EDITOR to yours"
+        ) from None
     if code:
-        raise Stopped(f"the editor {editor!r} failed with {how_it_ended(code)}; nothing was changed")
+        raise Stopped(
+            f"the editor {editor!r} failed with {how_it_ended(code)}; nothing was changed"
+        )
 
 
 def _again(error: InvalidDocument | InvalidInput) -> bool:
-    """Show what is wrong, and offer a person to go on editing; False where there is nobody to ask."""
+    """Show what is wrong, and offer a person to go on editing; False where there is nobody
+    to ask.
+    """
     if not sys.stdin.isatty():
         return False
     report_error(error)

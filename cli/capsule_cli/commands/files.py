@@ -21,7 +21,16 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, option
-from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, say, shown, with_bar
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    out,
+    out_bytes,
+    out_json,
+    say,
+    shown,
+    with_bar,
+)
 
 #: The one document of a store that is no capsule.
 _OVERRIDES = os.path.join("overrides", "next.json")
@@ -32,7 +41,9 @@ def validate(
         "PATH", "Files, and directories with *.json in them. Without any: those of the store."
     ),
 ) -> None:
-    """Check files against the format, also outside a store. Print `path:line:column: what` for each problem."""
+    """Check files against the format, also outside a store. Print `path:line:column: what` for each
+    problem.
+    """
     from capsule.format.kinds import KINDS
 
     if paths:
@@ -43,9 +54,17 @@ def validate(
             folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
-    problems = [problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)]
+    problems = [
+        problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)
+    ]
     if asked.json:
-        out_json({"ok": not problems, "files": len(files), "problems": [asdict(problem) for problem in problems]})
+        out_json(
+            {
+                "ok": not problems,
+                "files": len(files),
+                "problems": [asdict(problem) for problem in problems],
+            }
+        )
     else:
         for problem in problems:
             out(shown(str(problem)))
@@ -63,27 +82,36 @@ def _files(path: str) -> Iterator[str]:
         yield path
     for directory, names, files in os.walk(path):
         names[:] = sorted(name for name in names if not name.startswith("."))
-        chosen = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
+        chosen = sorted(
+            name for name in files if name.endswith(".json") and not name.startswith(".")
+        )
         yield from (os.path.join(directory, name) for name in chosen)
 
 
 def _problems(path: str) -> list[Problem]:
     from capsule.format.kinds import CONVERSATION, KINDS
 
-    problems_of = KINDS.get(os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION).problems_of
+    problems_of = KINDS.get(
+        os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION
+    ).problems_of
     if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
         from capsule.store.objects.attributes import problems_of
 
     try:
         return problems_of(read_file(path), path)
     except CapsuleError as error:
-        return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} "))]
+        return [
+            Problem(
+                path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
+            )
+        ]
 
 
 def migrate(
     names: list[str] | None = argument(
         "ID|PATH",
-        "Conversations of the store, or files, and directories with *.json in them, anywhere; else the store.",
+        "Conversations of the store, or files, and directories with *.json in them, anywhere; "
+        "else the store.",
         autocompletion=complete_id,
     ),
     check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
@@ -110,9 +138,15 @@ def migrate(
                 failed.append(error)
                 results.append({kind: name, "changes": [], "error": error.message})
     changed = [result for result in results if result["changes"]]
-    lines = [shown(f"{of.get('id') or of['path']}: {change}") for of in changed for change in of["changes"]]
+    lines = [
+        shown(f"{of.get('id') or of['path']}: {change}")
+        for of in changed
+        for change in of["changes"]
+    ]
     total = f"{counted(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
-    total += ("would change" if check else "changed") + (f", {len(failed)} failed" if failed else "")
+    total += ("would change" if check else "changed") + (
+        f", {len(failed)} failed" if failed else ""
+    )
     answer(results, "\n".join([*lines, total]))
     end_with(failed)
     if check and changed:
@@ -120,11 +154,17 @@ def migrate(
 
 
 def _migrate_database(*, check: bool) -> None:
-    """Bring the schema of a store in a database to this version, unless it only is to be looked at."""
+    """Bring the schema of a store in a database to this version, unless it only is to be
+    looked at.
+    """
     from capsule import locate
     from capsule.engines import opening
 
-    if not check and (url := locate.named(asked.store)) is not None and opening.make_in_database(url):
+    if (
+        not check
+        and (url := locate.named(asked.store)) is not None
+        and opening.make_in_database(url)
+    ):
         say("the tables of the store were brought to this version")
 
 
@@ -141,7 +181,9 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
 
     directory, name = os.path.split(os.path.realpath(path))
     root = os.path.dirname(directory)
-    if os.path.basename(directory) == "conversations" and os.path.isfile(os.path.join(root, "capsule.toml")):
+    if os.path.basename(directory) == "conversations" and os.path.isfile(
+        os.path.join(root, "capsule.toml")
+    ):
         from capsule.store.store import CoreStore
 
         with CoreStore.open(root, keep_locks=False) as store:
@@ -165,7 +207,9 @@ def _kinds() -> str:
 
 def schema(
     kind: str = argument("KIND", _kinds, "capsule"),
-    format_version: str | None = option("--format-version V", "Print this version of it. Without it: the newest."),
+    format_version: str | None = option(
+        "--format-version V", "Print this version of it. Without it: the newest."
+    ),
 ) -> None:
     """Print the JSON Schema of a kind of document."""
     from capsule.format.schema import text

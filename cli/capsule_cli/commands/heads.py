@@ -22,13 +22,20 @@ def set_(
     title: str | None = option("--title TITLE", "Give it this title."),
     suggest: bool = flag(
         "--suggest",
-        "Keep a title that a person gave, unless they agree to the new one (when asked, or by --yes). Without --title "
+        "Keep a title that a person gave, unless they agree to the new one (when asked, or by "
+        "--yes). Without --title "
         "the first message gives one.",
     ),
-    add: list[str] | None = option("--add-tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
-    remove: list[str] | None = option("--remove-tag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag),
+    add: list[str] | None = option(
+        "--add-tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag
+    ),
+    remove: list[str] | None = option(
+        "--remove-tag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag
+    ),
     pin: bool | None = option("--pin/--no-pin", "Pin it to the top of the list, or unpin it."),
-    archive: bool | None = option("--archive/--no-archive", "Take it out of the list, or bring it back."),
+    archive: bool | None = option(
+        "--archive/--no-archive", "Take it out of the list, or bring it back."
+    ),
     yes: Yes = False,
 ) -> None:
     """Change the title, the tags, the pin or the archive flag of a conversation."""
@@ -36,7 +43,14 @@ def set_(
         if suggest:
             head, title = _suggested(store, id, title, yes=yes), None
         if not suggest or add or remove or not pin is archive is None:
-            head = store.update(id, title=title, tagged=add or (), untagged=remove or (), pinned=pin, archived=archive)
+            head = store.update(
+                id,
+                title=title,
+                tagged=add or (),
+                untagged=remove or (),
+                pinned=pin,
+                archived=archive,
+            )
     flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
     said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
     answer(head.as_json(), f"{head.id}: {' · '.join(said)}")
@@ -57,8 +71,13 @@ def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> He
         if there.title == title.strip(" \t"):
             return there
         if not yes and not sys.stdin.isatty():
-            reason = f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
+            reason = (
+                f"{id}: its title {there.title!r} was given by a person, and stays unless "
+                "they agree; "
+            )
             raise Refused(reason + "say so with --yes", path=there.path)
         ensure_agreed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
-        head = store.titles.suggest(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
+        head = store.titles.suggest(
+            id, title, instead_of=there.title
+        )  # None: it was renamed while the person thought.
     return head

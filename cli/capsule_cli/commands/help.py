@@ -43,7 +43,8 @@ def page(sections: Mapping[str, Iterable[tuple[str, str]]]) -> str:
 
 
 def help_(
-    ctx: typer.Context, words: list[str] | None = argument("COMMAND", "The command; without it, all are listed.")
+    ctx: typer.Context,
+    words: list[str] | None = argument("COMMAND", "The command; without it, all are listed."),
 ) -> None:
     """Print the help of a command."""
     assert ctx.parent is not None

@@ -15,7 +15,9 @@ does = passing(store_of)
 
 
 def take(id: Id) -> None:
-    """Lock a conversation for a named holder until it is released. Nobody else can write to it meanwhile."""
+    """Lock a conversation for a named holder until it is released. Nobody else can write to it
+    meanwhile.
+    """
     name = holder()
     if name is None:
         raise usage(
@@ -27,7 +29,10 @@ def take(id: Id) -> None:
         # Not in a `with`: the lock is to stay when the command is over.
         store.locks.take(id)
         head = store.head(id)
-    answer(head.as_json(), f"{id}: locked for {name}; release it with: capsule lock release {id} --instance {name}")
+    answer(
+        head.as_json(),
+        f"{id}: locked for {name}; release it with: capsule lock release {id} --instance {name}",
+    )
 
 
 release = does("Release the lock of a conversation.")(
@@ -40,9 +45,13 @@ release = does("Release the lock of a conversation.")(
 
 
 def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
-    """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
+    """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on
+    another host).
+    """
     with store_of() as store:
-        states = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
+        states = [
+            state for state in store.locks.list() if not orphaned or state.state == "orphaned"
+        ]
         ids = store.ids() if in_terminal() else []
     holders = short_ids(lock.instance for lock in states) if in_terminal() else {}
     rows = [
@@ -57,6 +66,11 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is g
         for lock in states
     ]
     columns = ("id", "state", "holder", "who", "since", "title")
-    listing([asdict(state) for state in states], columns, rows, "no conversation is locked", ids=ids)
+    listing(
+        [asdict(state) for state in states], columns, rows, "no conversation is locked", ids=ids
+    )
     if not asked.json and any(state.state == "orphaned" for state in states):
-        say("an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock release ID --force")
+        say(
+            "an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock "
+            "release ID --force"
+        )

@@ -14,12 +14,28 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule import rooms
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import (
+    CapsuleError,
+    InvalidDocument,
+    NotFound,
+    Refused,
+    StorageFailed,
+    StoreBusy,
+)
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    out,
+    out_bytes,
+    out_json,
+    progress,
+    say,
+    shown,
+)
 
 if TYPE_CHECKING:
     from capsule.maintenance.conflict_copies import Ancestor
@@ -29,7 +45,8 @@ if TYPE_CHECKING:
 
 def init(
     directory: str | None = argument(
-        "DIR", "The directory. Without it: that of --store, else of CAPSULE_STORE, else the current one."
+        "DIR",
+        "The directory. Without it: that of --store, else of CAPSULE_STORE, else the current one.",
     ),
 ) -> None:
     """Make a directory a store, or a place in a database. What is there stays as it is."""
@@ -41,7 +58,11 @@ def init(
     place = locate.named(place) or place  # With the password, which the environment has no more.
     root = opening.shown(place) if opening.is_address(place) else os.path.abspath(place)
     made = CoreStore.init(place)
-    said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
+    said = (
+        "\n  ".join(["made a store:", *made])
+        if made
+        else f"{root} is a store already; nothing was changed"
+    )
     answer({"root": root, "made": made}, shown(said))
 
 
@@ -60,11 +81,15 @@ def show() -> None:
 
 def settings(
     new: str | None = option("--set FILE", "Replace them by what a file has; - is standard input."),
-    edit: bool = flag("--edit", "Open them in $VISUAL or $EDITOR, and save them when they are valid."),
+    edit: bool = flag(
+        "--edit", "Open them in $VISUAL or $EDITOR, and save them when they are valid."
+    ),
 ) -> None:
-    """Print the settings of the store, its capsule.toml, or change them; also those of a store in a database.
+    """Print the settings of the store, its capsule.toml, or change them; also those of a store in a
+    database.
 
-    Nothing is written that is not valid. A program that has the store open goes on with the settings that it read.
+    Nothing is written that is not valid. A program that has the store open goes on with the
+    settings that it read.
     """
     refuse(edit and new is not None, "give one of the two", "--set")
     with store_of() as store:
@@ -73,7 +98,9 @@ def settings(
         if edit:
             from capsule_cli.commands.edit import through_editor
 
-            saved = through_editor(there.encode(), "-capsule.toml", lambda data, _: store.set_settings(data, there))
+            saved = through_editor(
+                there.encode(), "-capsule.toml", lambda data, _: store.set_settings(data, there)
+            )
         elif new is not None:
             saved = store.set_settings(sys.stdin.buffer.read() if new == "-" else read_file(new))
         now = store.read_settings()
@@ -88,13 +115,18 @@ def settings(
 
 
 def doctor(
-    repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
+    repair: bool = flag(
+        "--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."
+    ),
     flush: bool = flag(
         "--flush",
-        "Put everything on the disk in its own file, and examine nothing: for a program that copies the files.",
+        "Put everything on the disk in its own file, and examine nothing: for a program that "
+        "copies the files.",
     ),
     report: bool = flag(
-        "--report", "Print what a bug report needs: versions, counts and kinds, but no text, title, name or path."
+        "--report",
+        "Print what a bug report needs: versions, counts and kinds, but no text, title, name or "
+        "path.",
     ),
 ) -> None:
     """Examine every document of the store; exit 0 only when all is well.
@@ -103,7 +135,11 @@ def doctor(
     """
     from capsule.maintenance.doctor import examine
 
-    refuse(flush and repair, "it examines nothing, so it has nothing to mend; give one of the two", "--flush")
+    refuse(
+        flush and repair,
+        "it examines nothing, so it has nothing to mend; give one of the two",
+        "--flush",
+    )
     refuse(report and (repair or flush), "is given alone", "--report")
     if report:
         _report()
@@ -111,12 +147,22 @@ def doctor(
     with store_of() as store:
         if flush:
             completed = store.flush()
-            answer({"completed": completed}, shown("\n".join(["every document is on the disk", *_of_cut(completed)])))
+            answer(
+                {"completed": completed},
+                shown("\n".join(["every document is on the disk", *_of_cut(completed)])),
+            )
             return
         completed = _flushed(store)
         many = len(store.ids())
         with progress("examining") as bar:
-            findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
+            findings = list(
+                examine(
+                    store,
+                    repair=repair,
+                    progress=bar,
+                    ancestor=_ancestor(store) if repair else None,
+                )
+            )
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
     facts = {
@@ -125,7 +171,10 @@ def doctor(
         "completed": completed,
         "findings": [asdict(finding) for finding in findings],
     }
-    answer(facts, shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])))
+    answer(
+        facts,
+        shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])),
+    )
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -159,7 +208,9 @@ def _named_values(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _flushed(store: CoreStore) -> int:
-    """How many documents had to be completed after a power cut. One that can't be is for the examination to name."""
+    """How many documents had to be completed after a power cut. One that can't be is for the
+    examination to name.
+    """
     try:
         return store.flush()
     except (Refused, StorageFailed, StoreBusy) as error:
@@ -168,12 +219,17 @@ def _flushed(store: CoreStore) -> int:
 
 
 def _of_cut(completed: int) -> list[str]:
-    words = "were not on the disk as a whole when the power went or the disk was gone, and were completed from the log"
+    words = (
+        "were not on the disk as a whole when the power went or the disk was gone, and were "
+        "completed from the log"
+    )
     return [f"{counted(completed, 'document')} {words}"] if completed else []
 
 
 def _ancestor(store: CoreStore) -> Ancestor | None:
-    """What finds in git which version a conflict copy began from; None where the store is in no repository."""
+    """What finds in git which version a conflict copy began from; None where the store is in no
+    repository.
+    """
     try:
         clone = rooms.answer("clone")(store)
         return clone.ancestor if clone.repository else None
@@ -186,7 +242,15 @@ def _summary(many: int, troubles: list[Finding]) -> str:
     if not troubles:
         return examined + "all is well"
     left = [finding for finding in troubles if not finding.repaired]
-    mended = f", {len(troubles) - len(left)} mended, {len(left)} left" if len(left) < len(troubles) else ""
-    advice = "; what can be mended is, with --repair" if any(finding.repairable for finding in left) else ""
+    mended = (
+        f", {len(troubles) - len(left)} mended, {len(left)} left"
+        if len(left) < len(troubles)
+        else ""
+    )
+    advice = (
+        "; what can be mended is, with --repair"
+        if any(finding.repairable for finding in left)
+        else ""
+    )
     by_hand = "; --repair can't mend what is left: each line says what you can do" if left else ""
     return examined + counted(len(troubles), "finding") + mended + (advice or by_hand)

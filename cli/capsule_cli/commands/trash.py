@@ -1,7 +1,8 @@
 """`delete`, `restore` and `trash`: to the trash and back.
 
-What must stay true: a person at a terminal is asked before something goes; and `trash list` lists what `restore` brings
-back, conversations and messages alike. With --all, one that can't be deleted keeps no other from it, and is named.
+What must stay true: a person at a terminal is asked before something goes; and `trash list` lists
+what `restore` brings back, conversations and messages alike. With --all, one that can't be deleted
+keeps no other from it, and is named.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id, complete_trashed
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import CONVERSATION, DryRun, Yes, argument, flag, option, refuse, seconds
+from capsule_cli.shared.options import (
+    CONVERSATION,
+    DryRun,
+    Yes,
+    argument,
+    flag,
+    option,
+    refuse,
+    seconds,
+)
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
@@ -29,11 +39,16 @@ if TYPE_CHECKING:
 
 
 def delete(
-    ids: list[str] | None = argument("ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id),
-    all_: bool = flag("--all", "Delete every conversation of the store. Asks twice; a script must give --yes."),
+    ids: list[str] | None = argument(
+        "ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id
+    ),
+    all_: bool = flag(
+        "--all", "Delete every conversation of the store. Asks twice; a script must give --yes."
+    ),
     message: str | None = option(
         "--which MESSAGE",
-        "Delete only this message and all answers below it: its id, @N or @last. An agent's own message goes alone.",
+        "Delete only this message and all answers below it: its id, @N or @last. An agent's own "
+        "message goes alone.",
     ),
     keep_children: bool = flag(
         "--keep-children", "With --which: keep the answers, which then answer the message above."
@@ -51,10 +66,16 @@ def delete(
             "a message is of one conversation: give its id, and neither --all nor --with-forks",
             "--which",
         )
-        delete_message((ids or [""])[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes)
+        delete_message(
+            (ids or [""])[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes
+        )
         return
     refuse(keep_children, "say which message is to go: --which MESSAGE", "--keep-children")
-    refuse(all_ and (with_forks or dry_run), "all go: --all takes neither --with-forks nor --dry-run", "--all")
+    refuse(
+        all_ and (with_forks or dry_run),
+        "all go: --all takes neither --with-forks nor --dry-run",
+        "--all",
+    )
     refuse(all_ and ids, "give ids or --all, not both", "--all")
     refuse(not all_ and not ids, "name the conversations, or give --all", "ID")
     with store_of() as store:
@@ -64,14 +85,23 @@ def delete(
             _delete(store, ids or [], with_forks=with_forks, dry_run=dry_run, yes=yes)
 
 
-def _delete(store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
+def _delete(
+    store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool
+) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
-    doomed = [each for id in named for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
+    doomed = [
+        each
+        for id in named
+        for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))
+    ]
     titles = {id: one_line(_title_of(store, id)) for id in doomed}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
-        answer(plan, "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
+        answer(
+            plan,
+            "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()),
+        )
         return
     ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
     trashed: dict[str, dict[str, Any]] = {}
@@ -81,7 +111,10 @@ def _delete(store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool
                 gone = store.forks.delete(id) if with_forks else [store.delete(id)]
                 trashed |= {item.id: _gone(item) for item in gone}
     finally:
-        lines = (f"{id}: {titles.get(id, '')!r} is in the trash; undo: {item['undo']}" for id, item in trashed.items())
+        lines = (
+            f"{id}: {titles.get(id, '')!r} is in the trash; undo: {item['undo']}"
+            for id, item in trashed.items()
+        )
         if trashed:
             answer(list(trashed.values()), "\n".join(lines))
 
@@ -90,7 +123,8 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
     many = len(store.ids())
     if many:
         ensure_agreed(
-            f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and pinned ones too?",
+            f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and "
+            "pinned ones too?",
             f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
             yes=yes,
         )
@@ -102,7 +136,9 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
             continue
         if not is_id(id):
             path = f"{store.root}/conversations/{id}.json"
-            became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
+            became = InvalidInput(
+                f"{path}: {became.message}; rename the file, or move it out of the way"
+            )
         failed.append(became)
         facts.append({"id": id, "error": became.message})
     gone = len(facts) - len(failed)
@@ -113,7 +149,11 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
 
 
 def _gone(trashed: Trashed) -> dict[str, Any]:
-    return {"id": trashed.id, "deletedAt": trashed.deleted_at, "undo": f"capsule restore {trashed.id}"}
+    return {
+        "id": trashed.id,
+        "deletedAt": trashed.deleted_at,
+        "undo": f"capsule restore {trashed.id}",
+    }
 
 
 def list_() -> None:
@@ -128,13 +168,18 @@ def list_() -> None:
                     "reason": removed.reason,
                     "messages": [m["id"] for m in removed.messages],
                 }
-                line = f"{counted(len(removed.messages), 'message')} {removed.reason} in {removed.title!r}"
+                line = (
+                    f"{counted(len(removed.messages), 'message')} {removed.reason} in "
+                    f"{removed.title!r}"
+                )
             else:
                 head = store.trash.head(item)
                 fact["title"] = line = "damaged" if head.damaged else head.title
             facts.append(fact)
             rows.append((item.id, item.deleted_at, line))
-    listing(facts, ("id", "deleted", "title"), rows, "the trash is empty", ids=[row[0] for row in rows])
+    listing(
+        facts, ("id", "deleted", "title"), rows, "the trash is empty", ids=[row[0] for row in rows]
+    )
 
 
 def restore(
@@ -146,35 +191,50 @@ def restore(
     ),
     deleted: str | None = option(
         "--deleted TIME",
-        "Restore what was deleted at this time, as capsule trash list shows it. Without it: what was deleted last.",
+        "Restore what was deleted at this time, as capsule trash list shows it. Without it: what "
+        "was deleted last.",
     ),
 ) -> None:
-    """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
+    """Bring back a conversation or messages from the trash. To bring back a version from git:
+    capsule git restore.
+    """
     with store_of() as store:
         item, removed = _chosen(store, id, deleted)
         came: dict[str, Any] = {}
         if removed is None:
             head = store.trash.restore(item.id, item)
-            said = f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back"
+            said = (
+                f"back, and damaged: {head.damaged}"
+                if head.damaged
+                else f"{one_line(head.title)!r} is back"
+            )
         else:
             came["restored"] = store.trash.restore_messages(item)
             head = store.head(item.id)
-            said = f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
+            said = (
+                f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
+            )
     answer(head.as_json() | came, f"{head.id}: {said}")
 
 
 def purge(
     older_than: str = option(
-        "--older-than DURATION", "Remove only what was deleted longer ago than this, for example 30d.", "0s"
+        "--older-than DURATION",
+        "Remove only what was deleted longer ago than this, for example 30d.",
+        "0s",
     ),
     yes: Yes = False,
 ) -> None:
-    """Remove for good what is in the trash and the quarantine, and every trace of it in .capsule/."""
+    """Remove for good what is in the trash and the quarantine, and every trace of it
+    in .capsule/.
+    """
     age_s = seconds(older_than, "--older-than")
     with store_of() as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
         many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
-        ensure_agreed(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes)
+        ensure_agreed(
+            f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes
+        )
         gone = store.trash.purge(age_s)
     answer({"purged": gone}, f"{len(gone)} removed for good")
 
@@ -188,23 +248,36 @@ def _title_of(store: CoreStore, id: str) -> str:
 
 
 def _in_trash(store: CoreStore) -> list[tuple[Trashed, Removed | None]]:
-    """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
-    items = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
+    """The conversations and the messages in the trash, the latest first; messages with what is
+    known of them.
+    """
+    items = [(item, None) for item in store.trash.list()] + [
+        (item.trashed, item) for item in store.trash.removed()
+    ]
     return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
 def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
-    """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
+    """What in the trash is meant: of this id, the latest, or the latest that was deleted at
+    a time.
+    """
     items = _in_trash(store)
     if prefix != "@last":
-        id = one_of(sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash"))
+        id = one_of(
+            sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash")
+        )
         items = [entry for entry in items if entry[0].id == id]
     then = (deleted or "").strip().replace(" ", "T")
-    if re.search(r"[+-]\d\d:\d\d$", then):  # As a terminal shows it: in the reader's zone, to the minute.
+    if re.search(
+        r"[+-]\d\d:\d\d$", then
+    ):  # As a terminal shows it: in the reader's zone, to the minute.
         with suppress(ValueError):
             then = timestamps.canonical(then)[:16]
     for item, removed in items:
         if item.deleted_at.startswith(then):
             return item, removed
     when = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
-    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash list", id=prefix)
+    raise NotFound(
+        f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash list",
+        id=prefix,
+    )

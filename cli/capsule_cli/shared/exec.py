@@ -16,8 +16,11 @@ from capsule_cli.shared.output import how_it_ended, one_line, say
 ENVIRONMENT = 100_000
 
 
-def run_for(heard: dict[str, Any], command: str, variable: str, *, short: dict[str, Any], **variables: str) -> None:
-    """Run a command in a shell, with what was heard as JSON on its standard input and in its environment.
+def run_for(
+    heard: dict[str, Any], command: str, variable: str, *, short: dict[str, Any], **variables: str
+) -> None:
+    """Run a command in a shell, with what was heard as JSON on its standard input and in its
+    environment.
 
     Args:
         variable: The name of the variable that holds the JSON.

@@ -1,7 +1,8 @@
-"""What comes in: texts from the command line, a file or standard input, and a person's word before something goes.
+"""What comes in: texts from the command line, a file or standard input, and a person's word before
+something goes.
 
-What must stay true: what is not UTF-8 is refused by name and byte, and never read as something else; and nothing goes
-that one command can't bring back, unless somebody said so.
+What must stay true: what is not UTF-8 is refused by name and byte, and never read as something
+else; and nothing goes that one command can't bring back, unless somebody said so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ STDIN = "standard input"
 
 
 def message_text(text: str | None, file: str | None) -> str:
-    """The text of a message: `text`, else the file's, else that of standard input (`-` names it too).
+    """The text of a message: `text`, else the file's, else that of standard input (`-` names it
+    too).
 
     Raises:
         typer.BadParameter: Both are given, or the text is empty.
@@ -33,7 +35,11 @@ def message_text(text: str | None, file: str | None) -> str:
         content = decoded(sys.stdin.buffer.read(), STDIN)
     else:
         content = text
-    refuse(not content.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
+    refuse(
+        not content.strip(),
+        "the message is empty; give a text, or write it to standard input",
+        "TEXT",
+    )
     return content
 
 
@@ -48,8 +54,11 @@ def read_file(path: str) -> bytes:
         # Not blocking, so that a pipe in a file's place is refused and not waited for.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with open(fd, "rb") as file:
-            # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to their end.
-            if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):
+            # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to
+            # their end.
+            if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(
+                ("/dev/fd/", "/proc/self/fd/")
+            ):
                 raise InvalidInput(f"{path} is no regular file; name a file, or use standard input")
             os.set_blocking(fd, True)
             return file.read()
@@ -61,16 +70,21 @@ def read_file(path: str) -> bytes:
         raise Refused(f"{path} can't be read: permission denied", path=path) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
+        raise StorageFailed(
+            f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)
+        ) from None
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name` and the byte."""
+    """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name`
+    and the byte.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text as UTF-8"
+            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text "
+            "as UTF-8"
         ) from None
     return text.removesuffix("\n").removesuffix("\r")
 
@@ -78,8 +92,9 @@ def decoded(data: bytes, name: str) -> str:
 def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
     """Return when whoever runs the command agrees.
 
-    A person at a terminal is always asked, unless they said `--yes`. Where nobody can be asked, what one command brings
-    back goes ahead; all else demands `--yes`, as an agent's shell looks like that too.
+    A person at a terminal is always asked, unless they said `--yes`. Where nobody can be asked,
+    what one command brings back goes ahead; all else demands `--yes`, as an agent's shell looks
+    like that too.
 
     Args:
         questions: What is asked, one after the other.

@@ -22,17 +22,23 @@ S = TypeVar("S", bound="CoreStore")
 
 
 def holder() -> str | None:
-    """The name of the instance to act as, from the option or the environment; None: this process alone."""
+    """The name of the instance to act as, from the option or the environment; None: this process
+    alone.
+    """
     return asked.instance or os.environ.get("CAPSULE_INSTANCE") or None
 
 
 def agent_named() -> str | None:
-    """The agent that a command of messaging acts for, from the option or the environment; None: neither says it."""
+    """The agent that a command of messaging acts for, from the option or the environment; None:
+    neither says it.
+    """
     return asked.as_ or os.environ.get("CAPSULE_AGENT") or None
 
 
 def session_named() -> str | None:
-    """The session for which a worker runs this; None: none. Its agent then is the one to act for, and no other."""
+    """The session for which a worker runs this; None: none. Its agent then is the one to act for,
+    and no other.
+    """
     return os.environ.get("CAPSULE_SESSION") or None
 
 
@@ -60,7 +66,9 @@ def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Ite
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        with kind.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
+        with kind.open(
+            asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()
+        ) as store:
             if session:
                 rooms.answer("bind")(store, session)
             yield store
@@ -76,7 +84,9 @@ def store_of(*, keep_locks: bool = False) -> AbstractContextManager[CoreStore]:
 
 
 def named_in() -> str | None:
-    """The folder in which the agent's name is meant; None: none, since a worker gives its command an id."""
+    """The folder in which the agent's name is meant; None: none, since a worker gives its command
+    an id.
+    """
     return None if session_named() else here()
 
 
@@ -96,7 +106,9 @@ def conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
 
 @contextmanager
 def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[CoreStore, str]]:
-    """As `conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one that is."""
+    """As `conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one
+    that is.
+    """
     with store_of() as store:
         if at is None:
             yield store, store.resolve(id)

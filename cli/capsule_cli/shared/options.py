@@ -1,7 +1,7 @@
 """What every command takes, and what several take.
 
-What must stay true: the options of every command are declared here, once, and stand before or after the command's
-name alike.
+What must stay true: the options of every command are declared here, once, and stand before or after
+the command's name alike.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 
 class Declared(NamedTuple):
-    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's parameter of it.
+    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's
+    parameter of it.
 
-    A help that is a function is asked for only when typer makes the command: what it lists may take long to import.
+    A help that is a function is asked for only when typer makes the command: what it lists may take
+    long to import.
     """
 
     names: tuple[str, ...]
@@ -32,19 +34,25 @@ class Declared(NamedTuple):
 
 
 def function_of(command: str, module: Any) -> Callable[..., Any]:
-    """The function of a command: it has its name, or `list_` where the plain name is one of Python's own."""
+    """The function of a command: it has its name, or `list_` where the plain name is one of
+    Python's own.
+    """
     plain = command.replace("-", "_")
     function: Callable[..., Any] = getattr(module, f"{plain}_", None) or getattr(module, plain)
     return function
 
 
 def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, Declared | None]]:
-    """The parameters of a command with their plain types, and what it declares of each; None: typer gives it."""
+    """The parameters of a command with their plain types, and what it declares of each; None: typer
+    gives it.
+    """
     for param in signature(function, eval_str=True).parameters.values():
         kind, declared = param.annotation, param.default
         if get_origin(kind) is Annotated:
             kind, declared = get_args(kind)
-            declared = declared._replace(default=... if param.default is param.empty else param.default)
+            declared = declared._replace(
+                default=... if param.default is param.empty else param.default
+            )
         yield param.replace(annotation=kind), declared if isinstance(declared, Declared) else None
 
 
@@ -54,7 +62,9 @@ def is_plain(kind: Any) -> bool:
 
 
 def value_of(kind: Any, word: Any, least: int | None) -> Any:
-    """The value of a word of the command line. Raises ValueError: it is none of its kind, or less than `least`."""
+    """The value of a word of the command line. Raises ValueError: it is none of its kind, or less
+    than `least`.
+    """
     if kind is int:
         if not str(word).removeprefix("-").isdecimal():
             raise ValueError(f"{word!r} is no whole number")
@@ -72,7 +82,8 @@ def option(spec: str, help: str | Callable[[], str], default: Any = None, **more
     Args:
         spec: Its names, and behind them the name of its value: `--limit -n N`.
         help: What it does.
-        default: Its value where it isn't given; `...`: it must be, or, in an `Annotated`, each command says it.
+        default: Its value where it isn't given; `...`: it must be, or, in an `Annotated`, each
+            command says it.
         more: As typer takes it.
     """
     words = spec.split()
@@ -90,33 +101,59 @@ def argument(name: str, help: str | Callable[[], str], default: Any = None, **mo
     return Declared((), name, help, default, more)
 
 
-# Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
+# Typed out, because a type checker wants it so; a test holds them and the format's own lists
+# together.
 Role = Literal["user", "assistant", "system", "tool"]
 Mode = Literal["api", "toolbox"]
 Type = Literal["chat", "direct", "group", "channel"]
 
-CONVERSATION = "its id, a unique beginning of it (4 characters or more), @last, or the name of a channel or group."
-Id = Annotated[str, argument("ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)]
+CONVERSATION = (
+    "its id, a unique beginning of it (4 characters or more), @last, or the name of a "
+    "channel or group."
+)
+Id = Annotated[
+    str, argument("ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)
+]
 _AGENT_NAME = "its id, its name, or NAME@PROJECT."
-Agent = Annotated[str, argument("AGENT", f"The agent: {_AGENT_NAME}", ..., autocompletion=complete_agent)]
-Agents = Annotated[list[str], argument("AGENT", f"The agents, each: {_AGENT_NAME}", ..., autocompletion=complete_agent)]
+Agent = Annotated[
+    str, argument("AGENT", f"The agent: {_AGENT_NAME}", ..., autocompletion=complete_agent)
+]
+Agents = Annotated[
+    list[str],
+    argument("AGENT", f"The agents, each: {_AGENT_NAME}", ..., autocompletion=complete_agent),
+]
 _WITH = "Add these agents: names with commas between them. Repeatable."
-With = Annotated[list[str] | None, option("--with AGENTS", _WITH, ..., autocompletion=complete_agent)]
+With = Annotated[
+    list[str] | None, option("--with AGENTS", _WITH, ..., autocompletion=complete_agent)
+]
 _TAGS = "Take only conversations with this tag. Repeated: with all of these tags."
 Tags = Annotated[list[str] | None, option("--tag TAG", _TAGS, ..., autocompletion=complete_tag)]
 Yes = Annotated[bool, option("--yes -y", "Don't ask.", ...)]
 DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.", ...)]
 File = Annotated[str | None, option("--file -F FILE", "Read the text from a file.", ...)]
-From = Annotated[str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)]
-At = Annotated[str | None, option("--at REV", "Print it as it was in this commit, or at this date or time (UTC).", ...)]
+From = Annotated[
+    str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)
+]
+At = Annotated[
+    str | None,
+    option("--at REV", "Print it as it was in this commit, or at this date or time (UTC).", ...),
+]
 _BUDGET = "Limit the transcript to N tokens, by an estimate. Without it: all messages."
 Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 
 
-_STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
-_INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
-_AGENT = "Act for this agent (its id, its name here, or name@project). Else: the store's owner, who may do everything."
+_STORE = (
+    "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, "
+    "your own store."
+)
+_INSTANCE = (
+    "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
+)
+_AGENT = (
+    "Act for this agent (its id, its name here, or name@project). Else: the store's owner, "
+    "who may do everything."
+)
 
 
 def everywhere(
@@ -142,15 +179,21 @@ def refuse(when: object, message: str, option: str | None = None) -> None:
         raise usage(message, option)
 
 
-def filter_of(where: str | None, topic: str | None = None, thread: str | None = None) -> dict[str, Any] | None:
-    """The filter of `--where`, `--topic` and `--thread`; None: none was given. Raises typer.BadParameter."""
+def filter_of(
+    where: str | None, topic: str | None = None, thread: str | None = None
+) -> dict[str, Any] | None:
+    """The filter of `--where`, `--topic` and `--thread`; None: none was given. Raises
+    typer.BadParameter.
+    """
     import orjson
 
     try:
         parts = [] if where is None else [orjson.loads(where)]
     except orjson.JSONDecodeError as error:
         raise usage(f"{where!r:.80} is no JSON: {error}", "--where") from None
-    parts += [{name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None]
+    parts += [
+        {name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None
+    ]
     return {"$and": parts} if parts else None
 
 
@@ -164,15 +207,21 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def seconds(text: str, option: str, *, unit: str = "") -> int:
-    """The seconds in `90s`, `15m`, `2h`, `3d` or `1w`; a bare number is one of `unit`. Raises typer.BadParameter."""
+    """The seconds in `90s`, `15m`, `2h`, `3d` or `1w`; a bare number is one of `unit`. Raises
+    typer.BadParameter.
+    """
     match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
-        raise usage(f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option)
+        raise usage(
+            f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option
+        )
     return int(match[1]) * _SECONDS[match[2]]
 
 
 def moment(text: str, option: str, *, until: bool = False) -> str:
-    """A point in time, as the format writes it (`references.moment`). Raises typer.BadParameter: it is none."""
+    """A point in time, as the format writes it (`references.moment`). Raises typer.BadParameter: it
+    is none.
+    """
     from capsule.format import references
 
     try:

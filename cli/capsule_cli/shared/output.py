@@ -1,7 +1,8 @@
 """Everything that goes to stdout and stderr.
 
-What must stay true: no control character that stands in a file reaches a terminal through here (newline and tab
-excepted); what a program reads is UTF-8, whatever the locale. rich is imported only to write to a terminal.
+What must stay true: no control character that stands in a file reaches a terminal through here
+(newline and tab excepted); what a program reads is UTF-8, whatever the locale. rich is imported
+only to write to a terminal.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def to_stderr(value: dict[str, Any]) -> None:
     """A JSON object to stderr, in one line."""
     import orjson
 
-    data = orjson.dumps(value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it))
+    data = orjson.dumps(
+        value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it)
+    )
     sys.stderr.write(_plain_json(data).decode() + "\n")
     sys.stderr.flush()
 
@@ -107,7 +110,9 @@ def written_to(write: Callable[[bytes], None]) -> Iterator[None]:
 
 
 def out_bytes(data: bytes) -> None:
-    """Bytes that stand in files to stdout, as they are; in a terminal what could command it is escaped."""
+    """Bytes that stand in files to stdout, as they are; in a terminal what could command it is
+    escaped.
+    """
     out_ready(shown(data.decode("utf-8", "backslashreplace")).encode() if in_terminal() else data)
 
 
@@ -133,7 +138,9 @@ def out_ready(data: bytes) -> None:
 
 
 def quiet_stdout() -> None:
-    """Let what is still to be written to stdout go nowhere: its reader has left, or can't take it."""
+    """Let what is still to be written to stdout go nowhere: its reader has left,
+    or can't take it.
+    """
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
@@ -148,7 +155,9 @@ def out_json(value: Any, *, line: bool = False) -> None:
     """A JSON document to stdout: in the layout of the store's files, or in one line."""
     import orjson
 
-    out_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2)))
+    out_json_bytes(
+        orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2))
+    )
 
 
 def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
@@ -166,12 +175,16 @@ def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> Non
         raise typer.Exit(1)
 
 
-def details(value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **shown: str) -> None:
-    """Print one object as a command's answer, a line for each field; in a terminal without those that are empty.
+def details(
+    value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **shown: str
+) -> None:
+    """Print one object as a command's answer, a line for each field; in a terminal without those
+    that are empty.
 
     Args:
         value: The object, as JSON.
-        labels: What a person reads in place of the names of fields; the others are split into words.
+        labels: What a person reads in place of the names of fields; the others are split into
+            words.
         shown: Fields in words for a person.
     """
     fields = value | shown
@@ -193,7 +206,10 @@ def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        inner = {key: f"({_in_words(it)})" if isinstance(it, dict) else _in_words(it) for key, it in value.items()}
+        inner = {
+            key: f"({_in_words(it)})" if isinstance(it, dict) else _in_words(it)
+            for key, it in value.items()
+        }
         return ", ".join(f"{key} {text}" for key, text in inner.items() if text)
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_in_words, value)))
@@ -205,11 +221,15 @@ def _plain(value: Any) -> str:
     """A value as programs read it: a text as it is, nothing as nothing, all else as JSON."""
     import orjson
 
-    return value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
+    return (
+        value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
+    )
 
 
 def out_json_bytes(data: bytes) -> None:
-    """An encoded JSON document to stdout; in a terminal what could command it is escaped, which changes no value."""
+    """An encoded JSON document to stdout; in a terminal what could command it is escaped, which
+    changes no value.
+    """
     out_ready(_plain_json(data) if in_terminal() else data)
 
 
@@ -218,7 +238,9 @@ def _plain_json(data: bytes) -> bytes:
 
 
 def console() -> Console:
-    """rich's console on stdout; nothing in what it prints is taken for markup, emoji names or numbers to colour."""
+    """rich's console on stdout; nothing in what it prints is taken for markup, emoji names or
+    numbers to colour.
+    """
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
@@ -232,20 +254,33 @@ def width() -> int:
 
 
 def styled(text: str, *codes: int) -> str:
-    """A text in a colour or a weight, by the codes of ANSI; as it is where the person wants no colours."""
-    if not in_terminal() or not codes or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """A text in a colour or a weight, by the codes of ANSI; as it is where the person wants no
+    colours.
+    """
+    if (
+        not in_terminal()
+        or not codes
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
         return text
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
 #: The columns of a table with ids, with times, and with numbers.
 _IDS = frozenset({"id", "conversation", "session", "holder"})
-_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at", "seen", "active"})
+_TIMES = frozenset(
+    {"time", "updated", "deleted", "since", "created", "expires", "set at", "seen", "active"}
+)
 _NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens", "unread"})
 
 
-def listing(value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any) -> None:
-    """A command's answer that is a list: `value` with `--json`, else `rows` as `table` shows them."""
+def listing(
+    value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any
+) -> None:
+    """A command's answer that is a list: `value` with `--json`, else `rows` as `table`
+    shows them.
+    """
     if asked.json:
         out_json(value)
     elif in_terminal():
@@ -265,8 +300,9 @@ def table(
 ) -> None:
     """Print a table for a person: a row is one line of the screen.
 
-    Ids can be copied: they are whole, or a beginning that tells them apart from all others. Times are in the reader's
-    zone, and empty columns are left out. Texts are cut to the width of the screen.
+    Ids can be copied: they are whole, or a beginning that tells them apart from all others. Times
+    are in the reader's zone, and empty columns are left out. Texts are cut to the width of the
+    screen.
 
     Args:
         columns: The names of the columns.
@@ -288,13 +324,19 @@ def table(
         texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
         texts |= {name: short.get(texts[name], texts[name]) for name in _IDS & texts.keys()}
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown_columns = [name for name in columns if name == last or any(texts[name] for texts in items)]
+    shown_columns = [
+        name for name in columns if name == last or any(texts[name] for texts in items)
+    ]
     for name in sorted(shown_columns, key=lambda name: name == last):
         grid.add_column(
             name.upper(),
             justify="right" if name in _NUMBERS else "left",
             no_wrap=name in _IDS | _TIMES | _NUMBERS,
-            min_width=max(len(texts[name]) for texts in items) if name in _IDS else 8 if name == last else None,
+            min_width=max(len(texts[name]) for texts in items)
+            if name in _IDS
+            else 8
+            if name == last
+            else None,
         )
     for texts in items:
         cells = (one_line(texts[str(column.header).lower()]) for column in grid.columns)
@@ -307,7 +349,9 @@ def table(
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """For each id that is no name a beginning of 8 characters, or as many as tell it apart: to read, and to type."""
+    """For each id that is no name a beginning of 8 characters, or as many as tell it apart: to
+    read, and to type.
+    """
     ordered = sorted(set(ids))
     common = [0, *(len(os.path.commonprefix(pair)) for pair in pairwise(ordered)), 0]  # noqa: RUF071
     short = {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
@@ -327,12 +371,17 @@ def short_time(text: str, timespec: str = "minutes") -> str:
 
 def out_rows(rows: Iterable[Sequence[str]]) -> None:
     """Rows to stdout, a line each, a tab between the columns."""
-    out_ready("".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8", "backslashreplace"))
+    out_ready(
+        "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode(
+            "utf-8", "backslashreplace"
+        )
+    )
 
 
 @contextmanager
 def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Draw a progress bar on stderr when the body takes a while; nothing when stderr is no terminal.
+    """Draw a progress bar on stderr when the body takes a while; nothing when stderr is no
+    terminal.
 
     Yields:
         What takes how much is done, and of how much; None when there is no bar.
@@ -349,9 +398,20 @@ def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
             if time.monotonic() - begun < _A_WHILE_S:
                 return
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             bar = Progress(*columns, console=Console(stderr=True), transient=True)
             bar.add_task(work, total=total)
             bar.start()
@@ -365,7 +425,9 @@ def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def with_bar(work: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
-    """The items, beneath a progress bar while the caller works on them; `total`: how many there are, where known."""
+    """The items, beneath a progress bar while the caller works on them; `total`: how many there
+    are, where known.
+    """
     with progress(work) as bar:
         for at, item in enumerate(items, 1):
             yield item

@@ -1,7 +1,7 @@
 """Long output in the person's pager, as git does it.
 
-What must stay true: only a person at a terminal gets a pager; it is started with the first byte, and what it has no
-room for yet is not made yet; once they leave it, nothing more is made.
+What must stay true: only a person at a terminal gets a pager; it is started with the first byte,
+and what it has no room for yet is not made yet; once they leave it, nothing more is made.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from contextlib import contextmanager, suppress
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, in_terminal, written_to
 
-#: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there (X).
+#: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there
+#: (X).
 _SETTINGS = {"LESS": "FRX", "LV": "-c"}
 _NOT_FOUND = {126, 127}
 
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Send what the body writes through `$PAGER` or `less`, for a person. Raises Stopped: it can't be started."""
+    """Send what the body writes through `$PAGER` or `less`, for a person. Raises Stopped: it can't
+    be started.
+    """
     command = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if asked.json or asked.no_pager or not in_terminal() or command in ("", "cat"):
         yield
@@ -31,7 +34,11 @@ def paged() -> Iterator[None]:
 
     def write(data: bytes) -> None:
         if not pagers:
-            pagers.append(subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, env=_SETTINGS | os.environ))
+            pagers.append(
+                subprocess.Popen(
+                    command, shell=True, stdin=subprocess.PIPE, env=_SETTINGS | os.environ
+                )
+            )
         stdin = pagers[0].stdin
         assert stdin is not None
         stdin.write(data)
@@ -43,7 +50,9 @@ def paged() -> Iterator[None]:
     finally:
         codes = {_end(pager) for pager in pagers}
     if codes & _NOT_FOUND:
-        raise Stopped(f"the pager {command!r} can't be started; set PAGER to yours, or give --no-pager")
+        raise Stopped(
+            f"the pager {command!r} can't be started; set PAGER to yours, or give --no-pager"
+        )
 
 
 def _end(pager: subprocess.Popen[bytes]) -> int:

@@ -1,6 +1,8 @@
-"""Commands that only pass on: each opens the store, makes one call, and renders what the call returns.
+"""Commands that only pass on: each opens the store, makes one call, and renders what the call
+returns.
 
-What must stay true: such a command is declared and has no body. Its parameters have the names that the call gives them.
+What must stay true: such a command is declared and has no body. Its parameters have the names that
+the call gives them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Rows:
     """A list as it is rendered.
 
     Attributes:
-        columns: The name of each column, and the attribute that stands there, or what makes the text of an item.
+        columns: The name of each column, and the attribute that stands there, or what makes the
+            text of an item.
         empty: What a person reads when there is none.
     """
 
@@ -36,13 +39,17 @@ class Rows:
 
     def show(self, items: Any, json: Any) -> None:
         """Print the items. The last column comes last on a terminal, too."""
-        cells = [attrgetter(cell) if isinstance(cell, str) else cell for cell in self.columns.values()]
+        cells = [
+            attrgetter(cell) if isinstance(cell, str) else cell for cell in self.columns.values()
+        ]
         rows = [[_cell(cell(item)) for cell in cells] for item in items]
         listing(json, tuple(self.columns), rows, self.empty, last=next(reversed(self.columns)))
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else ",".join(value) if isinstance(value, tuple | list) else str(value)
+    return (
+        "" if value is None else ",".join(value) if isinstance(value, tuple | list) else str(value)
+    )
 
 
 def as_json(value: Any) -> Any:
@@ -53,7 +60,8 @@ def as_json(value: Any) -> Any:
 
 
 def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]:
-    """What makes commands: `join = does("Join it.")("channels.join", "{0.id}: {agent} joined", channel=Channel)`.
+    """What makes commands: `join = does("Join it.")("channels.join", "{0.id}: {agent} joined",
+    channel=Channel)`.
 
     Args:
         opens: Opens the store for those that do not say it themselves.
@@ -67,9 +75,11 @@ def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]
 
             Args:
                 call: The method of the store, or what is given the store and the arguments.
-                shown: `Rows` of a list; the labels of fields for `details`; or the words, in which `{0}` is what the
-                    call returned, `{agent}` who acts, and the other names are arguments; or what makes these words.
-                value: Makes the JSON of what the call returned and was given; None: it is what was returned.
+                shown: `Rows` of a list; the labels of fields for `details`; or the words, in which
+                    `{0}` is what the call returned, `{agent}` who acts, and the other names are
+                    arguments; or what makes these words.
+                value: Makes the JSON of what the call returned and was given; None: it is what was
+                    returned.
                 opens: Opens the store.
                 takes: The parameters: their types, or a type and a default.
             """
@@ -77,17 +87,30 @@ def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]
             def run(**given: Any) -> None:
                 with opens() as opened:
                     store = opened[0] if isinstance(opened, tuple) else opened
-                    given = {key: _read(store, takes[key], argument) for key, argument in given.items()}
-                    result = attrgetter(call)(store)(**given) if isinstance(call, str) else call(store, **given)
+                    given = {
+                        key: _read(store, takes[key], argument) for key, argument in given.items()
+                    }
+                    result = (
+                        attrgetter(call)(store)(**given)
+                        if isinstance(call, str)
+                        else call(store, **given)
+                    )
                     agent = store.agent
                 json = value(result, **given) if value else as_json(result)
-                words = {"agent": agent} | {key: one_line(_joined(argument)) for key, argument in given.items()}
+                words = {"agent": agent} | {
+                    key: one_line(_joined(argument)) for key, argument in given.items()
+                }
                 if isinstance(shown, Rows):
                     shown.show(result, json)
                 elif shown is None or isinstance(shown, dict):
                     details(json, shown or {})
                 else:
-                    answer(json, shown.format(result, **words) if isinstance(shown, str) else shown(result, **words))
+                    answer(
+                        json,
+                        shown.format(result, **words)
+                        if isinstance(shown, str)
+                        else shown(result, **words),
+                    )
 
             run.__doc__, run.__annotations__ = help, {}
             run.__signature__ = Signature([_parameter(*item) for item in takes.items()])  # type: ignore[attr-defined]
@@ -113,5 +136,7 @@ def _parameter(name: str, kind: Any) -> Parameter:
         default, kind = kind[1], kind[0]
     else:
         inner = get_args(kind)[0]
-        default = None if NoneType in get_args(inner) else False if inner is bool else Parameter.empty
+        default = (
+            None if NoneType in get_args(inner) else False if inner is bool else Parameter.empty
+        )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -1,7 +1,7 @@
 """A conversation's branches, drawn.
 
-What must stay true: a line is as wide as a terminal at the most, however deep the branches lie; and a tree of any
-depth is drawn, without recursion.
+What must stay true: a line is as wide as a terminal at the most, however deep the branches lie; and
+a tree of any depth is drawn, without recursion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Entry = Mapping[str, Any]
 
 
 def marks_of(tree: Tree, *, answers: bool = False) -> dict[int, str]:
-    """The marks beside messages, by place: `2/3` among alternatives; with `answers`, also the answered message."""
+    """The marks beside messages, by place: `2/3` among alternatives; with `answers`, also the
+    answered message.
+    """
     marks = {place: f"{number}/{count}" for place, (number, count) in tree.forks.items()}
     if answers:
         for place, parent in enumerate(tree.parents):
@@ -35,7 +37,10 @@ def as_lines(history: Sequence[Entry], tree: Tree, current: str | None) -> Itera
     """The tree, a line for each message, with a star at the messages of the active branch."""
     on, seen = set(tree.path(current)), set[int]()
     roots = tree.children.get(-1, [])
-    for root in [*roots, *range(len(tree))]:  # Those that answer each other in a circle hang on no root.
+    for root in [
+        *roots,
+        *range(len(tree)),
+    ]:  # Those that answer each other in a circle hang on no root.
         if root in seen:
             continue
         stack = [(root, *(("", "") if len(roots) < 2 else ("+- ", "|  ")))]
@@ -55,7 +60,13 @@ def as_lines(history: Sequence[Entry], tree: Tree, current: str | None) -> Itera
 
 
 def _narrow(prefix: str) -> str:
-    return prefix if len(prefix) <= _WIDEST else "..." + prefix[6:] if prefix.startswith("...") else "..." + prefix[3:]
+    return (
+        prefix
+        if len(prefix) <= _WIDEST
+        else "..." + prefix[6:]
+        if prefix.startswith("...")
+        else "..." + prefix[3:]
+    )
 
 
 def _line(message: Entry, place: int, tree: Tree, prefix: str, star: str) -> str:
@@ -74,6 +85,10 @@ def as_objects(tree: Tree, history: Sequence[Entry], current: str | None) -> lis
     for place, parent in enumerate(tree.parents):
         number, count = tree.forks.get(place, (1, 1))
         fields = {"id": tree.ids[place], "at": place, "role": history[place].get("role")}
-        fields |= {"parent": tree.ids[parent] if parent >= 0 else None, "number": number, "count": count}
+        fields |= {
+            "parent": tree.ids[parent] if parent >= 0 else None,
+            "number": number,
+            "count": count,
+        }
         objects.append(fields | {"active": place in on, "leaf": place not in tree.children})
     return objects

@@ -1,7 +1,8 @@
-"""Uses `capsule mcp` as an agent does, with both TypeScript SDKs, over stdio and over HTTP with a token.
+"""Uses `capsule mcp` as an agent does, with both TypeScript SDKs, over stdio and over HTTP with a
+token.
 
-What must stay true: the programs under test are the installed `capsule` and the SDKs from npm; each combination has a
-separate store; and a step that didn't run counts as failed.
+What must stay true: the programs under test are the installed `capsule` and the SDKs from npm; each
+combination has a separate store; and a step that didn't run counts as failed.
 
     python tests/clients/typescript/run.py               all combinations
     python tests/clients/typescript/run.py --may-skip    exit 0 with a note where npm or its registry is not available
@@ -36,7 +37,9 @@ STEPS = 14
 TIMEOUT_S = 120
 
 
-def go_through(sdk: str, era: str, transport: str, node: Installed, place: Path) -> list[dict[str, Any]]:
+def go_through(
+    sdk: str, era: str, transport: str, node: Installed, place: Path
+) -> list[dict[str, Any]]:
     """Run one combination. Returns: the line of each step."""
     store = place / "store"
     program = capsule(store)
@@ -47,13 +50,17 @@ def go_through(sdk: str, era: str, transport: str, node: Installed, place: Path)
         return _run(sdk, era, transport, server, node)
     command = [*program, "mcp", "--http", "127.0.0.1:0"]
     added = [*program, "mcp", "tokens", "add", "tester", "--allow", "admin", "--json"]
-    made = subprocess.run(added, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+    made = subprocess.run(
+        added, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
+    )
     headers = {"Authorization": f"Bearer {json.loads(made.stdout)['token']}"}
     with serving(command, place / "server.log", env) as url:
         return _run(sdk, era, transport, {**server, "url": url, "headers": headers}, node)
 
 
-def _run(sdk: str, era: str, transport: str, server: dict[str, Any], node: Installed) -> list[dict[str, Any]]:
+def _run(
+    sdk: str, era: str, transport: str, server: dict[str, Any], node: Installed
+) -> list[dict[str, Any]]:
     done = subprocess.run(
         node.command(HERE / "main.mjs", sdk, era, transport, json.dumps(server)),
         capture_output=True,
@@ -64,13 +71,17 @@ def _run(sdk: str, era: str, transport: str, server: dict[str, Any], node: Insta
     )
     steps = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if (done.returncode and all(step["ok"] for step in steps)) or len(steps) != STEPS:
-        steps.append({"step": f"{len(steps)} of {STEPS} steps", "ok": False, "error": done.stderr[-3000:]})
+        steps.append(
+            {"step": f"{len(steps)} of {STEPS} steps", "ok": False, "error": done.stderr[-3000:]}
+        )
     return steps
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--may-skip", action="store_true", help="exit 0 where npm or its registry can't be had")
+    parser.add_argument(
+        "--may-skip", action="store_true", help="exit 0 where npm or its registry can't be had"
+    )
     asked = parser.parse_args(arguments)
     try:
         node = ensure()
@@ -83,7 +94,10 @@ def main(arguments: Sequence[str]) -> int:
             steps = go_through(sdk, era, transport, node, Path(place))
         bad = [step for step in steps if not step["ok"]]
         wrong += len(bad)
-        print(f"{sdk:<8} {era}  {transport:<6} {len(steps) - len(bad):>2} ok  {len(bad):>2} wrong", flush=True)
+        print(
+            f"{sdk:<8} {era}  {transport:<6} {len(steps) - len(bad):>2} ok  {len(bad):>2} wrong",
+            flush=True,
+        )
         for step in bad:
             print(f"WRONG: {step['step']}: {step['error']}", flush=True)
     return 1 if wrong else 0

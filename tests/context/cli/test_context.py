@@ -26,8 +26,12 @@ def test_capture_says_what_was_taken_and_left_out(capsule: Any, project: Path) -
     id = capsule.new("Plan")
     answer = capsule("context", "capture", id, str(project))
     assert answer.stdout.startswith(f"{id}: captured {project}: 2 files, about ")
-    assert "left out: .env: looks like it holds secrets; to take it: --include .env" in answer.stderr
-    assert capsule("context", "show", id).stdout == capsule.json("context", "show", id)["fullContext"]
+    assert (
+        "left out: .env: looks like it holds secrets; to take it: --include .env" in answer.stderr
+    )
+    assert (
+        capsule("context", "show", id).stdout == capsule.json("context", "show", id)["fullContext"]
+    )
     files = [file["path"] for file in capsule.json("context", "show", id, "--files")["files"]]
     assert files == ["README.md", "src/app.py"]
     assert capsule("context", "show", id, "--files").stdout.splitlines()[1].endswith("\tsrc/app.py")
@@ -64,7 +68,11 @@ def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path) -> No
         id = capsule.new("Plan")
         (project / "t.py").write_text(f"T = '{TOKEN}'\n")
         screen = capsule.terminal("context", "capture", id, str(project), typed=typed, expect=code)
-        assert "t.py:1: GitHub Token" in screen and "Take these files as they are?" in screen and TOKEN not in screen
+        assert (
+            "t.py:1: GitHub Token" in screen
+            and "Take these files as they are?" in screen
+            and TOKEN not in screen
+        )
         assert (TOKEN in capsule.file(id).read_text()) is (code == 0)
 
 
@@ -76,7 +84,8 @@ def test_check_exits_1_when_the_project_has_drifted(capsule: Any, project: Path)
     (project / "src" / "app.py").unlink()
     (project / "new.py").write_text("")
     assert capsule("context", "check", id, expect=1).stdout == (
-        f"changed\tREADME.md\ngone\tsrc/app.py\nnew\tnew.py\n{id}: {project} has drifted: 1 changed, 1 gone, 1 new\n"
+        f"changed\tREADME.md\ngone\tsrc/app.py\nnew\tnew.py\n{id}: {project} has drifted: 1 "
+        "changed, 1 gone, 1 new\n"
     )
     files = {"changed": ["README.md"], "gone": ["src/app.py"], "new": ["new.py"]}
     facts = {"id": id, "projectPath": str(project), "drifted": True, "edited": False}
@@ -85,7 +94,9 @@ def test_check_exits_1_when_the_project_has_drifted(capsule: Any, project: Path)
     assert capsule.json("context", "check", id)["drifted"] is False
 
 
-def test_check_all_looks_at_every_conversation_that_has_a_context(capsule: Any, project: Path) -> None:
+def test_check_all_looks_at_every_conversation_that_has_a_context(
+    capsule: Any, project: Path
+) -> None:
     first, second = capsule.new("One"), capsule.new("Two")
     capsule.new("Without")
     assert capsule.json("context", "check", "--all") == []
@@ -114,7 +125,9 @@ def test_a_conversation_without_a_context_is_an_error_with_the_way_out(capsule: 
     assert capsule.json("context", "clear", id) == {"id": id, "cleared": False}
 
 
-def test_diff_shows_what_changed_and_follows_a_project_that_moved(capsule: Any, project: Path, tmp_path: Path) -> None:
+def test_diff_shows_what_changed_and_follows_a_project_that_moved(
+    capsule: Any, project: Path, tmp_path: Path
+) -> None:
     id = capsule.new("Plan")
     capsule("context", "capture", id, str(project))
     project.rename(tmp_path / "moved")
@@ -127,17 +140,29 @@ def test_diff_shows_what_changed_and_follows_a_project_that_moved(capsule: Any, 
     assert told["changed"] == ["README.md"] and "+# Shop \x1b[31m\n" in told["diff"]
 
 
-def test_options_of_a_capture_reach_it(capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_capture_reach_it(
+    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = capsule.new("Plan")
     monkeypatch.chdir(project)
     (project / "long.py").write_text("value = call(argument)\n" * 300)
     told = capsule.json("context", "capture", id, "--budget", "200")
-    assert told["projectPath"] == str(project) and told["estimatedTokens"] <= 200 and told["written"] is True
+    assert (
+        told["projectPath"] == str(project)
+        and told["estimatedTokens"] <= 200
+        and told["written"] is True
+    )
     assert [one["path"] for one in told["leftOut"]] == [".env", "long.py"]
-    told = capsule.json("context", "capture", id, str(project), "--max-file-bytes", "1000", "--max-bytes", "10")
+    told = capsule.json(
+        "context", "capture", id, str(project), "--max-file-bytes", "1000", "--max-bytes", "10"
+    )
     assert [file["path"] for file in told["files"]] == ["README.md"]
     assert "cleared" in capsule("context", "clear", id).stdout
-    for words, code in ((("--budget", "0"), 2), (("--include", "../x"), 2), ((str(project / "nowhere"),), 3)):
+    for words, code in (
+        (("--budget", "0"), 2),
+        (("--include", "../x"), 2),
+        ((str(project / "nowhere"),), 3),
+    ):
         capsule("context", "capture", id, *words, expect=code)
 
 

@@ -1,4 +1,6 @@
-"""How the tests run the program: within this process where that is the same, else as a process of its own."""
+"""How the tests run the program: within this process where that is the same, else as a process of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,15 @@ class Program:
 
     def start(self, *words: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        usual: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.environment()}
-        process = subprocess.Popen([sys.executable, "-m", "capsule_cli", *words], **usual | settings)
+        usual: dict[str, Any] = {
+            "stdin": pipe,
+            "stdout": pipe,
+            "stderr": pipe,
+            "env": self.environment(),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "capsule_cli", *words], **usual | settings
+        )
         self.started.append(process)
         return process
 
@@ -93,11 +102,14 @@ class Program:
         assert answer.code == expect, answer
         return answer
 
-    def terminal(self, *words: str, typed: str = "", expect: int = 0, has_bars: bool = False, **more: str) -> str:
-        """Run it at a terminal, where `typed` has been typed ahead, with `more` in its environment: the screen.
+    def terminal(
+        self, *words: str, typed: str = "", expect: int = 0, has_bars: bool = False, **more: str
+    ) -> str:
+        """Run it at a terminal, where `typed` has been typed ahead, with `more` in its environment:
+        the screen.
 
-        Within this process: a program that the command starts does not see the terminal. Bars of progress are drawn
-        always, or never, however slow the machine is.
+        Within this process: a program that the command starts does not see the terminal. Bars of
+        progress are drawn always, or never, however slow the machine is.
         """
         master, slave = pty.openpty()
         os.write(master, typed.encode())
@@ -106,7 +118,9 @@ class Program:
         reader.start()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("capsule_cli.shared.output._A_WHILE_S", -1 if has_bars else sys.maxsize)
-            for name, value in ({"TERM": "xterm-256color", "LINES": "40", "PAGER": "cat"} | more).items():
+            for name, value in (
+                {"TERM": "xterm-256color", "LINES": "40", "PAGER": "cat"} | more
+            ).items():
                 patch.setenv(name, value)
             time.tzset()
             with open(slave) as stdin, open(slave, "w", closefd=False) as stdout:
@@ -142,8 +156,14 @@ def plain(text: str) -> str:
 
 def completed(line: str, at: int, shell: str = "bash") -> list[str]:
     """What the shell is offered for a word of a line."""
-    asked = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_TYPER_COMPLETE_ARGS": line}  # As bash and zsh ask.
-    result = CliRunner().invoke(app, env={"_CAPSULE_COMPLETE": f"complete_{shell}", **asked}, prog_name="capsule")
+    asked = {
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(at),
+        "_TYPER_COMPLETE_ARGS": line,
+    }  # As bash and zsh ask.
+    result = CliRunner().invoke(
+        app, env={"_CAPSULE_COMPLETE": f"complete_{shell}", **asked}, prog_name="capsule"
+    )
     assert (result.stderr, result.exit_code) == ("", 0)
     return result.stdout.split()
 

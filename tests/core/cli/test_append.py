@@ -13,16 +13,27 @@ import pytest
 from capsule.store.store import CoreStore
 
 
-def test_append_takes_its_text_from_the_argument_a_file_or_standard_input(capsule: Any, tmp_path: Path) -> None:
+def test_append_takes_its_text_from_the_argument_a_file_or_standard_input(
+    capsule: Any, tmp_path: Path
+) -> None:
     id = capsule.new("A")
     file = tmp_path / "my täxt.md"
     file.write_bytes("\ufefffrom a file\n\n".encode())
-    assert capsule.json("append", id, "from the argument") == {"id": capsule.history(id)[0]["id"], "at": 0}
+    assert capsule.json("append", id, "from the argument") == {
+        "id": capsule.history(id)[0]["id"],
+        "at": 0,
+    }
     capsule("append", id, "--file", str(file), "--role", "assistant", "--from", "ada")
     assert capsule("append", id, input="from stdin\n").line == capsule.history(id)[2]["id"]
     capsule("append", id, "-", input="stdin by name, ünd wide")
     capsule("append", id, "--", "--json")
-    contents = ["from the argument", "from a file\n", "from stdin", "stdin by name, ünd wide", "--json"]
+    contents = [
+        "from the argument",
+        "from a file\n",
+        "from stdin",
+        "stdin by name, ünd wide",
+        "--json",
+    ]
     assert [message["content"] for message in capsule.history(id)] == contents
     assert (capsule.history(id)[1]["role"], capsule.history(id)[1]["from"]) == ("assistant", "ada")
 
@@ -58,14 +69,18 @@ def test_a_person_at_a_terminal_is_told_how_to_end_the_message(capsule: Any) -> 
 def test_a_stream_acknowledges_every_line_when_it_is_durable(capsule: Any) -> None:
     id = capsule.new("A", "--type", "group")
     process = capsule.start("append", id, "--jsonl", "--from", "ada")
-    for at, message in enumerate(({"content": "one"}, {"role": "assistant", "content": "two", "from": "bob"})):
+    for at, message in enumerate(
+        ({"content": "one"}, {"role": "assistant", "content": "two", "from": "bob"})
+    ):
         process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
         told = json.loads(process.stdout.readline())
         assert told == {"id": capsule.history(id)[at]["id"], "at": at}
     process.stdin.close()
     assert process.wait(60) == 0
-    stored = [(message["role"], message["content"], message["from"]) for message in capsule.history(id)]
+    stored = [
+        (message["role"], message["content"], message["from"]) for message in capsule.history(id)
+    ]
     assert stored == [("user", "one", "ada"), ("assistant", "two", "bob")]
 
 
@@ -87,7 +102,9 @@ def test_without_waiting_for_the_disk_every_message_is_acknowledged_as_soon_as_i
     assert waited == [False, False]
     capsule("append", id, "three")
     assert waited == [False, False, True]
-    error = json.loads(capsule("append", "nothing", "x", "--no-wait", "--json", expect=3).stderr)["error"]
+    error = json.loads(capsule("append", "nothing", "x", "--no-wait", "--json", expect=3).stderr)[
+        "error"
+    ]
     assert error["kind"] == "NotFound"
 
 
@@ -100,7 +117,9 @@ def test_a_stream_passes_every_field_exactly(capsule: Any) -> None:
     capsule("append", id, "--jsonl", input=line + "\n\n")
     text = capsule.file(id).read_text(encoding="utf-8")
     assert capsule.history(id)[0]["timestamp"] == "2025-01-01T09:00:00.000Z"
-    assert all(token in text for token in ("12345678901234567890123", "2.50", '"id": "m-1"', '"a": -0'))
+    assert all(
+        token in text for token in ("12345678901234567890123", "2.50", '"id": "m-1"', '"a": -0')
+    )
 
 
 def test_a_bad_line_is_named_and_what_was_acknowledged_before_it_stays(capsule: Any) -> None:

@@ -58,13 +58,20 @@ def test_what_looks_like_an_address_is_no_folder_and_its_password_is_not_shown(
 
 
 def test_new_prints_the_id_alone_and_in_a_terminal_last(capsule: Any) -> None:
-    answer = capsule("new", "A plan", "--mode", "toolbox", "--tag", "work", "--tag", "now", "--type", "group")
+    answer = capsule(
+        "new", "A plan", "--mode", "toolbox", "--tag", "work", "--tag", "now", "--type", "group"
+    )
     id = answer.stdout.strip()
     assert answer.stdout == f"{id}\n"
     written = json.loads(capsule.file(id).read_bytes())
     facts = {name: written["metadata"][name] for name in ("mode", "type", "tags", "titleSetBy")}
     assert written["title"] == "A plan"
-    assert facts == {"mode": "toolbox", "type": "group", "tags": ["work", "now"], "titleSetBy": "user"}
+    assert facts == {
+        "mode": "toolbox",
+        "type": "group",
+        "tags": ["work", "now"],
+        "titleSetBy": "user",
+    }
     screen = capsule.terminal("new", "A plan")
     assert "A plan" in screen and capsule.file(screen.splitlines()[-1]).is_file()
 
@@ -75,7 +82,13 @@ def test_without_a_title_it_is_made_from_the_first_user_message(capsule: Any) ->
 
 
 def test_new_refuses_what_it_cannot_keep_and_makes_nothing(capsule: Any) -> None:
-    for words in [("--message", "  "), ("--id", "a/b"), ("--tag", ""), ("--mode", "x"), ("--type", "x")]:
+    for words in [
+        ("--message", "  "),
+        ("--id", "a/b"),
+        ("--tag", ""),
+        ("--mode", "x"),
+        ("--type", "x"),
+    ]:
         capsule("new", "A", *words, expect=2)
         assert list((capsule.root / "conversations").iterdir()) == []
 
@@ -111,7 +124,11 @@ def test_list_narrows_by_tags_mode_lock_and_time(capsule: Any) -> None:
     assert sorted(listed("--tag", "x")) == ["aaaa", "bbbb"]
     assert listed("--tag", "x", "--tag", "y") == ["aaaa"]
     assert listed("--mode", "toolbox") == listed("--locked") == ["bbbb"]
-    assert sorted(listed("--since", "1h")) == sorted(listed("--since", "2020-01-01")) == ["aaaa", "bbbb"]
+    assert (
+        sorted(listed("--since", "1h"))
+        == sorted(listed("--since", "2020-01-01"))
+        == ["aaaa", "bbbb"]
+    )
     assert listed("--since", "2999-01-01T10:00:00+02:00") == []
     assert "--since" in capsule("list", "--since", "once", expect=2).stderr
 
@@ -126,14 +143,19 @@ def test_list_narrows_by_agent_project_and_program(capsule: Any, tmp_path: Path)
     ):
         capsule.new(id, "--id", id, "--type", "group")
         document = json.loads(capsule.file(id).read_bytes())
-        capsule.file(id).write_text(json.dumps(document | {"metadata": document["metadata"] | about}))
+        capsule.file(id).write_text(
+            json.dumps(document | {"metadata": document["metadata"] | about})
+        )
 
     def listed(*words: str) -> list[str]:
         return [row["id"] for row in capsule.json("list", *words)]
 
     assert (listed("--source", "claude-code"), listed("--source", "here")) == (["aaaa"], ["bbbb"])
     assert listed("--project", str(work)) == listed("--project", str(tmp_path / "link")) == ["aaaa"]
-    assert (listed("--project", str(tmp_path / "none")), listed("--agent", "anna")) == ([], ["bbbb"])
+    assert (listed("--project", str(tmp_path / "none")), listed("--agent", "anna")) == (
+        [],
+        ["bbbb"],
+    )
     (row,) = capsule.json("list", "--source", "claude-code")
     assert row["imported"] == {"format": "claude-code", "folder": str(work / "web")}
     assert "claude-code" in capsule.terminal("list") and "claude-code" not in capsule("list").stdout
@@ -153,16 +175,22 @@ def test_a_damaged_file_is_listed_as_damaged_and_hides_no_other(capsule: Any) ->
 def test_nothing_in_a_title_commands_the_terminal(capsule: Any) -> None:
     id = capsule.new("A plan [bold]x[/bold]")
     path = capsule.file(id)
-    path.write_text(path.read_text(encoding="utf-8").replace("A plan", "A \\u001b[31mplan"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("A plan", "A \\u001b[31mplan"), encoding="utf-8"
+    )
     screen = capsule.terminal("list")
     assert "[bold]x[/bold]" in screen and "\\x1b[31mplan" in screen
     assert "\x1b[31m" not in screen + capsule("list").stdout
 
 
-def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(capsule: Any) -> None:
+def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(
+    capsule: Any,
+) -> None:
     names = {
         capsule.new(f"漢字 title {n} " + "word " * 30, *tags): n
-        for n, tags in enumerate([(), ("--mode", "toolbox"), *[("--tag", f"a-rather-long-tag-{i}") for i in range(3)]])
+        for n, tags in enumerate(
+            [(), ("--mode", "toolbox"), *[("--tag", f"a-rather-long-tag-{i}") for i in range(3)]]
+        )
     }
     twins = [capsule.new("Twin", "--id", f"abcdefghij-{n}") for n in (1, 2)]
     capsule("set", "--pin", next(iter(names)))
@@ -199,7 +227,11 @@ def test_a_head_is_changed_and_printed(capsule: Any) -> None:
     for words, field, value in (
         (("set", "aaaa", "--title", "New title"), "title", "New title"),
         (("set", "aaaa", "--add-tag", "x", "--add-tag", "z"), "tags", ["x", "y", "z"]),
-        (("set", "aaaa", "--remove-tag", "x", "--remove-tag", "nope", "--add-tag", "w"), "tags", ["y", "z", "w"]),
+        (
+            ("set", "aaaa", "--remove-tag", "x", "--remove-tag", "nope", "--add-tag", "w"),
+            "tags",
+            ["y", "z", "w"],
+        ),
         (("set", "aaaa", "--pin"), "pinned", True),
         (("set", "aaaa", "--no-pin"), "pinned", False),
         (("set", "aaaa", "--archive"), "archived", True),
@@ -219,7 +251,10 @@ def test_a_suggested_title_replaces_that_of_a_person_only_when_they_agree(capsul
     assert capsule.json("set", id, "--suggest")["title"] == "How do I sort a list?"
     capsule("set", id, "--title", "Mine")
     before = capsule.file(id).read_bytes()
-    assert "'Mine' was given by a person" in capsule("set", id, "--title", "Better", "--suggest", expect=6).stderr
+    assert (
+        "'Mine' was given by a person"
+        in capsule("set", id, "--title", "Better", "--suggest", expect=6).stderr
+    )
     screen = capsule.terminal("set", id, "--title", "Better", "--suggest", typed="n\n", expect=1)
     assert "Replace 'Mine' by 'Better'?" in screen and "nothing was changed" in screen
     capsule("set", id, "--title", "Mine", "--suggest")

@@ -17,7 +17,9 @@ def plan(capsule: Any) -> str:
     return id
 
 
-def test_what_the_person_saves_is_written(capsule: Any, plan: str, editor: Any, tmp_path: Path) -> None:
+def test_what_the_person_saves_is_written(
+    capsule: Any, plan: str, editor: Any, tmp_path: Path
+) -> None:
     editor(f'ls -l "$1" > "{tmp_path}/seen"; sed -i.bak \'s/"A plan"/"B plan"/\' "$1"; rm "$1.bak"')
     assert capsule("edit", plan).stdout == f"{plan}: saved\n"
     assert capsule.json("list")[0]["title"] == "B plan"
@@ -68,7 +70,9 @@ def _but_times(data: bytes) -> Any:
     return document
 
 
-def test_what_does_not_parse_is_shown_with_its_place_and_kept(capsule: Any, plan: str, editor: Any) -> None:
+def test_what_does_not_parse_is_shown_with_its_place_and_kept(
+    capsule: Any, plan: str, editor: Any
+) -> None:
     before = capsule.file(plan).read_bytes()
     editor('printf \'{\\n  "id": oops\\n}\' > "$1"')
     answer = capsule("edit", plan, expect=5)
@@ -85,7 +89,9 @@ def test_what_is_no_capsule_is_refused_by_its_field(capsule: Any, plan: str, edi
     assert [message["content"] for message in capsule.history(plan)] == ["first", "second"]
 
 
-def test_at_a_terminal_the_person_edits_again_until_it_is_valid(capsule: Any, plan: str, editor: Any) -> None:
+def test_at_a_terminal_the_person_edits_again_until_it_is_valid(
+    capsule: Any, plan: str, editor: Any
+) -> None:
     editor(
         'if grep -q \'"A plan"\' "$1"; then sed -i.bak \'s/"A plan"/oops/\' "$1"; '
         'else sed -i.bak \'s/oops/"C plan"/\' "$1"; fi; rm "$1.bak"'
@@ -96,7 +102,9 @@ def test_at_a_terminal_the_person_edits_again_until_it_is_valid(capsule: Any, pl
     assert capsule.json("list")[0]["title"] == "C plan"
 
 
-def test_a_message_that_is_not_accepted_is_edited_again_or_kept(capsule: Any, plan: str, editor: Any) -> None:
+def test_a_message_that_is_not_accepted_is_edited_again_or_kept(
+    capsule: Any, plan: str, editor: Any
+) -> None:
     editor('if grep -q first "$1"; then echo > "$1"; else echo better > "$1"; fi')
     assert "empty" in capsule.terminal("edit", plan, "--which", "@0", typed="e\n")
     assert capsule.history(plan)[0]["content"] == "better"
@@ -106,7 +114,9 @@ def test_a_message_that_is_not_accepted_is_edited_again_or_kept(capsule: Any, pl
     kept.unlink()
 
 
-def test_at_a_terminal_the_person_may_quit_and_keeps_the_copy(capsule: Any, plan: str, editor: Any) -> None:
+def test_at_a_terminal_the_person_may_quit_and_keeps_the_copy(
+    capsule: Any, plan: str, editor: Any
+) -> None:
     editor('echo typed > "$1"')
     kept = _kept(capsule.terminal("edit", plan, typed="q\n", expect=5))
     assert kept.read_text(encoding="utf-8") == "typed\n"
@@ -139,14 +149,19 @@ def test_one_message_is_edited_by_its_id_or_place(capsule: Any, plan: str) -> No
     beginning = id[:20] if id[:20] not in capsule.history(plan)[0]["id"] else id
     for named in ("@1", "@last", id, beginning):
         capsule("edit", plan, "--which", named, f"changed by {named}")
-        assert "nothing changed" in capsule("edit", plan, "--which", named, f"changed by {named}").stdout
+        assert (
+            "nothing changed"
+            in capsule("edit", plan, "--which", named, f"changed by {named}").stdout
+        )
         first, second = capsule.history(plan)
         assert second["content"] == f"changed by {named}"
         assert "editedAt" in second and "editedAt" not in first
     assert ", edited  @1" in capsule("show", plan).stdout
 
 
-def test_a_messages_text_comes_from_standard_input_or_the_editor(capsule: Any, plan: str, editor: Any) -> None:
+def test_a_messages_text_comes_from_standard_input_or_the_editor(
+    capsule: Any, plan: str, editor: Any
+) -> None:
     told = json.loads(capsule("edit", plan, "--which", "@0", "--json", input="from stdin\n").stdout)
     assert told == {"changed": True, "id": capsule.history(plan)[0]["id"], "at": 0}
     assert capsule.history(plan)[0]["content"] == "from stdin"

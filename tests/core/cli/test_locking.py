@@ -34,10 +34,15 @@ def test_a_named_holder_holds_across_commands_and_others_are_refused(
     assert capsule("lock", "release", id).stdout == f"{id}: was not locked\n"
 
 
-def test_the_option_names_the_holder_before_the_environment(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_names_the_holder_before_the_environment(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = capsule.new("A")
     monkeypatch.setenv("CAPSULE_INSTANCE", "one")
-    for words in (("--instance", "two", "lock", "take", id), ("lock", "take", id, "--instance", "two")):
+    for words in (
+        ("--instance", "two", "lock", "take", id),
+        ("lock", "take", id, "--instance", "two"),
+    ):
         capsule(*words)
         assert [lock["name"] for lock in capsule.json("lock", "list")] == ["two"]
         capsule("lock", "release", id, "--instance", "two")
@@ -55,11 +60,19 @@ def test_locks_tells_held_from_orphaned(capsule: Any) -> None:
     held, orphan = capsule.new("Held"), capsule.new("Orphan")
     capsule("lock", "take", held, "--instance", "me")
     process = capsule.stream(orphan)
-    assert {lock["id"]: lock["state"] for lock in capsule.json("lock", "list")} == {held: "held", orphan: "held"}
+    assert {lock["id"]: lock["state"] for lock in capsule.json("lock", "list")} == {
+        held: "held",
+        orphan: "held",
+    }
     process.kill()
     process.wait(60)
-    assert {lock["id"]: lock["state"] for lock in capsule.json("lock", "list")} == {held: "held", orphan: "orphaned"}
+    assert {lock["id"]: lock["state"] for lock in capsule.json("lock", "list")} == {
+        held: "held",
+        orphan: "orphaned",
+    }
     assert [lock["id"] for lock in capsule.json("lock", "list", "--orphaned")] == [orphan]
     answer = capsule("lock", "list", "--orphaned")
-    assert answer.stdout.split("\t")[:2] == [orphan, "orphaned"] and "takes it over" in answer.stderr
+    assert (
+        answer.stdout.split("\t")[:2] == [orphan, "orphaned"] and "takes it over" in answer.stderr
+    )
     assert "ORPHANED" in capsule.terminal("lock", "list").upper()

@@ -73,7 +73,9 @@ def test_short_names_are_completed_like_full_ones(capsule: Any) -> None:
         ("relase", "lock release"),
     ],
 )
-def test_a_mistyped_command_is_answered_with_the_nearest_of_all_groups(capsule: Any, line: str, first: str) -> None:
+def test_a_mistyped_command_is_answered_with_the_nearest_of_all_groups(
+    capsule: Any, line: str, first: str
+) -> None:
     message = capsule(*line.split(), expect=2).stderr
     assert f"No such command {line.split()[-1]!r}. Did you mean: {first}" in message
     assert json.loads(capsule(*line.split(), "--json", expect=2).stderr)["error"]["kind"] == "Usage"
@@ -84,7 +86,9 @@ def test_the_opposite_is_never_suggested() -> None:
     assert suggestions("", "instal", MODULES)
     for name in ("unpinn", "instal", "uninstal", "unmut", "mut", "unshar"):
         for path in suggestions("", name, MODULES):
-            assert any(word.startswith(("un", "--no-")) for word in path.split()) == name.startswith("un")
+            assert any(
+                word.startswith(("un", "--no-")) for word in path.split()
+            ) == name.startswith("un")
 
 
 def test_help_knows_short_names(capsule: Any) -> None:

@@ -55,9 +55,14 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
         plain = {name.replace("-", "_") for name in names}
         mine = {name for name in functions if name.rstrip("_") in plain and functions[name].__doc__}
         assert len(mine) == len(names), module
-        assert {functions[name].__module__ for name in mine} <= {module, "capsule_cli.shared.passing"}
+        assert {functions[name].__module__ for name in mine} <= {
+            module,
+            "capsule_cli.shared.passing",
+        }
         # What takes options, and no table names, is a command that nobody can give.
-        taking = {name for name, it in functions.items() if inspect.isfunction(it) and _takes_options(it)}
+        taking = {
+            name for name, it in functions.items() if inspect.isfunction(it) and _takes_options(it)
+        }
         assert {name.rstrip("_") for name in taking} <= plain, module
 
 
@@ -74,7 +79,8 @@ def test_every_command_takes_json_store_agent_and_instance_and_says_so(capsule: 
     for name in [*MODULES, *GROUPS]:
         told = capsule(*name.split(), "--help").stdout
         assert all(
-            option in told for option in ("--json", "--store DIR", "--as AGENT", "--instance NAME", "-h, --help")
+            option in told
+            for option in ("--json", "--store DIR", "--as AGENT", "--instance NAME", "-h, --help")
         )
 
 
@@ -101,13 +107,20 @@ def test_options_stand_anywhere_in_the_words(capsule: Any, monkeypatch: pytest.M
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
     told = capsule("--help").stdout
     assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
-    named = [name for lines in overview().values() for names, _ in lines for name in re.findall(r"(?<!\()\b\w+", names)]
+    named = [
+        name
+        for lines in overview().values()
+        for names, _ in lines
+        for name in re.findall(r"(?<!\()\b\w+", names)
+    ]
     assert sorted([*named, "help"]) == TOP and len(TOP) <= 37
     for lines in overview().values():
         assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, says in lines)
     for group in GROUPS:
         told = capsule(*group.split(), "--help").stdout
-        assert all(re.search(rf"^  {name} ", told, re.M) for part in parts() for name in part.names(group))
+        assert all(
+            re.search(rf"^  {name} ", told, re.M) for part in parts() for name in part.names(group)
+        )
     assert capsule("help").stdout == capsule("-h").stdout == capsule("--help").stdout
     assert capsule("help", "mcp", "install").stdout == capsule("mcp", "install", "--help").stdout
     assert "lisst" in capsule("help", "lisst", expect=2).stderr
@@ -125,14 +138,30 @@ def _said(repository: Path) -> Iterator[tuple[str, str]]:
     """All that the program says, and what its pages do: where, and the text."""
     for path in [*repository.glob("capsule/**/*.py"), *repository.glob("cli/**/*.py")]:
         nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts = {
+            id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values
+        }
         for node in nodes:
             place = f"{path}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
-                yield place, "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                yield (
+                    place,
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "X"
+                        for part in node.values
+                    ),
+                )
+            elif (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in parts
+            ):
                 yield place, node.value
-    for path in [*repository.glob("docs/**/*.md"), repository / "README.md", repository / "CHANGELOG.md"]:
+    for path in [
+        *repository.glob("docs/**/*.md"),
+        repository / "README.md",
+        repository / "CHANGELOG.md",
+    ]:
         yield str(path), path.read_text("utf-8")
 
 
@@ -144,8 +173,12 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
         for words in re.findall(
             r"(?:run: |it: |with: |`|\$ |: )capsule ([a-z]+(?: (?!capsule )[^\s`,;:()#|>]+)*)", text
         ):
-            given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
-            given = [word.rstrip(".") for word in given[: given.index("--") if "--" in given else None]]
+            given = re.sub(
+                r"""'[^']*('|$)|"[^"]*("|$)""", "X", words
+            ).split()  # An argument may hold anything.
+            given = [
+                word.rstrip(".") for word in given[: given.index("--") if "--" in given else None]
+            ]
             is_group = " ".join(given) in GROUPS
             names = given if is_group else expand(given)
             command: Any = program()
@@ -156,7 +189,9 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
             known = {"--help", "-h"} | {
                 name for param in command.params for name in (*param.opts, *param.secondary_opts)
             }
-            options = {word.strip(".'\"").partition("=")[0] for word in names if word.startswith("-")}
+            options = {
+                word.strip(".'\"").partition("=")[0] for word in names if word.startswith("-")
+            }
             if not options <= known or (hasattr(command, "commands") and not is_group):
                 wrong.append((place, words))
     assert not wrong, "\n".join(map(str, wrong))
@@ -173,11 +208,16 @@ def test_the_version_is_that_of_the_package(capsule: Any) -> None:
     assert capsule("-V").stdout == capsule("--version").stdout == f"capsule {package.__version__}\n"
 
 
-def test_the_version_as_json_names_what_a_bug_can_depend_on(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_as_json_names_what_a_bug_can_depend_on(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = json.loads(capsule("--version", "--json").stdout)
     assert names["version"] == package.__version__
     assert names["python"].endswith(platform.python_version())
-    assert (names["platform"]["os"], names["platform"]["machine"]) == (platform.system(), platform.machine())
+    assert (names["platform"]["os"], names["platform"]["machine"]) == (
+        platform.system(),
+        platform.machine(),
+    )
     for library in ("mcp", "orjson", "portalocker", "pydantic", "typer", "watchfiles"):
         assert names["libraries"][library] == metadata.version(library)
     assert names["sqlite"] == sqlite3.sqlite_version and names["git"][0].isdigit()
@@ -206,18 +246,29 @@ def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any) -> Non
         for mixed in (("--json", *words), (*words, "--json")):
             answer = capsule(*mixed, expect=code)
             error = json.loads(answer.stderr)["error"]
-            assert answer.stdout == "" and (error["code"], error["kind"]) == (code, kind) and error["message"]
+            assert (
+                answer.stdout == ""
+                and (error["code"], error["kind"]) == (code, kind)
+                and error["message"]
+            )
 
 
 def test_with_json_all_that_goes_to_stderr_is_json(capsule: Any) -> None:
-    for words in ("--bogus", "list"), ("--store",), ("mcp", "install", "--bogus"), ("mcp", "tokens"):
+    for words in (
+        ("--bogus", "list"),
+        ("--store",),
+        ("mcp", "install", "--bogus"),
+        ("mcp", "tokens"),
+    ):
         told = capsule("--json", *words, expect=2)
         assert json.loads(told.stderr)["error"]["kind"] == "Usage" and not told.stdout
     (capsule.root / "capsule.toml").write_text("colour = 1\n")
     assert "colour" in json.loads(capsule("list", "--json").stderr)["warning"]
 
 
-def test_a_file_in_a_stores_place_is_named_and_no_way_out_is_offered_that_fails(capsule: Any, tmp_path: Path) -> None:
+def test_a_file_in_a_stores_place_is_named_and_no_way_out_is_offered_that_fails(
+    capsule: Any, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     assert "is a file" in capsule("init", str(tmp_path / "file"), expect=6).stderr
     assert "capsule init" not in capsule("--store", str(tmp_path / "file"), "list", expect=3).stderr
@@ -240,11 +291,15 @@ def test_on_a_fresh_machine_a_store_of_ones_own_is_made_and_in_a_project_the_pro
     assert [head["id"] for head in capsule.json("list")] == [id]
 
 
-def test_every_error_has_an_exit_code_of_its_own_and_stands_in_the_documented_table(repository: Path) -> None:
+def test_every_error_has_an_exit_code_of_its_own_and_stands_in_the_documented_table(
+    repository: Path,
+) -> None:
     kinds = [
         kind
         for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError) and kind is not errors.CapsuleError
+        if inspect.isclass(kind)
+        and issubclass(kind, errors.CapsuleError)
+        and kind is not errors.CapsuleError
     ]
     codes = [kind.exit_code for kind in kinds]
     assert sorted(codes) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -299,7 +354,11 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
 
 
 #: Modules for what a list and an append of a sound conversation don't do.
-OF_SOME_WRITES = {"capsule.format.merge.notes", "capsule.format.saved.reconcile", "capsule.format.tree.pruning"}
+OF_SOME_WRITES = {
+    "capsule.format.merge.notes",
+    "capsule.format.saved.reconcile",
+    "capsule.format.tree.pruning",
+}
 OF_SOME_WRITES |= {"capsule.store.objects.attributes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
 OF_NEW_MESSAGES = {
@@ -310,7 +369,12 @@ OF_NEW_MESSAGES = {
 OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}
 
 
-PLAIN = (["--json", "list"], ["show", "@last"], ["append", "@last", "hello"], ["append", "@last", "--jsonl"])
+PLAIN = (
+    ["--json", "list"],
+    ["show", "@last"],
+    ["append", "@last", "hello"],
+    ["append", "@last", "--jsonl"],
+)
 
 
 @pytest.mark.parametrize("words", [["--version"], *PLAIN])
@@ -329,13 +393,17 @@ def modules_of(capsule: Any, words: list[str]) -> set[str]:
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     command, environment = [sys.executable, "-c", script], capsule.environment()
-    done = subprocess.run(command, input=b'{"content": "hello"}', capture_output=True, env=environment, check=True)
+    done = subprocess.run(
+        command, input=b'{"content": "hello"}', capture_output=True, env=environment, check=True
+    )
     return set(done.stderr.decode().split())
 
 
 def ensure_light(capsule: Any, words: list[str]) -> set[str]:
     """Check what a command loads; the modules."""
-    (capsule.root / "capsule.toml").write_text(settings.TEMPLATE, encoding="utf-8")  # As `init` makes it.
+    (capsule.root / "capsule.toml").write_text(
+        settings.TEMPLATE, encoding="utf-8"
+    )  # As `init` makes it.
     time.sleep(0.06)  # A file that is younger than 50 ms is read again by the next command.
     capsule("list")  # The index is built once, under a lock.
     loaded = modules_of(capsule, words)
@@ -389,12 +457,16 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     assert "damaged" in " ".join(completed("capsule show unto", 2, "zsh"))
 
 
-def test_completion_in_no_store_offers_nothing_and_says_nothing(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_in_no_store_offers_nothing_and_says_nothing(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
     assert completed("capsule show al", 2) == []
 
 
-def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callable[..., Child]) -> None:
+def test_a_signal_whose_exception_python_drops_is_raised_once_more(
+    child: Callable[..., Child],
+) -> None:
     process = child(
         """
         import signal, threading
@@ -422,7 +494,9 @@ def test_a_program_without_standard_streams_does_its_work(capsule: Any, closed: 
     id = capsule.new("Plan")
     for words in (f"append {id} hello", "list"):
         command = f"{shlex.quote(sys.executable)} -m capsule_cli {words} {closed}"
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=capsule.environment())
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, env=capsule.environment()
+        )
         assert (done.returncode, done.stderr) == (0, "")
     assert [message["content"] for message in capsule.json("show", id)["history"]] == ["hello"]
 

@@ -20,13 +20,35 @@ from tests.core.cli.test_program import command_of
 COMMANDS = sorted({name for room in parts() for name in room.modules()} | {"cat", "ls", "nothing"})
 FLAGS = {
     name: sorted(
-        {flag for param in command_of(name).params for flag in (*param.opts, *param.secondary_opts) if flag[:1] == "-"}
+        {
+            flag
+            for param in command_of(name).params
+            for flag in (*param.opts, *param.secondary_opts)
+            if flag[:1] == "-"
+        }
     )
     for room in parts()
     for name in room.modules()
 }
 SHARED = ["--json", "--store", "--as", "--instance", "--no-pager", "--help", "--version"]
-WORDS = ["a", "5", "0", "-1", "user", "@last", "x y", "two\nlines", "", "-", "--", "a=b", "١", "1.5", "all", "\udc80"]
+WORDS = [
+    "a",
+    "5",
+    "0",
+    "-1",
+    "user",
+    "@last",
+    "x y",
+    "two\nlines",
+    "",
+    "-",
+    "--",
+    "a=b",
+    "١",
+    "1.5",
+    "all",
+    "\udc80",
+]
 
 
 def calls_of(words: list[str], patch: pytest.MonkeyPatch) -> list[Any]:
@@ -56,7 +78,9 @@ def _lines(draw: Any) -> list[str]:
     flag = st.sampled_from(flags)
     with_value = st.tuples(flag, word).map(list)
     joined = st.tuples(flag, word).map(lambda pair: ["=".join(pair)])
-    more = st.lists(with_value | joined | flag.map(lambda it: [it]) | word.map(lambda it: [it]), max_size=4)
+    more = st.lists(
+        with_value | joined | flag.map(lambda it: [it]) | word.map(lambda it: [it]), max_size=4
+    )
     before = draw(st.lists(with_value | flag.map(lambda it: [it]), max_size=1))
     return [each for group in [*before, command.split(), *draw(more)] for each in group]
 
@@ -86,7 +110,8 @@ def test_every_option_is_read_as_typer_reads_it() -> None:
             read += ensure_same([*command.split(), *arguments])
             for flag in FLAGS.get(command, ()):
                 read += sum(
-                    ensure_same([*command.split(), *arguments, flag, *value]) for value in ([], ["5"], ["user"])
+                    ensure_same([*command.split(), *arguments, flag, *value])
+                    for value in ([], ["5"], ["user"])
                 )
     assert read > 500
 
@@ -117,7 +142,9 @@ def test_a_plain_command_is_read_without_typer(line: str) -> None:
         (["lock", "take", "@last"], 2),
     ],
 )
-def test_an_error_is_told_as_typers_program_tells_it(capsule: Any, line: list[str], code: int) -> None:
+def test_an_error_is_told_as_typers_program_tells_it(
+    capsule: Any, line: list[str], code: int
+) -> None:
     capsule.new("A")
     assert quick.read(line)
     assert capsule.process(*line, expect=code) == capsule(*line, expect=code)

@@ -17,7 +17,9 @@ SECRET = "zebra"
 
 @pytest.fixture
 def secretive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A program on a store all of whose texts, titles, names and paths have the secret word in them."""
+    """A program on a store all of whose texts, titles, names and paths have the secret word in
+    them.
+    """
     home = tmp_path / f"{SECRET}-home"
     home.mkdir()
     for name in ("USER", "LOGNAME"):
@@ -27,7 +29,8 @@ def secretive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     capsule("init", str(capsule.root))
     monkeypatch.setenv("CAPSULE_STORE", str(capsule.root))
     settings = (
-        f'{SECRET} = 1\nrooms = []\n[storage]\nappend = "replace"\n[agents.{SECRET}-agent]\nallow = ["{SECRET}"]\n'
+        f"{SECRET} = 1\nrooms = []\n[storage]\nappend = "
+        f'"replace"\n[agents.{SECRET}-agent]\nallow = ["{SECRET}"]\n'
     )
     settings += f"[channels.{SECRET}-channel]\n[links]\n{SECRET} = ['{SECRET}']\n"
     (capsule.root / "capsule.toml").write_text(settings, encoding="utf-8")
@@ -37,13 +40,21 @@ def secretive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_report_has_no_text_title_name_or_path_of_a_store_in_trouble(secretive: Any) -> None:
     capsule = secretive
     id = capsule.new(
-        f"{SECRET} title", "--tag", f"{SECRET}-tag", "--message", f"a {SECRET} text", "--id", f"{SECRET}-1"
+        f"{SECRET} title",
+        "--tag",
+        f"{SECRET}-tag",
+        "--message",
+        f"a {SECRET} text",
+        "--id",
+        f"{SECRET}-1",
     )
     capsule("append", id, f"another {SECRET}", "--from", f"{SECRET}-agent", "--role", "assistant")
     capsule("lock", "take", id, "--instance", f"{SECRET}-instance")
     capsule.file(f"{SECRET}-broken").write_text(f'{{"title": {SECRET}}}', encoding="utf-8")
     capsule.file(f"{SECRET}-torn").write_bytes(capsule.file(id).read_bytes()[:-20])
-    capsule.file(f"{SECRET}-1 (conflicted copy of {SECRET})").write_bytes(capsule.file(id).read_bytes())
+    capsule.file(f"{SECRET}-1 (conflicted copy of {SECRET})").write_bytes(
+        capsule.file(id).read_bytes()
+    )
     agents = capsule.root / "agents"
     agents.mkdir()
     (agents / f"{SECRET}-agent.json").write_text(f'{{"id": "{SECRET}"', encoding="utf-8")
@@ -67,7 +78,12 @@ def test_a_report_of_a_sound_store_has_counts_sizes_and_settings(capsule: Any) -
     assert facts["index"] == {"kept": True, "conversations": 3, "damaged": 0, "messages": 3}
     assert facts["settings"]["append"] == "splice" and facts["engine"] == "FilesEngine"
     assert facts["versions"] == capsule.json("--version")
-    assert (facts["findings"], facts["locks"], facts["completed"], facts["exitCode"]) == ({}, {}, 0, 0)
+    assert (facts["findings"], facts["locks"], facts["completed"], facts["exitCode"]) == (
+        {},
+        {},
+        0,
+        0,
+    )
     lines = capsule("doctor", "--report").stdout.splitlines()
     assert "index.messages: 3" in lines and "findings: none" in lines and "instances: 0" in lines
 
@@ -107,6 +123,10 @@ def test_an_unexpected_error_in_one_document_is_a_finding_and_its_places_in_the_
         assert {"failed", "damaged"} <= {one["kind"] for one in found}
     report = secretive.json("doctor", "--report", expect=5)
     (failure,) = report["failures"]
-    assert failure.startswith("KeyError < ") and "capsule.maintenance.doctor:" in failure and SECRET not in failure
+    assert (
+        failure.startswith("KeyError < ")
+        and "capsule.maintenance.doctor:" in failure
+        and SECRET not in failure
+    )
     assert report["findings"]["failed"] == 1
     assert "failures: KeyError < " in secretive("doctor", "--report", expect=5).stdout

@@ -21,7 +21,10 @@ def fill(capsule: Any) -> tuple[str, list[str]]:
 def test_search_prints_a_row_a_hit(capsule: Any) -> None:
     id, messages = fill(capsule)
     times = [message["timestamp"] for message in capsule.history(id)]
-    assert capsule("search", "检索").stdout == f"{id}\t{messages[2]}\t{times[2]}\tuser\tThe garden\t我们讨论全文检索\n"
+    assert (
+        capsule("search", "检索").stdout
+        == f"{id}\t{messages[2]}\t{times[2]}\tuser\tThe garden\t我们讨论全文检索\n"
+    )
     rows = sorted(capsule("search", "plan").stdout.splitlines())
     assert rows == [
         f"{id}\t{messages[0]}\t{times[0]}\tuser\tThe garden\tWhat is the plan? The plan!",
@@ -38,7 +41,14 @@ def test_search_json_has_everything_there_is_to_know(capsule: Any) -> None:
     (hit,) = found["hits"]
     assert found == {"hits": [hit], "cursor": None, "total": 1}
     assert isinstance(hit.pop("score"), float)
-    where = {"id": id, "title": "The garden", "message": messages[1], "at": 1, "role": "assistant", "from": "ada"}
+    where = {
+        "id": id,
+        "title": "The garden",
+        "message": messages[1],
+        "at": 1,
+        "role": "assistant",
+        "from": "ada",
+    }
     where |= {"time": capsule.history(id)[1]["timestamp"], "where": "content", "active": True}
     text = {"snippet": {"text": "No plan yet", "marks": [[3, 7]]}}
     assert hit == where | text | {"open": f"capsule show {id} --around {messages[1]}"}
@@ -56,17 +66,29 @@ def test_search_is_narrowed_by_its_options(capsule: Any) -> None:
         ("--tag none", set()),
         ("--mode toolbox", set()),
         ("--in @last", set()),
-        (f"--in {id[:8]} --tag home --branch all --in-tools --profile exact --since 1h", {"@0", "@1"}),
+        (
+            f"--in {id[:8]} --tag home --branch all --in-tools --profile exact --since 1h",
+            {"@0", "@1"},
+        ),
         ("--until 1h", set()),
         ("--title-only", set()),
         ("NOT yet", {"@0"}),
     ):
-        assert {f"@{hit['at']}" for hit in capsule.json("search", "plan", *words.split())["hits"]} == found
+        assert {
+            f"@{hit['at']}" for hit in capsule.json("search", "plan", *words.split())["hits"]
+        } == found
     capsule("search", "plan", "--in", "ffffffff", expect=3)
 
 
 def test_options_that_can_not_be_are_a_usage_error(capsule: Any) -> None:
-    for words in ("--role boss", "--branch left", "--profile best", "--limit 0", "--since once", "--after x"):
+    for words in (
+        "--role boss",
+        "--branch left",
+        "--profile best",
+        "--limit 0",
+        "--since once",
+        "--after x",
+    ):
         capsule("search", "a", *words.split(), expect=2)
 
 
@@ -91,7 +113,11 @@ def test_search_in_a_terminal_marks_what_was_found(capsule: Any) -> None:
 
 
 def test_what_was_found_cannot_command_the_terminal(capsule: Any) -> None:
-    capsule.new("A [red]", "--message", "before \x1b]0;owned\x07 needle \x9b31m \u202e [/bold] after\r\nnext")
+    capsule.new(
+        "A [red]",
+        "--message",
+        "before \x1b]0;owned\x07 needle \x9b31m \u202e [/bold] after\r\nnext",
+    )
     for text in (capsule("search", "needle").stdout, capsule.plain("search", "needle")):
         assert not set("\x1b\x07\x9b\u202e\r") & set(text)
         assert "\\x1b]0;owned\\x07 needle" in re.sub(r"\s+", " ", text)
@@ -121,7 +147,10 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
         f"largest\t{other['id']}\t1\t4\t{other['bytes']}\tElsewhere",
     ]
     tokens = told["bySender"]["ada"]["tokens"]
-    assert (told["messages"], told["byRole"]["assistant"]) == (4, {"messages": 1, "words": 3, "tokens": tokens})
+    assert (told["messages"], told["byRole"]["assistant"]) == (
+        4,
+        {"messages": 1, "words": 3, "tokens": tokens},
+    )
     assert sum(day["messages"] for day in told["byDay"].values()) == 4
 
 
@@ -138,15 +167,26 @@ def test_reindex_builds_the_index_anew(capsule: Any) -> None:
     assert capsule("store", "reindex").stdout == "indexed 2 conversations, 4 messages, 21 words\n"
     index = capsule.root / ".capsule" / "index.sqlite3"
     index.write_bytes(b"rubbish" * 1000)
-    assert capsule.json("store", "reindex") == {"conversations": 2, "damaged": 0, "messages": 4, "words": 21}
+    assert capsule.json("store", "reindex") == {
+        "conversations": 2,
+        "damaged": 0,
+        "messages": 4,
+        "words": 21,
+    }
     assert len(capsule.json("search", "plan")["hits"]) == 2
 
 
 def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:
     id = capsule.new("Plan")
     with Store.open(capsule.root, keep_locks=False) as store:
-        said = [{"topic": "api", "thread": "t1"}, {"topic": "api", "thread": "t2"}, {"topic": "web", "thread": "t1"}]
-        store.append_entries(id, [{"role": "user", "content": "word", **each, "metadata": {"n": 1}} for each in said])
+        said = [
+            {"topic": "api", "thread": "t1"},
+            {"topic": "api", "thread": "t2"},
+            {"topic": "web", "thread": "t1"},
+        ]
+        store.append_entries(
+            id, [{"role": "user", "content": "word", **each, "metadata": {"n": 1}} for each in said]
+        )
     words = ("--topic", "api", "--thread", "t1", "--where", '{"n": {"$gte": 1}}')
     assert [hit["at"] for hit in capsule.json("search", "word", *words)["hits"]] == [0]
     for wrong in ("{", "5", '{"n": {"$like": 1}}'):
@@ -155,7 +195,9 @@ def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:
 
 def test_a_search_since_a_day_goes_on_where_the_one_before_ended(capsule: Any) -> None:
     with Store.open(capsule.root, keep_locks=False) as store:
-        store.append_entries(capsule.new("Plan"), [{"role": "user", "content": "garden"} for _ in range(3)])
+        store.append_entries(
+            capsule.new("Plan"), [{"role": "user", "content": "garden"} for _ in range(3)]
+        )
     words = ("search", "garden", "--since", "2020-01-01", "--limit", "2")
     first = capsule.json(*words)
     rest = capsule.json(*words, "--after", first["cursor"])

@@ -28,7 +28,9 @@ def test_show_prints_plain_text_when_nobody_watches(capsule: Any) -> None:
     assert lines[9] == "# This"
 
 
-def test_show_json_prints_the_capsule_with_every_digit_of_what_nobody_knows(capsule: Any, samples: Path) -> None:
+def test_show_json_prints_the_capsule_with_every_digit_of_what_nobody_knows(
+    capsule: Any, samples: Path
+) -> None:
     id = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
     capsule.file(id).write_bytes((samples / f"{id}.json").read_bytes())
     text = capsule("show", id, "--json").stdout
@@ -41,7 +43,9 @@ def test_show_json_prints_the_capsule_with_every_digit_of_what_nobody_knows(caps
 
 def test_show_last_prints_the_end_alone(capsule: Any) -> None:
     id = capsule.new("A")
-    lines = "".join(f'{{"content": "message {i}", "big": 12345678901234567890123}}\n' for i in range(10))
+    lines = "".join(
+        f'{{"content": "message {i}", "big": 12345678901234567890123}}\n' for i in range(10)
+    )
     capsule("append", id, "--jsonl", input=lines)
     text = capsule("show", id, "--last", "2").stdout
     assert "message 7" not in text
@@ -55,8 +59,14 @@ def test_show_last_prints_the_end_alone(capsule: Any) -> None:
 
 def test_show_around_prints_a_message_and_those_on_either_side(capsule: Any) -> None:
     id = capsule.new("A")
-    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(20)))
-    for wanted, span, shown in (("@5", (), range(2, 9)), ("@0", ("-C", "2"), range(3)), ("@last", ("-C", "0"), [19])):
+    capsule(
+        "append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(20))
+    )
+    for wanted, span, shown in (
+        ("@5", (), range(2, 9)),
+        ("@0", ("-C", "2"), range(3)),
+        ("@last", ("-C", "0"), [19]),
+    ):
         found = capsule.json("show", id, "--around", wanted, *span)
         assert [message["content"] for message in found] == [f"message {n}" for n in shown]
         text = capsule("show", id, "--around", wanted, *span).stdout
@@ -75,7 +85,12 @@ def test_show_markdown_is_a_document(capsule: Any) -> None:
 
 
 def test_ways_to_show_that_exclude_each_other_are_refused(capsule: Any) -> None:
-    for words in [("--raw", "--json"), ("--raw", "--markdown"), ("--raw", "--last", "2"), ("--last", "0")]:
+    for words in [
+        ("--raw", "--json"),
+        ("--raw", "--markdown"),
+        ("--raw", "--last", "2"),
+        ("--last", "0"),
+    ]:
         capsule("show", capsule.new("A"), *words, expect=2)
 
 
@@ -96,7 +111,10 @@ def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None
     assert json.loads(capsule.terminal("show", id, "--json"))["history"][0]["content"] == evil
 
 
-WRITTEN = "Vec<String>  <think>hm</think>\none line\nand `another`, __init__ <!-- seen -->\n- a list\n\tof *two*"
+WRITTEN = (
+    "Vec<String>  <think>hm</think>\none line\nand `another`, __init__ <!-- seen -->\n- a "
+    "list\n\tof *two*"
+)
 
 
 def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: Any) -> None:
@@ -112,11 +130,21 @@ def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: A
 
 
 def test_markdown_is_drawn_when_asked_and_html_is_text(capsule: Any) -> None:
-    id = capsule.new("A [plan]", "--message", f"**strong** [/red]\n\n{WRITTEN}\n\n<div>\nblock\n</div> <http://a.b>")
+    id = capsule.new(
+        "A [plan]",
+        "--message",
+        f"**strong** [/red]\n\n{WRITTEN}\n\n<div>\nblock\n</div> <http://a.b>",
+    )
     plain = capsule.plain("show", id, "--rendered")
     assert "• a list" in plain
     assert "strong [/red]" in plain
-    for text in ("Vec<String>", "<think>hm</think>", "<!-- seen -->", "<div> block </div>", "<http://a.b>"):
+    for text in (
+        "Vec<String>",
+        "<think>hm</think>",
+        "<!-- seen -->",
+        "<div> block </div>",
+        "<http://a.b>",
+    ):
         assert text in plain
     assert "• a list" in capsule("show", id, "--rendered").stdout
 
@@ -140,7 +168,9 @@ def test_show_says_that_it_shows_one_branch_of_several(capsule: Any) -> None:
 
 
 @pytest.mark.slow
-def test_long_output_goes_through_the_pager_and_no_more_is_made_than_is_read(capsule: Any, tmp_path: Path) -> None:
+def test_long_output_goes_through_the_pager_and_no_more_is_made_than_is_read(
+    capsule: Any, tmp_path: Path
+) -> None:
     id = capsule.new("A", "--type", "group")
     capsule("append", id, "--jsonl", input='{"content": "message"}\n' * 3000)
     seen = tmp_path / "seen"

@@ -1,4 +1,6 @@
-"""`summarize`, `transcript`, `list --summaries-of`, and what `show` and `doctor` say of a summary."""
+"""`summarize`, `transcript`, `list --summaries-of`, and what `show` and `doctor` say of
+a summary.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,29 @@ def python(body: str) -> str:
     return f'"{sys.executable}" -c "{body}"'
 
 
-def test_a_summary_is_made_of_a_text_a_file_or_standard_input(capsule: Any, plan: str, tmp_path: Path) -> None:
+def test_a_summary_is_made_of_a_text_a_file_or_standard_input(
+    capsule: Any, plan: str, tmp_path: Path
+) -> None:
     text, file = "They go to the sea.", tmp_path / "summary.md"
     file.write_text(f"{text}\n", encoding="utf-8")
-    for words, input in (((text,), None), (("--file", str(file)), None), (("-",), text), (("--file", "-"), text)):
-        assert capsule.history(capsule("summarize", plan, *words, input=input).line)[0]["content"] == text
+    for words, input in (
+        ((text,), None),
+        (("--file", str(file)), None),
+        (("-",), text),
+        (("--file", "-"), text),
+    ):
+        assert (
+            capsule.history(capsule("summarize", plan, *words, input=input).line)[0]["content"]
+            == text
+        )
     head = capsule.json("summarize", plan, "Short.", "--title", "In short")
     facts = [head[name] for name in ("title", "isSummary", "sourceConversationId", "tags")]
     assert facts == ["In short", True, plan, ["home"]]
 
 
-def test_without_a_text_it_is_an_error_that_says_where_one_comes_from(capsule: Any, plan: str) -> None:
+def test_without_a_text_it_is_an_error_that_says_where_one_comes_from(
+    capsule: Any, plan: str
+) -> None:
     said = capsule("summarize", plan, expect=2).stderr
     assert "Capsule writes none itself" in said and "--command" in said
     for words in (
@@ -54,18 +68,28 @@ def test_a_program_gets_the_transcript_and_gives_the_summary(capsule: Any, plan:
     copy = capsule.history(capsule("summarize", plan, "--command", "cat").line)[0]["content"]
     assert copy + "\n" == capsule("show", "--for-model", plan).stdout
     capsule("append", plan, "word " * 300)
-    assert "oldest messages" not in capsule("summarize", plan, "--command", "cat", "--budget", "600").stderr
+    assert (
+        "oldest messages"
+        not in capsule("summarize", plan, "--command", "cat", "--budget", "600").stderr
+    )
     capsule("append", plan, "word " * 300)
     answer = capsule("summarize", plan, "--command", "cat", "--budget", "600")
     assert "the 3 oldest messages don't fit" in answer.stderr
     capsule("append", plan, "x" * 2_000_000)  # More than a pipe takes, and it is not read.
-    assert capsule.history(capsule("summarize", plan, "--command", "echo Short.").line)[0]["content"] == "Short."
+    assert (
+        capsule.history(capsule("summarize", plan, "--command", "echo Short.").line)[0]["content"]
+        == "Short."
+    )
 
 
 def test_a_program_that_fails_makes_nothing_and_says_why(capsule: Any, plan: str) -> None:
     (capsule.root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
     for command, code, said in [
-        ("echo half; exit 3", 1, "--command failed with exit code 3; nothing was made. It was: echo half; exit 3"),
+        (
+            "echo half; exit 3",
+            1,
+            "--command failed with exit code 3; nothing was made. It was: echo half; exit 3",
+        ),
         ("kill -9 $$", 1, "failed with signal 9"),
         ("true", 2, "it wrote nothing"),
         ("printf 'a\\377'", 2, "byte 1 (0xff) is no UTF-8"),
@@ -83,9 +107,10 @@ def test_ctrl_c_ends_the_program_and_nothing_is_made(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     # It says its number, and then waits for ever; the pipe ends when it has ended.
-    command = (
-        f"exec {python('import os, signal; print(os.getpid(), flush=True, file=open(3, chr(119))); signal.pause()')}"
+    script = (
+        "import os, signal; print(os.getpid(), flush=True, file=open(3, chr(119))); signal.pause()"
     )
+    command = f"exec {python(script)}"
     process = capsule.start(
         "summarize", plan, "--command", f"{command} 3> '{pipe}'", start_new_session=True, stdin=None
     )
@@ -101,17 +126,26 @@ def test_ctrl_c_ends_the_program_and_nothing_is_made(
     assert len(capsule.json("list")) == 1
 
 
-def test_the_summaries_are_listed_and_say_whether_the_source_has_moved_on(capsule: Any, plan: str) -> None:
+def test_the_summaries_are_listed_and_say_whether_the_source_has_moved_on(
+    capsule: Any, plan: str
+) -> None:
     first = capsule("summarize", plan, "They go.").line
     capsule("append", plan, "When?")
     second = capsule("summarize", plan, "They go, some time.").line
-    told = {head["id"]: head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)}
-    rows = dict(line.split("\t")[::5] for line in capsule("list", "--summaries-of", plan[:8]).stdout.splitlines())
+    told = {
+        head["id"]: head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)
+    }
+    rows = dict(
+        line.split("\t")[::5]
+        for line in capsule("list", "--summaries-of", plan[:8]).stdout.splitlines()
+    )
     assert told == rows == {first: "behind", second: "current"}
     assert capsule.json("list", "--summaries-of", first) == []
     capsule("list", "--summaries-of", "nobody", expect=3)
     capsule("delete", plan)
-    assert {head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)} == {"gone"}
+    assert {head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)} == {
+        "gone"
+    }
 
 
 def test_what_arrived_while_the_program_ran_counts_as_new(capsule: Any, plan: str) -> None:
@@ -136,7 +170,10 @@ def test_show_says_that_the_source_has_moved_on(capsule: Any, plan: str) -> None
 
 def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> None:
     text = capsule("show", "--for-model", plan).stdout
-    assert [line for line in text.splitlines() if line and not line.startswith("===")] == ["To the sea?", "Yes."]
+    assert [line for line in text.splitlines() if line and not line.startswith("===")] == [
+        "To the sea?",
+        "Yes.",
+    ]
     capsule("append", plan, "word " * 200)
     budget = capsule.json("show", "--for-model", plan)["tokens"] - 1
     made = capsule.json("show", "--for-model", plan, "--budget", str(budget))
@@ -153,7 +190,9 @@ def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> N
     assert "Project" not in capsule("show", "--for-model", plan).stdout
 
 
-def test_a_cut_result_of_a_tool_names_the_command_that_prints_all_of_it(capsule: Any, plan: str) -> None:
+def test_a_cut_result_of_a_tool_names_the_command_that_prints_all_of_it(
+    capsule: Any, plan: str
+) -> None:
     result = "word " * 5_000
     capsule("append", plan, "--role", "tool", "-", input=result)
     text = capsule("show", "--for-model", plan, "--budget", "1000").stdout

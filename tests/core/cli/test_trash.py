@@ -13,7 +13,9 @@ def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     assert f"capsule restore {id}" in answer.stdout
     assert not capsule.file(id).exists()
     capsule("show", id, expect=3)
-    assert [(item["id"], item["title"]) for item in capsule.json("trash", "list")] == [(id, "A plan")]
+    assert [(item["id"], item["title"]) for item in capsule.json("trash", "list")] == [
+        (id, "A plan")
+    ]
     assert capsule("trash", "list").stdout.split("\t")[0] == id
     assert "A plan" in capsule.terminal("trash", "list")
     assert capsule.json("restore", id[:6])["id"] == id
@@ -57,12 +59,18 @@ def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> Non
     capsule("delete", capsule.new("A"), capsule.new("B"))
     for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
         assert "--older-than" in capsule("trash", "purge", "--older-than", age, expect=2).stderr
-    assert capsule("trash", "purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
+    assert (
+        capsule("trash", "purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
+    )
     assert capsule("trash", "purge", "--yes").stdout == "2 removed for good\n"
-    assert capsule.json("trash", "list") == [] and capsule.json("trash", "purge", "--yes") == {"purged": []}
+    assert capsule.json("trash", "list") == [] and capsule.json("trash", "purge", "--yes") == {
+        "purged": []
+    }
 
 
-def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_asked(capsule: Any) -> None:
+def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_asked(
+    capsule: Any,
+) -> None:
     id = capsule.new("A plan", "--message", "hello")
     capsule("append", id, "another")
     capsule("delete", capsule.new("B"))
@@ -85,7 +93,10 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
     told = capsule.json("delete", id, "--which", "@0", "--yes")
     assert told["undo"] == f"capsule restore {id}"
     listed = capsule.json("trash", "list")
-    assert [(one["reason"], len(one["messages"])) for one in listed] == [("deleted", 1), ("edited", 1)]
+    assert [(one["reason"], len(one["messages"])) for one in listed] == [
+        ("deleted", 1),
+        ("edited", 1),
+    ]
     assert "1 message deleted in 'A plan'" in capsule("trash", "list").stdout
     assert capsule.json("restore", id[:6])["restored"] == told["removed"]
     assert capsule("restore", id).stdout == f"{id}: 1 message restored in 'A plan'\n"
@@ -111,7 +122,9 @@ def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None
     held, other = capsule.new("Held"), capsule.new("Other")
     capsule("lock", "take", held, "--instance", "desk")
     answer = capsule("delete", "--all", "--yes", expect=4)
-    assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    assert (
+        answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    )
     assert held in answer.stderr
     assert [item["id"] for item in capsule.json("trash", "list")] == [other]
     (told,) = capsule.json("delete", "--all", "--yes", expect=4)
@@ -124,7 +137,9 @@ def test_a_file_whose_name_is_no_id_stays_and_the_way_out_is_said(capsule: Any) 
     capsule.new("A")
     capsule.file("no id").write_text("{}", encoding="utf-8")
     answer = capsule("delete", "--all", "--yes", expect=2)
-    assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    assert (
+        answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    )
     assert f"{capsule.file('no id')}: 'no id' is no id" in answer.stderr
     assert "rename the file, or move it out of the way" in answer.stderr
 
@@ -141,7 +156,9 @@ def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) 
 def test_a_time_is_taken_as_the_trash_shows_it_on_a_terminal(capsule: Any) -> None:
     id = capsule.new("A")
     capsule("delete", id)
-    shown = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:45", capsule.terminal("trash", "list", TZ="Asia/Kathmandu"))
+    shown = re.search(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:45", capsule.terminal("trash", "list", TZ="Asia/Kathmandu")
+    )
     capsule("restore", id, "--deleted", "2020-01-01 10:00+05:45", expect=3)
     capsule("restore", id, "--deleted", shown[0])
     assert capsule.file(id).is_file()

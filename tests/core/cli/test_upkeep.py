@@ -20,9 +20,16 @@ BROKEN = '{\n  "id": "broken-1",\n  "title": oops\n}'
 def test_doctor_finds_what_is_wrong_and_says_so_in_its_exit_code(capsule: Any) -> None:
     capsule.file("broken-1").write_text(BROKEN, encoding="utf-8")
     answer = capsule("doctor", expect=5)
-    assert answer.stdout.startswith(f"{capsule.file('broken-1')}:3:12: ") and "1 finding" in answer.stdout
+    assert (
+        answer.stdout.startswith(f"{capsule.file('broken-1')}:3:12: ")
+        and "1 finding" in answer.stdout
+    )
     told = capsule.json("doctor", expect=5)
-    assert (told["ok"], told["findings"][0]["line"], told["findings"][0]["repaired"]) == (False, 3, None)
+    assert (told["ok"], told["findings"][0]["line"], told["findings"][0]["repaired"]) == (
+        False,
+        3,
+        None,
+    )
     for words in ((), ("--repair",), ()):
         assert "what can be mended is" not in capsule("doctor", *words, expect=5).stdout
     assert capsule.file("broken-1").read_text(encoding="utf-8") == BROKEN
@@ -34,10 +41,14 @@ def test_doctor_mends_what_can_be_mended_and_keeps_the_original(capsule: Any) ->
     path = capsule.file(id)
     torn = path.read_bytes()[:-20]
     path.write_bytes(torn)
-    assert "what can be mended is" in capsule("doctor", expect=5).stdout and path.read_bytes() == torn
+    assert (
+        "what can be mended is" in capsule("doctor", expect=5).stdout and path.read_bytes() == torn
+    )
     assert "1 mended" in capsule("doctor", "--repair").stdout
     assert any(
-        torn == kept.read_bytes() for kept in (capsule.root / ".capsule" / "quarantine").rglob("*") if kept.is_file()
+        torn == kept.read_bytes()
+        for kept in (capsule.root / ".capsule" / "quarantine").rglob("*")
+        if kept.is_file()
     )
     capsule("doctor")
 
@@ -92,20 +103,28 @@ def test_validate_works_outside_a_store_and_names_each_problem(
     answer = capsule("store", "validate", str(folder), expect=5)
     assert f"{folder / 'deep' / 'bad.json'}:3:12: " in answer.stdout
     assert f"{folder / 'wrong.json'}:1:8: id: " in answer.stdout
-    told = capsule.json("store", "validate", str(folder / "deep" / "bad.json"), str(folder / "fine.json"), expect=5)
+    told = capsule.json(
+        "store", "validate", str(folder / "deep" / "bad.json"), str(folder / "fine.json"), expect=5
+    )
     assert (told["ok"], told["files"]) == (False, 2)
     assert set(told["problems"][0]) == {"path", "line", "column", "where", "what"}
 
 
-def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(capsule: Any, tmp_path: Path) -> None:
+def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(
+    capsule: Any, tmp_path: Path
+) -> None:
     capsule("store", "validate", str(tmp_path / "nothing.json"), expect=3)
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "latin.json").write_bytes(b'{"id": "caf\xe9"}')
     (tmp_path / "loop.json").symlink_to("loop.json")
-    answer = capsule("store", "validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5)
+    answer = capsule(
+        "store", "validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5
+    )
     assert "pipe.json: is no regular file" in answer.stdout
     assert "latin.json:1:12: byte 0xe9" in answer.stdout
-    assert "loop.json: " in capsule("store", "validate", str(tmp_path / "loop.json"), expect=5).stdout
+    assert (
+        "loop.json: " in capsule("store", "validate", str(tmp_path / "loop.json"), expect=5).stdout
+    )
 
 
 def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
@@ -124,24 +143,46 @@ def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) 
     (folder / "anna.json").write_text('{"id": "anna", "mine": 1}', encoding="utf-8")
     assert capsule.json("store", "validate")["files"] == 1
     capsule("doctor")
-    (folder / "bob.json").write_text('{\n  "id": "bob",\n  "notifications": "on"\n}', encoding="utf-8")
+    (folder / "bob.json").write_text(
+        '{\n  "id": "bob",\n  "notifications": "on"\n}', encoding="utf-8"
+    )
     (folder / "carl.json").write_text('{\n  "id": "dave"\n}', encoding="utf-8")
     (folder / "eve.json").symlink_to("anna.json")
     (folder / ".anna.tmp").write_bytes(b"half of i")
     (capsule.root / "projects").mkdir(exist_ok=True)
-    (capsule.root / "projects" / "api-123456.json").write_text('{"id": "api-123456", "links": 1}', encoding="utf-8")
+    (capsule.root / "projects" / "api-123456.json").write_text(
+        '{"id": "api-123456", "links": 1}', encoding="utf-8"
+    )
     wrong = f"{folder / 'bob.json'}:3:20: "
-    assert f"{wrong}notifications: must be true or false" in capsule("store", "validate", str(folder), expect=5).stdout
+    assert (
+        f"{wrong}notifications: must be true or false"
+        in capsule("store", "validate", str(folder), expect=5).stdout
+    )
     assert wrong in capsule("store", "validate", expect=5).stdout
-    found = {(one["id"], one["kind"], one["line"]) for one in capsule.json("doctor", expect=5)["findings"]}
-    agents = {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
+    found = {
+        (one["id"], one["kind"], one["line"])
+        for one in capsule.json("doctor", expect=5)["findings"]
+    }
+    agents = {
+        ("bob", "damaged", 3),
+        ("carl", "name", 2),
+        ("eve", "damaged", 0),
+        ("anna", "leftover", 0),
+    }
     assert found == {*agents, ("api-123456", "damaged", 1)}
     capsule("doctor", "--repair", expect=5)
-    assert {path.name for path in folder.iterdir()} == {"anna.json", "bob.json", "carl.json", "eve.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "anna.json",
+        "bob.json",
+        "carl.json",
+        "eve.json",
+    }
     assert (folder / "anna.json").read_text(encoding="utf-8") == '{"id": "anna", "mine": 1}'
 
 
-def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(capsule: Any, samples: Path) -> None:
+def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(
+    capsule: Any, samples: Path
+) -> None:
     data = (samples / f"{FOREIGN}.json").read_bytes()
     capsule.file(FOREIGN).write_bytes(data)
     current = capsule.new("A")
@@ -149,7 +190,9 @@ def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(caps
     assert f"{FOREIGN}: " in answer.stdout
     assert f"{current}: " not in answer.stdout
     assert capsule.file(FOREIGN).read_bytes() == data
-    told = {one["id"]: one["changes"] for one in capsule.json("store", "migrate", FOREIGN[:8], current)}
+    told = {
+        one["id"]: one["changes"] for one in capsule.json("store", "migrate", FOREIGN[:8], current)
+    }
     assert told[FOREIGN]
     assert told[current] == []
     assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
@@ -157,7 +200,9 @@ def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(caps
     assert capsule("store", "migrate", "--check").stdout == "2 conversations: 0 would change\n"
 
 
-def test_migrate_takes_paths_in_a_store_and_outside_of_one(capsule: Any, samples: Path, tmp_path: Path) -> None:
+def test_migrate_takes_paths_in_a_store_and_outside_of_one(
+    capsule: Any, samples: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "loose"
     folder.mkdir()
     loose, current = folder / "any name.json", capsule.new("Current", "--message", "hello")
@@ -179,7 +224,9 @@ def test_migrate_takes_paths_in_a_store_and_outside_of_one(capsule: Any, samples
     capsule("store", "migrate", str(tmp_path / "nowhere.json"), expect=3)
 
 
-def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any, samples: Path) -> None:
+def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(
+    capsule: Any, samples: Path
+) -> None:
     capsule.file(FOREIGN).write_bytes((samples / f"{FOREIGN}.json").read_bytes())
     capsule.file("0-broken").write_text(BROKEN, encoding="utf-8")
     answer = capsule("store", "migrate", expect=5)
@@ -194,10 +241,12 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
         (("agent",), "agent-2.1"),
         (("overrides",), "overrides-2.1"),
     ):
-        assert capsule("store", "schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(
-            encoding="utf-8"
-        )
-    assert "capsule, agent, project, overrides" in capsule("store", "schema", "poem", expect=3).stderr
+        assert capsule("store", "schema", *words).stdout == (
+            repository / "schemas" / f"{name}.json"
+        ).read_text(encoding="utf-8")
+    assert (
+        "capsule, agent, project, overrides" in capsule("store", "schema", "poem", expect=3).stderr
+    )
     assert "2.1" in capsule("store", "schema", "--format-version", "9.9", expect=3).stderr
 
 
@@ -208,7 +257,11 @@ def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
 ) -> None:
     monkeypatch.setattr("capsule_cli.shared.output._A_WHILE_S", -1)
     capsule.new("A")
-    for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
+    for name, what in (
+        ("doctor", "examining"),
+        ("migrate", "migrating"),
+        ("validate", "validating"),
+    ):
         assert what in capsule.terminal("store", name, has_bars=True)
         assert what not in capsule("store", name).stderr
 
@@ -218,7 +271,12 @@ def test_a_store_of_a_newer_format_is_refused_with_what_to_do(capsule: Any, tmp_
     capsule("init", str(root))
     capsule("--store", str(root), "new", "--id", "plan")
     record = root / ".capsule" / "format.json"
-    record.write_text(json.dumps({"format": json.loads(record.read_bytes())["format"] + 1, "version": "9.8.7"}))
+    record.write_text(
+        json.dumps({"format": json.loads(record.read_bytes())["format"] + 1, "version": "9.8.7"})
+    )
     for command in (["list"], ["show", "plan"], ["append", "plan", "two"], ["doctor"]):
         message = capsule("--store", str(root), *command, expect=6).stderr
-        assert "delete those files after you ran, with the newer one: capsule doctor --flush" in message
+        assert (
+            "delete those files after you ran, with the newer one: capsule doctor --flush"
+            in message
+        )

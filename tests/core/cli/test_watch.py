@@ -25,7 +25,9 @@ def lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
 
 
 def kinds(process: subprocess.Popen[bytes], *wanted: str) -> list[dict[str, Any]]:
-    """The changes told as JSON, up to one of the last of the wanted kinds, which come in this order."""
+    """The changes told as JSON, up to one of the last of the wanted kinds, which come in this
+    order.
+    """
     found = []
     for kind in wanted:
         while not found or found[-1]["kind"] != kind:
@@ -34,7 +36,9 @@ def kinds(process: subprocess.Popen[bytes], *wanted: str) -> list[dict[str, Any]
 
 
 def save(path: Path, data: bytes) -> None:
-    """What an editor does that renames its copy over the file: what is written in place may be met half written."""
+    """What an editor does that renames its copy over the file: what is written in place may be met
+    half written.
+    """
     copy = path.with_name("copy~")
     copy.write_bytes(data)
     copy.rename(path)
@@ -70,7 +74,9 @@ def test_watch_tells_json_lines_with_cursors_to_go_on_from(capsule: Any) -> None
     assert json.loads(lines(again, 1)[0])["kind"] == "head"
 
 
-def test_watch_tells_what_is_wrong_with_a_damaged_file_and_shows_no_control_character(capsule: Any) -> None:
+def test_watch_tells_what_is_wrong_with_a_damaged_file_and_shows_no_control_character(
+    capsule: Any,
+) -> None:
     id = capsule.new("Plan")
     process = follow(capsule)
     path = capsule.file(id)
@@ -82,10 +88,13 @@ def test_watch_tells_what_is_wrong_with_a_damaged_file_and_shows_no_control_char
     assert "\trepaired\t" in lines(process, 1)[0]
 
 
-def test_watch_runs_a_command_for_each_change_and_survives_its_failure(capsule: Any, tmp_path: Path) -> None:
+def test_watch_runs_a_command_for_each_change_and_survives_its_failure(
+    capsule: Any, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     command = (
-        f"""echo "$CAPSULE_KIND $CAPSULE_ID" >> '{log}'; cat >> '{log}'; echo "$CAPSULE_CHANGE" >> '{log}'; exit 7"""
+        f"""echo "$CAPSULE_KIND $CAPSULE_ID" >> '{log}'; cat >> '{log}'; """
+        f"""echo "$CAPSULE_CHANGE" >> '{log}'; exit 7"""
     )
     process = follow(capsule, "--exec", command)
     id = capsule.new("Plan", "--type", "group")
@@ -94,7 +103,11 @@ def test_watch_runs_a_command_for_each_change_and_survives_its_failure(capsule: 
     lines(process, 1)
     assert process.stderr is not None
     said = [process.stderr.readline().decode() for _ in range(2)]
-    assert all("exit code 7" in line for line in said) and "created" in said[0] and "appended" in said[1]
+    assert (
+        all("exit code 7" in line for line in said)
+        and "created" in said[0]
+        and "appended" in said[1]
+    )
     told = log.read_text(encoding="utf-8").splitlines()
     assert told[0] == f"created {id}" and told[3] == f"appended {id}"
     assert told[4] == told[5] and json.loads(told[4])["count"] == 1
@@ -104,7 +117,9 @@ def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
     id = capsule.new("Plan", "--message", "hello", "--type", "group")
     ends = ((signal.SIGINT, 130), (signal.SIGTERM, 143))
     watch = ("watch", "--after", cursor_of(capsule))
-    running = [(capsule.start(*words), end) for words, end in zip((watch, watch), ends, strict=True)]
+    running = [
+        (capsule.start(*words), end) for words, end in zip((watch, watch), ends, strict=True)
+    ]
     running += [(capsule.start("show", id, "--follow"), end) for end in ends]
     capsule("append", id, "more")
     for process, (number, code) in running:
@@ -117,26 +132,38 @@ def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
 def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
     assert "is no cursor" in capsule("watch", "--after", "yesterday", expect=2).stderr
     capsule("watch", "--print-cursor", "--exec", "true", expect=2)
-    assert capsule.json("watch", "--print-cursor")["cursor"].split(".")[0] == cursor_of(capsule).split(".")[0]
+    assert (
+        capsule.json("watch", "--print-cursor")["cursor"].split(".")[0]
+        == cursor_of(capsule).split(".")[0]
+    )
     capsule("watch", "no-such-conversation", expect=3)
 
 
-# -- events -----------------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------
 
 
 def test_events_that_are_followed_come_as_they_happen(capsule: Any) -> None:
-    process = capsule.start("watch", "--events", "--after", capsule("watch", "--events").line, "-f", "--json")
+    process = capsule.start(
+        "watch", "--events", "--after", capsule("watch", "--events").line, "-f", "--json"
+    )
     id = capsule.new("Plan")
     assert kinds(process, "created")[0]["id"] == id
 
 
 def test_show_follow_begins_with_as_many_messages_as_last_says(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
-    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(12)))
+    capsule(
+        "append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(12))
+    )
     for words, first in (((), 2), (("--last", "3"), 9), (("-n", "1"), 11)):
-        told = [json.loads(line) for line in lines(capsule.start("show", id, "-f", "--json", *words), 12 - first)]
+        told = [
+            json.loads(line)
+            for line in lines(capsule.start("show", id, "-f", "--json", *words), 12 - first)
+        ]
         history = list(enumerate(capsule.history(id)))
-        assert told == [{"kind": "message", "at": at, "message": message} for at, message in history[first:]]
+        assert told == [
+            {"kind": "message", "at": at, "message": message} for at, message in history[first:]
+        ]
     process = capsule.start("show", id, "-f", "--json", "-n", "0")
     while not select.select([process.stdout], [], [], 0)[0]:
         capsule("append", id, "more")
@@ -180,7 +207,9 @@ def test_show_follow_prints_json_lines(capsule: Any) -> None:
     assert process.wait(60) == 0
 
 
-def test_show_follow_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
+def test_show_follow_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(
+    capsule: Any,
+) -> None:
     id = capsule.new("Plan", "--type", "group", "--message", "hello")
     process = capsule.start("show", id, "--follow")
     lines(process, 2)

@@ -13,15 +13,17 @@ import capsule
 from capsule import Store, timestamps
 
 OURS = os.path.dirname(capsule.__file__)
-#: The calls that reach a file; sync_file_range is no call of Python's, and lies on the way to pwrite.
+#: The calls that reach a file; sync_file_range is no call of Python's, and lies on the way to
+#: pwrite.
 TO_DISK = {"pwrite", "fdatasync", "fsync"}
-#: The most functions on the way from `Store.append` to one such call, and the most that run before the last of them.
+#: The most functions on the way from `Store.append` to one such call, and the most that run before
+#: the last of them.
 DEEPEST, DISTINCT = 8, 50
 
 
 def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:
-    """The deepest stack of each call that reaches the disk, outermost function first; and every function called before
-    the last of these calls."""
+    """The deepest stack of each call that reaches the disk, outermost function first; and every
+    function called before the last of these calls."""
     ways: dict[str, list[str]] = {}
     called: list[str] = []
     until = 0
@@ -62,10 +64,15 @@ def test_an_append_reaches_the_disk_through_few_functions(tmp_path: Path) -> Non
         for text in ("one", "two", "three"):
             store.append("plan", content=text)
         measured = []
-        # The first of a second, and the one that makes new ids, run a function more: on a slow machine many do.
-        while len(measured) < 5 or (len(measured) < 200 and min(len(set(path[1])) for path in measured) > DISTINCT):
+        # The first of a second, and the one that makes new ids, run a function more: on a slow
+        # machine many do.
+        while len(measured) < 5 or (
+            len(measured) < 200 and min(len(set(path[1])) for path in measured) > DISTINCT
+        ):
             before = timestamps.now()
-            while timestamps.now() == before:  # A second message of one millisecond gets its time and id otherwise.
+            while (
+                timestamps.now() == before
+            ):  # A second message of one millisecond gets its time and id otherwise.
                 pass
             measured.append(paths_of_an_append(store, "plan"))
         ways, called = min(measured, key=lambda path: len(set(path[1])))

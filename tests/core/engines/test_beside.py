@@ -1,4 +1,6 @@
-"""What an engine keeps beside its documents: files, heartbeats, and locks of the machine by name."""
+"""What an engine keeps beside its documents: files, heartbeats, and locks of the machine
+by name.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, Engine
-from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import (
+    InvalidDocument,
+    InvalidInput,
+    NotFound,
+    Refused,
+    StorageFailed,
+    StoreBusy,
+)
 from capsule.format.documents.new import new_capsule
 from tests.core.engines.test_conformance import STAMP
 from tests.core.storage.faults import Faulty
@@ -34,18 +43,23 @@ def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
         engine.files.names("inbox", "s_1") == ["report (1).pdf", "über.txt"]
         and engine.files.read("inbox", "s_1", "über.txt") == b""
     )
-    assert engine.files.names("attachments", "0a1b") == ["0a1b"] and engine.files.names("outbox", "s_2") == []
+    assert (
+        engine.files.names("attachments", "0a1b") == ["0a1b"]
+        and engine.files.names("outbox", "s_2") == []
+    )
     for ask in (("inbox", "s_2", "über.txt"), ("outbox", "s_1", "report (1).pdf")):
         with pytest.raises(NotFound):
             engine.files.read(*ask)
     for _ in range(2):
         engine.files.drop("inbox", "s_1", "über.txt")
-    assert engine.files.names("inbox", "s_1") == ["report (1).pdf"] and engine.files.names("outbox", "s_1") == [
-        "über.txt"
-    ]
+    assert engine.files.names("inbox", "s_1") == ["report (1).pdf"] and engine.files.names(
+        "outbox", "s_1"
+    ) == ["über.txt"]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201, "\ud800"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201, "\ud800"]
+)
 def test_a_name_that_could_leave_its_folder_is_refused(engine: Engine, name: str) -> None:
     with pytest.raises(InvalidInput):
         engine.files.keep("inbox", "s_1", name, b"x")
@@ -56,7 +70,8 @@ def test_a_name_that_could_leave_its_folder_is_refused(engine: Engine, name: str
 
 
 @pytest.mark.parametrize(
-    "link", ["sessions", "sessions/s_1", "sessions/s_1/inbox", "sessions/s_1/inbox/x", "attachments"]
+    "link",
+    ["sessions", "sessions/s_1", "sessions/s_1/inbox", "sessions/s_1/inbox/x", "attachments"],
 )
 def test_no_file_behind_a_symlink_is_read_or_written(tmp_path: Path, link: str) -> None:
     root, outside = tmp_path / "store", tmp_path / "outside"
@@ -140,7 +155,9 @@ def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
         assert waits.result()
 
 
-def test_two_takers_of_a_lease_are_never_both_holders_and_each_has_a_higher_fence(engine: Engine) -> None:
+def test_two_takers_of_a_lease_are_never_both_holders_and_each_has_a_higher_fence(
+    engine: Engine,
+) -> None:
     holders, most, fences = 0, 0, []
 
     def take(_: int) -> None:

@@ -1,4 +1,5 @@
-"""The promises of every engine: order, atomicity, exclusion, lists, search, changes, trash, instances.
+"""The promises of every engine: order, atomicity, exclusion, lists, search, changes, trash,
+instances.
 
 The further promises of files are tested in tests/core/storage and tests/torture.
 """
@@ -18,7 +19,15 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.interface import CONVERSATIONS, Engine, Transaction
 from capsule.engines.retrying import edited
-from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
+from capsule.errors import (
+    Interfered,
+    InvalidDocument,
+    InvalidInput,
+    Locked,
+    NotFound,
+    Refused,
+    StoreBusy,
+)
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_id, new_message_id
@@ -34,11 +43,16 @@ def message(text: str, id: str | None = None) -> dict[str, Any]:
 
 
 def make(engine: Engine, *texts: str, id: str = "plan") -> str:
-    engine.create(CONVERSATIONS, new_capsule(id, "Plan", STAMP, type="group", messages=[message(t) for t in texts]))
+    engine.create(
+        CONVERSATIONS,
+        new_capsule(id, "Plan", STAMP, type="group", messages=[message(t) for t in texts]),
+    )
     return id
 
 
-def append(engine: Engine, id: str, *texts: str, stamp: str = LATER, head: dict[str, Any] | None = None) -> None:
+def append(
+    engine: Engine, id: str, *texts: str, stamp: str = LATER, head: dict[str, Any] | None = None
+) -> None:
     entries = [message(text) for text in texts]
     with engine.transaction(CONVERSATIONS, id) as transaction:
         encoded = [codec.encode_entry(entry) for entry in entries]
@@ -55,7 +69,9 @@ def test_entries_keep_the_order_of_their_writes(engine: Engine) -> None:
     append(engine, id, "four", stamp=LAST)
     assert texts(engine, id) == ["one", "two", "three", "four"]
     entries, count, tag = engine.tail(id, 2)
-    assert count == 4 and [entry["content"] for entry in codec.decode(b'{"h":' + entries + b"}", "")["h"]] == [
+    assert count == 4 and [
+        entry["content"] for entry in codec.decode(b'{"h":' + entries + b"}", "")["h"]
+    ] == [
         "three",
         "four",
     ]
@@ -73,7 +89,11 @@ def test_a_head_and_entries_are_written_together(engine: Engine) -> None:
     document = engine.document(CONVERSATIONS, id)
     assert (document["title"], texts(engine, id)) == ("New", ["one", "two"])
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.state.tag != before and transaction.state.ends_active and transaction.state.entries == 2
+        assert (
+            transaction.state.tag != before
+            and transaction.state.ends_active
+            and transaction.state.entries == 2
+        )
 
 
 def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine) -> None:
@@ -91,7 +111,9 @@ def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> N
     id = make(engine, "one")
     with pytest.raises(RuntimeError), engine.transaction(CONVERSATIONS, id) as transaction:
         entry = message("two")
-        transaction.append([entry], [codec.encode_entry(entry)], LATER, time=LATER, head=None, ends_active=False)
+        transaction.append(
+            [entry], [codec.encode_entry(entry)], LATER, time=LATER, head=None, ends_active=False
+        )
         raise RuntimeError
     with pytest.raises(InvalidDocument), engine.transaction(CONVERSATIONS, id) as transaction:
         transaction.replace(transaction.document() | {"history": "none"})
@@ -136,7 +158,10 @@ def test_appends_by_threads_lose_nothing(store: Store) -> None:
 def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
     made = "0b5ac1a2-7d1c-5c3e-9a51-1f2e3d4c5b6a"  # A UUIDv5.
     id = make(engine)
-    engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
+    engine.create(
+        CONVERSATIONS,
+        new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]),
+    )
     with engine.transaction(CONVERSATIONS, "keyed") as transaction:
         assert transaction.find(new_id()) is None
         for place, content in enumerate(["one", "two"]):
@@ -160,7 +185,9 @@ def test_what_only_files_can_do_is_refused_by_name_elsewhere(engine: Engine) -> 
     id = make(engine, "one")
     if isinstance(engine, FilesEngine):
         files = engine.outside_edits()
-        assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_as_left(CONVERSATIONS, id)
+        assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_as_left(
+            CONVERSATIONS, id
+        )
     else:
         with pytest.raises(Refused, match="the doctor needs a store that keeps files"):
             engine.outside_edits("the doctor")
@@ -170,8 +197,16 @@ def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
     id = make(engine, "one")
     with pytest.raises(Interfered):
         make(engine, "two", id=id)
-    assert texts(engine, id) == ["one"] and engine.ids(CONVERSATIONS) == [id] and engine.exists(CONVERSATIONS, id)
-    for ask in (engine.tail, lambda id, n: engine.read(CONVERSATIONS, id), lambda id, n: engine.head(id)):
+    assert (
+        texts(engine, id) == ["one"]
+        and engine.ids(CONVERSATIONS) == [id]
+        and engine.exists(CONVERSATIONS, id)
+    )
+    for ask in (
+        engine.tail,
+        lambda id, n: engine.read(CONVERSATIONS, id),
+        lambda id, n: engine.head(id),
+    ):
         with pytest.raises(NotFound):
             ask("none", 1)
     with pytest.raises(NotFound), engine.transaction(CONVERSATIONS, "none"):
@@ -196,7 +231,9 @@ def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", ["overrides", "agents"])
-def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine, kind: str) -> None:
+def test_a_document_without_entries_is_read_and_changed_as_a_whole(
+    engine: Engine, kind: str
+) -> None:
     seen: list[bytes | None] = []
 
     def change(data: bytes | None) -> bytes | None:
@@ -206,7 +243,9 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
     assert engine.ids(kind) == [] and not engine.exists(kind, "anna")
     for _ in range(2):
         edited(engine, kind, "anna", change)
-    assert seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
+    assert (
+        seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
+    )
     with pytest.raises(RuntimeError):
         edited(engine, kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
     assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
@@ -225,10 +264,14 @@ def test_a_document_of_the_machine_is_read_and_changed_as_a_whole(engine: Engine
     assert machine.ids("homes") == [] and machine.read("homes", "anna") is None
     for _ in range(2):
         machine.edit("homes", "anna", change)
-    assert seen == [None, {"n": 1}] and machine.ids("homes") == ["anna"] and machine.ids("keys") == []
+    assert (
+        seen == [None, {"n": 1}] and machine.ids("homes") == ["anna"] and machine.ids("keys") == []
+    )
     with pytest.raises(RuntimeError):
         machine.edit("homes", "anna", lambda before: (_ for _ in ()).throw(RuntimeError))
-    assert machine.read("homes", "anna") == {"n": 1} == machine.for_agent("anna").read("homes", "anna")
+    assert (
+        machine.read("homes", "anna") == {"n": 1} == machine.for_agent("anna").read("homes", "anna")
+    )
     with pytest.raises(Refused):
         machine.for_agent("anna").read("keys", "cursors")
     for _ in range(2):
@@ -267,7 +310,11 @@ def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engin
         lambda it: it.append([entry := message("x")], [codec.encode_entry(entry)], LATER, **HOW),
         lambda it: it.delete(),
     ]
-    for reads in ({place: None}, {("agents", "bob"): engine.version(*place)}, {place: engine.version(*place)}):
+    for reads in (
+        {place: None},
+        {("agents", "bob"): engine.version(*place)},
+        {place: engine.version(*place)},
+    ):
         edited(engine, *place, lambda data: (data or b"") + b"\n")
         with pytest.raises(Interfered):
             engine.put("agents", "carl", b"{}", None, reads)
@@ -291,7 +338,10 @@ def test_counts_by_threads_lose_nothing(engine: Engine) -> None:
     def add(_: int) -> None:
         for _ in range(10):
             edited(
-                engine, "agents", "anna", lambda data: b'{"n": %d}' % (codec.decode(data or b'{"n": 0}', "")["n"] + 1)
+                engine,
+                "agents",
+                "anna",
+                lambda data: b'{"n": %d}' % (codec.decode(data or b'{"n": 0}', "")["n"] + 1),
             )
 
     with ThreadPoolExecutor(8) as pool:
@@ -332,7 +382,9 @@ def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -
 def test_what_a_replacement_removes_is_in_the_trash_until_it_is_dropped(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        transaction.replace(transaction.document() | {"history": []}, ("messages", transaction.document()))
+        transaction.replace(
+            transaction.document() | {"history": []}, ("messages", transaction.document())
+        )
     (kept,) = engine.trash.entries("messages")
     assert engine.trash.entries(CONVERSATIONS) == [] and b'"one"' in engine.trash.read(kept.token)
     engine.trash.drop(kept.token)
@@ -341,7 +393,9 @@ def test_what_a_replacement_removes_is_in_the_trash_until_it_is_dropped(engine: 
 
 
 def test_lists_searches_and_counts_include_the_latest_write(store: Store) -> None:
-    first = store.create(title="Alpha", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
+    first = store.create(
+        title="Alpha", type="group", messages=[{"role": "user", "content": "a red fish"}]
+    ).id
     second = store.create(title="Beta", type="group", tags=["t"]).id
     assert {head.id for head in store.heads()} == {first, second}
     store.append(second, content="a blue fish")
@@ -360,7 +414,9 @@ def test_in_memory_changes_within_one_millisecond_keep_their_order(
 ) -> None:
     stands_still = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: stands_still)
-    with Store.in_memory() as store:  # Files have it from a clock that ticks every few milliseconds.
+    with (
+        Store.in_memory() as store
+    ):  # Files have it from a clock that ticks every few milliseconds.
         ids = [store.create(type="group").id for _ in range(8)]
         # One change each: a second one in the millisecond would set `updatedAt` ahead of the clock.
         for id in rng.sample(ids, len(ids)):

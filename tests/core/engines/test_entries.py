@@ -1,4 +1,6 @@
-"""The documents of a session have entries as a conversation has: followed, noticed, taken in when edited by hand."""
+"""The documents of a session have entries as a conversation has: followed, noticed, taken in when
+edited by hand.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def make(engine: Engine, kind: str, id: str = "s_1") -> None:
 
 def append(engine: Engine, kind: str, *texts: str, id: str = "s_1") -> None:
     with engine.transaction(kind, id) as transaction:
-        entries = [{"role": "system", "content": text, "timestamp": LATER, "id": new_message_id()} for text in texts]
+        entries = [
+            {"role": "system", "content": text, "timestamp": LATER, "id": new_message_id()}
+            for text in texts
+        ]
         encoded = [codec.encode_entry(entry) for entry in entries]
         transaction.append(entries, encoded, LATER, time=LATER, head=None, ends_active=True)
 
@@ -58,7 +63,9 @@ def test_the_documents_of_one_id_are_apart(engine: Engine) -> None:
     with engine.transaction(INBOUND, "s_1") as transaction:
         trashed = transaction.delete()
     assert (
-        engine.trash.entries(INBOUND) == [trashed] and engine.ids(INBOUND) == ["s_2"] and engine.exists(OUTBOUND, "s_1")
+        engine.trash.entries(INBOUND) == [trashed]
+        and engine.ids(INBOUND) == ["s_2"]
+        and engine.exists(OUTBOUND, "s_1")
     )
     engine.trash.restore(INBOUND, "s_1", trashed.token)
     append(engine, INBOUND, "after")
@@ -66,7 +73,9 @@ def test_the_documents_of_one_id_are_apart(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", [INBOUND, CONVERSATIONS])
-def test_what_was_appended_is_followed_and_another_change_is_read_whole(engine: Engine, kind: str) -> None:
+def test_what_was_appended_is_followed_and_another_change_is_read_whole(
+    engine: Engine, kind: str
+) -> None:
     with pytest.raises(NotFound):
         engine.follow(kind, "s_1")
     make(engine, kind)
@@ -86,7 +95,11 @@ def test_what_was_appended_is_followed_and_another_change_is_read_whole(engine: 
     assert texts(replaced.entries) == ["two", "three"] and replaced.is_all
     for since in (None, first.place, third.place):
         found = engine.follow(kind, "s_1", since)
-        assert texts(found.entries) == ["two", "three"] and found.is_all and found.place == replaced.place
+        assert (
+            texts(found.entries) == ["two", "three"]
+            and found.is_all
+            and found.place == replaced.place
+        )
 
 
 def wait(notices: Notices, count: int) -> set[tuple[str, str]]:
@@ -157,7 +170,9 @@ def test_a_session_behind_a_symlink_is_not_reached(tmp_path: Path, link: str) ->
     engine.close()
 
 
-def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(tmp_path: Path) -> None:
+def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(
+    tmp_path: Path,
+) -> None:
     engine = on_files(tmp_path)
     make(engine, OUTBOUND)
     engine.files.keep("inbox", "s_1", "report.pdf", b"data")
@@ -170,7 +185,10 @@ def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(tm
         (folder / "outbound.json").write_bytes(b"{")
         (folder / ".inbound.tmp").write_bytes(b"half")
         found = {(finding.kind, finding.path) for finding in examine(store, repair=True)}
-        assert found == {("damaged", str(folder / "outbound.json")), ("leftover", str(folder / ".inbound.tmp"))}
+        assert found == {
+            ("damaged", str(folder / "outbound.json")),
+            ("leftover", str(folder / ".inbound.tmp")),
+        }
         (folder / "outbound.json").unlink()
         assert [(finding.kind, finding.id) for finding in examine(store)] == [("vanished", "s_1")]
         assert store.ids() == [] and list(store.heads()) == []

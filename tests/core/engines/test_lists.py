@@ -1,4 +1,6 @@
-"""The promises of every engine about lists: their conversations, their order, and their pages during writes."""
+"""The promises of every engine about lists: their conversations, their order, and their pages
+during writes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_a_list_has_the_conversations_that_match_every_field_of_the_filter(store
         assert ({head.id for head in page.heads}, page.total) == (found, len(found)), filter
     with store.locks.take(second):
         assert titles(store, Filter(archived=None, locked=True)) == ["Travel PLAN"]
-        assert second not in {head.id for head in store.list(Filter(archived=None, locked=False)).heads}
+        assert second not in {
+            head.id for head in store.list(Filter(archived=None, locked=False)).heads
+        }
     assert store.list(Filter()).messages == {first: 0, summary: 1}
     for filter, limit in ((Filter(since="soon"), 1), (Filter(), 0)):
         with pytest.raises(InvalidInput):
@@ -82,7 +86,9 @@ def test_pages_have_each_conversation_once_despite_writes_between_them(
     while cursor is not None:
         page = store.list(order=order, limit=4, cursor=cursor)  # type: ignore[arg-type]
         met += [head.id for head in page.heads]
-        for _ in range(3 if len(met) < 60 else 0):  # Later rounds make no new ones, so that the list ends.
+        for _ in range(
+            3 if len(met) < 60 else 0
+        ):  # Later rounds make no new ones, so that the list ends.
             rng.choice(writes)(rng.choice(left))
         if goes:
             gone = goes.pop()

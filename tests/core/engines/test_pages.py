@@ -1,4 +1,6 @@
-"""The promises of every engine about pages of a conversation: their messages, and cursors during writes."""
+"""The promises of every engine about pages of a conversation: their messages, and cursors during
+writes.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,45 @@ def test_a_page_has_the_newest_messages_or_those_around_a_given_one(store: Store
     page = store.page(id, 7)
     assert (places(page), page.at, page.total, page.on_branch) == (list(range(53, 60)), 6, 60, 60)
     assert page.newer() is None and page.is_active and page.sibling(59) is None
-    for at, limit, first in ((0, 7, 0), (3, 7, 0), (30, 7, 27), (30, 6, 27), (59, 7, 53), (30, 1, 30), (5, 99, 0)):
+    for at, limit, first in (
+        (0, 7, 0),
+        (3, 7, 0),
+        (30, 7, 27),
+        (30, 6, 27),
+        (59, 7, 53),
+        (30, 1, 30),
+        (5, 99, 0),
+    ):
         wanted = str(store.find_message(id, f"@{at}").id)
         for name in (f"@{at}", wanted, wanted[:30]):
             page = store.page(id, limit, around=name)
             assert places(page) == list(range(first, min(first + limit, 60)))
-            assert page.entries[page.at] == (at, page.entries[page.at][1]) and page.entries[page.at][1]["id"] == wanted
+            assert (
+                page.entries[page.at] == (at, page.entries[page.at][1])
+                and page.entries[page.at][1]["id"] == wanted
+            )
 
 
 def test_an_empty_conversation_has_an_empty_page(store: Store) -> None:
     page = store.page(store.create().id)
-    assert (page.entries, page.at, page.total, page.older(), page.newer()) == ([], -1, 0, None, None)
+    assert (page.entries, page.at, page.total, page.older(), page.newer()) == (
+        [],
+        -1,
+        0,
+        None,
+        None,
+    )
 
 
 def test_invalid_arguments_of_a_page_are_refused(store: Store) -> None:
     id = talk(store, 3)
     cursor = store.page(id, 1).older()
-    for arguments in ({"limit": 0}, {"cursor": "x"}, {"cursor": "older:x:y"}, {"cursor": cursor, "around": "@0"}):
+    for arguments in (
+        {"limit": 0},
+        {"cursor": "x"},
+        {"cursor": "older:x:y"},
+        {"cursor": cursor, "around": "@0"},
+    ):
         with pytest.raises(InvalidInput):
             store.page(id, **arguments)  # type: ignore[arg-type]
     for wanted in ("@3", "@x", "no-such-id"):
@@ -73,7 +97,12 @@ def test_a_page_around_a_message_of_another_branch_has_that_branch(store: Store)
     store.append(id, content="beside", parent=store.find_message(id, "@2").id)
     store.branches.switch(id, "@6")
     page = store.page(id, 2)
-    assert (texts(page), page.total, page.on_branch, page.is_active) == (["2", "beside"], 7, 4, True)
+    assert (texts(page), page.total, page.on_branch, page.is_active) == (
+        ["2", "beside"],
+        7,
+        4,
+        True,
+    )
     assert (page.sibling(6), page.sibling(2)) == ("2/2", None)
     page = store.page(id, 4, around="@4")
     assert (texts(page), page.on_branch, page.is_active) == (["2", "3", "4", "5"], 6, False)
@@ -90,7 +119,10 @@ def test_pages_have_each_remaining_message_once_despite_writes_between_them(
 ) -> None:
     id = talk(store, 80)
     stays = {str(number) for number in range(80)}
-    ids = {text: entry["id"] for text, (_, entry) in zip(map(str, range(80)), store.page(id, 80).entries, strict=True)}
+    ids = {
+        text: entry["id"]
+        for text, (_, entry) in zip(map(str, range(80)), store.page(id, 80).entries, strict=True)
+    }
     page = store.page(id, 5) if way == "older" else store.page(id, 5, around="@0")
     met: list[str] = []
 
@@ -100,8 +132,11 @@ def test_pages_have_each_remaining_message_once_despite_writes_between_them(
         stays.remove(text)
 
     def switch() -> None:
-        # Newer pages follow the active branch if it has their next message; this branch leaves it earlier.
-        beside = store.append(id, content="beside", parent=ids[rng.choice(sorted(stays & set(met)))]).id
+        # Newer pages follow the active branch if it has their next message; this branch leaves it
+        # earlier.
+        beside = store.append(
+            id, content="beside", parent=ids[rng.choice(sorted(stays & set(met)))]
+        ).id
         store.branches.switch(id, str(beside))
 
     writes: list[Callable[[], object]] = [
@@ -131,7 +166,9 @@ def test_a_cursor_of_a_removed_message_is_refused(store: Store) -> None:
     id = talk(store, 9)
     page = store.page(id, 3, around="@4")
     ids = [str(entry["id"]) for _, entry in store.page(id, 9).entries]
-    store.branches.remove(id, ids[3], keep_children=True)  # It was shown, and the next page does not begin at it.
+    store.branches.remove(
+        id, ids[3], keep_children=True
+    )  # It was shown, and the next page does not begin at it.
     assert texts(store.page(id, 9, cursor=page.older())) == ["0", "1", "2"]
     store.branches.remove(id, ids[2], keep_children=True)
     with pytest.raises(InvalidInput):

@@ -1,4 +1,6 @@
-"""The promises of every engine about participants: whose conversations there are, and what was said from a place on."""
+"""The promises of every engine about participants: whose conversations there are, and what was said
+from a place on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ def said(sender: str | None, text: str, time: str = EARLY) -> dict[str, Any]:
     return message if sender is None else message | {"from": sender}
 
 
-def make(store: Store, id: str, members: list[Any], messages: list[dict[str, Any]] | None = None, **about: Any) -> None:
+def make(
+    store: Store,
+    id: str,
+    members: list[Any],
+    messages: list[dict[str, Any]] | None = None,
+    **about: Any,
+) -> None:
     metadata = {"participants": members, **about}
     document = new_capsule(id, "Titled", EARLY, type="group", messages=messages or [])
     document["metadata"] |= metadata
@@ -33,7 +41,9 @@ def make(store: Store, id: str, members: list[Any], messages: list[dict[str, Any
 def set_members(store: Store, id: str, members: list[Any], stamp: str = LATE) -> None:
     with store.engine.transaction(CONVERSATIONS, id) as transaction:
         head = transaction.head.document
-        transaction.set_head(head | {"updatedAt": stamp, "metadata": head["metadata"] | {"participants": members}})
+        transaction.set_head(
+            head | {"updatedAt": stamp, "metadata": head["metadata"] | {"participants": members}}
+        )
 
 
 def conversations(questions: Queries, agent: str) -> list[str]:
@@ -42,20 +52,39 @@ def conversations(questions: Queries, agent: str) -> list[str]:
 
 def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> None:
     questions = store.questions
-    make(store, "two", ["anna", {"id": "bob", "joinedAt": LATE}], [said("anna", "one")], history="all")
+    make(
+        store,
+        "two",
+        ["anna", {"id": "bob", "joinedAt": LATE}],
+        [said("anna", "one")],
+        history="all",
+    )
     make(store, "one", ["anna"], archived=True)
     make(store, "none", [{"id": "anna", "joinedAt": EARLY, "leftAt": LATE}, "bob"])
     store.create(id="open", type="group")
     assert questions.mine("nobody") == []
-    assert sorted(conversations(questions, "anna")) == ["one", "two"] and sorted(conversations(questions, "bob")) == [
+    assert sorted(conversations(questions, "anna")) == ["one", "two"] and sorted(
+        conversations(questions, "bob")
+    ) == [
         "none",
         "two",
     ]
     two = next(mine for mine in questions.mine("bob") if mine.id == "two")
-    assert (two.type, two.title, two.entries, two.archived, two.history) == ("group", "Titled", 1, False, "all")
-    assert [(member.id, member.joined_at) for member in two.participants] == [("anna", ""), ("bob", LATE)]
+    assert (two.type, two.title, two.entries, two.archived, two.history) == (
+        "group",
+        "Titled",
+        1,
+        False,
+        "all",
+    )
+    assert [(member.id, member.joined_at) for member in two.participants] == [
+        ("anna", ""),
+        ("bob", LATE),
+    ]
     assert two.last == questions.marks("two", [0])[0][1]
-    assert [(mine.archived, mine.last) for mine in questions.mine("anna") if mine.id == "one"] == [(True, "")]
+    assert [(mine.archived, mine.last) for mine in questions.mine("anna") if mine.id == "one"] == [
+        (True, "")
+    ]
 
 
 def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
@@ -76,9 +105,18 @@ def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
         else:
             left = [{"id": agent, "leftAt": LATE} for agent in rng.sample(agents, 1)]
             others = [agent for agent in agents if agent != left[0]["id"] and rng.random() < 0.7]
-            set_members(store, id, [*left, *others], f"2026-02-01T10:{number // 60:02}:{number % 60:02}.000Z")
+            set_members(
+                store,
+                id,
+                [*left, *others],
+                f"2026-02-01T10:{number // 60:02}:{number % 60:02}.000Z",
+            )
         agent = rng.choice(agents)
-        heads = [head for head in store.heads() if any(m.id == agent and m.is_in for m in head.participants)]
+        heads = [
+            head
+            for head in store.heads()
+            if any(m.id == agent and m.is_in for m in head.participants)
+        ]
         assert sorted(conversations(store.questions, agent)) == sorted(head.id for head in heads)
         counts = {mine.id: mine.entries for mine in store.questions.mine(agent)}
         assert counts == {head.id: len(store.document(head.id)["history"]) for head in heads}
@@ -105,19 +143,36 @@ def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
 
 def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     questions = store.questions
-    messages = [said("bob", "0"), said("anna", "1"), said(None, "2", LATE), said("carl", "3"), said("bob", "4", LATE)]
+    messages = [
+        said("bob", "0"),
+        said("anna", "1"),
+        said(None, "2", LATE),
+        said("carl", "3"),
+        said("bob", "4", LATE),
+    ]
     messages.append(said("anna", "5"))
     make(store, "plan", [], messages)
-    four, five = (4, messages[4]["id"], "bob", "4", LATE), (5, messages[5]["id"], "anna", "5", EARLY)
+    four, five = (
+        (4, messages[4]["id"], "bob", "4", LATE),
+        (5, messages[5]["id"], "anna", "5", EARLY),
+    )
 
     def said_after(conversation: str = "plan", **wanted: Any) -> Said:
         return questions.said(conversation, Behind(**wanted))
 
     assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
-    assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (4, ("anna", "", "carl"), five)
+    assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (
+        4,
+        ("anna", "", "carl"),
+        five,
+    )
     assert said_after(not_by=("anna", "bob"), since_ms=ms_of(LATE)).senders == ("",)
     assert said_after(not_by=("anna",), since_ms=ms_of(LATE)) == (2, ("", "bob"), four)
-    assert said_after(read=((4, messages[4]["id"]),), not_by=("anna",)) == (0, (), None) == said_after("missing")
+    assert (
+        said_after(read=((4, messages[4]["id"]),), not_by=("anna",))
+        == (0, (), None)
+        == said_after("missing")
+    )
     store.append("plan", content="6", from_="dora")
     found = said_after(read=((4, messages[4]["id"]),), not_by=("anna",))
     assert (found.total, found.senders) == (1, ("dora",)) and found.last is not None
@@ -136,10 +191,20 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
         ({"part": ("thread", "a"), "mentioning": "anna"}, "c"),
         ({"part": ("metadata", "a' OR 1 --")}, ""),
         ({"covered": ((("topic", "api"), ((3, "d"),)),)}, "fedca"),
-        ({"covered": ((("topic", "api"), ((4, "e"),)), (("thread", "a"), ((1, "b"), (2, "gone"))))}, "fdc"),
+        (
+            {
+                "covered": (
+                    (("topic", "api"), ((4, "e"),)),
+                    (("thread", "a"), ((1, "b"), (2, "gone"))),
+                )
+            },
+            "fdc",
+        ),
     ],
 )
-def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[str, Any], found: str) -> None:
+def test_mentions_and_parts_are_found_behind_a_place(
+    store: Store, wanted: dict[str, Any], found: str
+) -> None:
     fields: list[dict[str, Any]] = [
         {},
         {"topic": "api", "thread": "a"},
@@ -148,12 +213,19 @@ def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[
         {"topic": "api"},
         {"topic": "apiary"},
     ]
-    make(store, "plan", [], [{**said("bob", id), "id": id, **more} for id, more in zip("abcdef", fields, strict=True)])
+    make(
+        store,
+        "plan",
+        [],
+        [{**said("bob", id), "id": id, **more} for id, more in zip("abcdef", fields, strict=True)],
+    )
     make(store, "other", [], [said("bob", "0")])
     behind = Behind(**wanted)
     assert "".join(each.message for each in store.questions.behind(behind, "plan")) == found
     assert store.questions.said("plan", behind).total == len(found)
     if wanted.keys() & {"read", "covered"}:
         return  # What was read is of one conversation.
-    everywhere = [each.message for each in store.questions.behind(behind) if each.conversation == "plan"]
+    everywhere = [
+        each.message for each in store.questions.behind(behind) if each.conversation == "plan"
+    ]
     assert "".join(everywhere) == found

@@ -19,7 +19,8 @@ from capsule.rules.visibility import Sight
 from capsule.timestamps import ms_of
 
 EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"
-#: Who takes part: eve may not read `closed`, and `late` only from her coming on. The others say nothing of it.
+#: Who takes part: eve may not read `closed`, and `late` only from her coming on. The others say
+#: nothing of it.
 MEMBERS = {"open": [], "closed": ["anna"], "late": ["anna", {"id": "eve", "joinedAt": LATE}]}
 ALL = {f"{id}-{at}" for id in MEMBERS for at in (0, 1)}
 SEEN = {"open-0", "open-1", "late-1"}
@@ -29,12 +30,21 @@ SEEN = {"open-0", "open-1", "late-1"}
 def filled(store: Store) -> Store:
     for id, members in MEMBERS.items():
         said = [
-            {"role": "user", "content": "a fish !", "timestamp": time, "id": f"{id}-{at}", "from": "anna", "topic": id}
+            {
+                "role": "user",
+                "content": "a fish !",
+                "timestamp": time,
+                "id": f"{id}-{at}",
+                "from": "anna",
+                "topic": id,
+            }
             for at, time in enumerate((EARLY, LATE))
         ]
         document = new_capsule(id, f"About {id} fish", EARLY, type="group", messages=said)
         document["updatedAt"] = LATE
-        document["metadata"] |= {"forkedFrom": "source"} | ({"participants": members} if members else {})
+        document["metadata"] |= {"forkedFrom": "source"} | (
+            {"participants": members} if members else {}
+        )
         store.engine.create(CONVERSATIONS, document)
     return store
 
@@ -58,8 +68,16 @@ def found(questions: Queries, query: str = "fish", **asked: Any) -> set[str]:
 def listed(questions: Queries, **asked: Any) -> set[str]:
     """The conversations on the pages of a list, with the numbers of their messages."""
     page = questions.conversations(ListRequest(**asked))
-    rest = set() if (cursor := page.cursor()) is None else listed(questions, **asked | {"cursor": cursor})
-    return rest | {head.id for head in page.heads} | {f"{id}:{count}" for id, count in page.messages.items()}
+    rest = (
+        set()
+        if (cursor := page.cursor()) is None
+        else listed(questions, **asked | {"cursor": cursor})
+    )
+    return (
+        rest
+        | {head.id for head in page.heads}
+        | {f"{id}:{count}" for id, count in page.messages.items()}
+    )
 
 
 def reported(found: Changes) -> set[str]:
@@ -76,7 +94,12 @@ FIRST = "1.0.0"  # The cursor of an index that is gone, before everything.
 ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
     ("search", lambda ask: found(ask), ALL | IDS, SEEN | HERS),
     ("search", lambda ask: found(ask, "!", profile="exact"), ALL, SEEN),
-    ("search", lambda ask: found(ask, profile="exact", ids=("closed",)), {"closed", "closed-0", "closed-1"}, set()),
+    (
+        "search",
+        lambda ask: found(ask, profile="exact", ids=("closed",)),
+        {"closed", "closed-0", "closed-1"},
+        set(),
+    ),
     ("search", lambda ask: found(ask, "closed", title_only=True), {"closed"}, set()),
     ("conversations", lambda ask: listed(ask), IDS, HERS),
     ("conversations", lambda ask: listed(ask, order="latest"), IDS, HERS),
@@ -87,10 +110,25 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
         IDS | {"open:2", "closed:2", "late:2"},
         HERS | {"open:2", "late:1"},
     ),
-    ("facets", lambda ask: {*ask.facets(Filter(), {}).tags} | {ask.facets(Filter(), {}).conversations}, {3}, {2}),
-    ("facets", lambda ask: ask.facets(Filter(agent="anna"), {"anna": "/x"}).projects, {"/x": 2}, {"/x": 1}),
+    (
+        "facets",
+        lambda ask: {*ask.facets(Filter(), {}).tags} | {ask.facets(Filter(), {}).conversations},
+        {3},
+        {2},
+    ),
+    (
+        "facets",
+        lambda ask: ask.facets(Filter(agent="anna"), {"anna": "/x"}).projects,
+        {"/x": 2},
+        {"/x": 1},
+    ),
     ("messages", lambda ask: of(ask.messages({"topic": {"$ne": "x"}})), ALL, SEEN),
-    ("messages", lambda ask: of(ask.messages({"topic": {"$regex": "^c"}})), {"closed-0", "closed-1"}, set()),
+    (
+        "messages",
+        lambda ask: of(ask.messages({"topic": {"$regex": "^c"}})),
+        {"closed-0", "closed-1"},
+        set(),
+    ),
     (
         "values",
         lambda ask: [sum(value[1] for value in ask.values("topic", id)) for id in MEMBERS],
@@ -101,7 +139,12 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
     ("mine", lambda ask: {mine.id for mine in ask.mine("anna")}, {"closed", "late"}, {"late"}),
     ("behind", lambda ask: of(ask.behind(Behind())), ALL, SEEN),
     ("said", lambda ask: [ask.said(id, Behind()).total for id in MEMBERS], [2, 2, 2], [2, 0, 1]),
-    ("marks", lambda ask: [[*ask.marks(id, [0, 1])] for id in MEMBERS], [[0, 1]] * 3, [[0, 1], [], [1]]),
+    (
+        "marks",
+        lambda ask: [[*ask.marks(id, [0, 1])] for id in MEMBERS],
+        [[0, 1]] * 3,
+        [[0, 1], [], [1]],
+    ),
     ("find", lambda ask: {id for id in ALL if ask.find(id) == (id[:-2], int(id[-1]))}, ALL, SEEN),
     ("find", lambda ask: ask.find("closed-1", "closed"), ("closed", 1), None),
     (
@@ -114,7 +157,9 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "ask", "owners", "eves"), ASKED, ids=[f"{name}" for name, *_ in ASKED])
+@pytest.mark.parametrize(
+    ("name", "ask", "owners", "eves"), ASKED, ids=[f"{name}" for name, *_ in ASKED]
+)
 def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
     filled: Store, name: str, ask: Callable[[Queries], Any], owners: Any, eves: Any
 ) -> None:
@@ -126,7 +171,10 @@ def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
 
 def test_every_question_is_asked_here() -> None:
     names = {name for name in vars(Queries) if not name.startswith("_")}
-    assert names == {name for name, *_ in ASKED} | {"refresh", "advance", "together"} and len(names) <= 16
+    assert (
+        names == {name for name, *_ in ASKED} | {"refresh", "advance", "together"}
+        and len(names) <= 16
+    )
 
 
 @pytest.mark.parametrize("as_eve", [False, True])
@@ -135,7 +183,9 @@ def test_a_follower_goes_on_behind_any_message_and_its_cursor_stays_while_there_
 ) -> None:
     questions = eve_of(filled) if as_eve else filled.questions
     since = questions.changes(None, 9).cursor
-    both = [{"role": "user", "content": "new"} for _ in range(2)]  # One write: not every engine joins two of them.
+    both = [
+        {"role": "user", "content": "new"} for _ in range(2)
+    ]  # One write: not every engine joins two of them.
     new = [str(message.id) for message in filled.append_many("open", both)]
     (change,) = questions.changes(since, 9).changes
     assert change.messages == tuple(new)

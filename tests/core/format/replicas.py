@@ -1,5 +1,5 @@
-"""Conversations that are worked on in several clones at once, for the tests of merging: what people and stores do to
-one, as operations that hypothesis draws."""
+"""Conversations that are worked on in several clones at once, for the tests of merging: what people
+and stores do to one, as operations that hypothesis draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from capsule.timestamps import from_ms
 
 START_MS = 1_767_225_600_000
 Document = dict[str, Any]
-#: What is done, a number that says to what, how many seconds pass before (they may be negative), a word.
+#: What is done, a number that says to what, how many seconds pass before (they may be negative), a
+#: word.
 Operation = tuple[str, int, int, str]
 
 #: What a store does to messages, and to heads; what only a hand does.
@@ -61,11 +62,15 @@ def begun(type: str, count: int, *, old: bool = False) -> Document:
     document["updatedAt"] = _time(count)
     if old:
         document["version"] = "2.0"
-        document["metadata"] = {name: document["metadata"][name] for name in ("mode", "tags", "isSummary", "lock")}
+        document["metadata"] = {
+            name: document["metadata"][name] for name in ("mode", "tags", "isSummary", "lock")
+        }
     return document
 
 
-def worked_on(document: Document, done: Sequence[Operation], who: str, clock: int = 100) -> Document:
+def worked_on(
+    document: Document, done: Sequence[Operation], who: str, clock: int = 100
+) -> Document:
     """The conversation after these operations in the clone of `who`.
 
     Args:
@@ -97,7 +102,9 @@ def _message(id: str, stamp: str, word: str, **more: Any) -> Document:
     return {"role": "user", "content": f"{word} {id}", "timestamp": stamp, "id": id} | more
 
 
-def _change_messages(kind: str, document: Document, at: int, stamp: str, word: str, id: str) -> None:
+def _change_messages(
+    kind: str, document: Document, at: int, stamp: str, word: str, id: str
+) -> None:
     history, about = document["history"], document["metadata"]
     tree, place = Tree(history), at % (len(history) or 1)
     if not history and kind not in ("append", "branch", "regenerate", "type in"):
@@ -108,10 +115,14 @@ def _change_messages(kind: str, document: Document, at: int, stamp: str, word: s
             more = {"parent": tree.ids[leaf]} if 0 <= leaf != len(history) - 1 else {}
             history.append(_message(id, stamp, word, **more))
         case "branch":
-            history.append(_message(id, stamp, word, **({"parent": history[place]["id"]} if history else {})))
+            history.append(
+                _message(id, stamp, word, **({"parent": history[place]["id"]} if history else {}))
+            )
         case "regenerate":
             parent = tree.parents[place] if history else -1
-            history.append(_message(id, stamp, word, parent=history[parent]["id"] if parent >= 0 else None))
+            history.append(
+                _message(id, stamp, word, parent=history[parent]["id"] if parent >= 0 else None)
+            )
             about["currentNode"] = id
         case "edit":
             by = "anna" if id.startswith("a") else None
@@ -141,12 +152,19 @@ def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) 
             tags += [tag for tag in (word,) if tag not in tags]
         case "untag":
             tags = about.get("tags", [])
-            about["tags"] = [tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)]
+            about["tags"] = [
+                tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)
+            ]
         case "join":
-            about["participants"] = joined(about.get("participants"), [f"agent{at % 5}", f"agent{at % 3}"], stamp)
+            about["participants"] = joined(
+                about.get("participants"), [f"agent{at % 5}", f"agent{at % 3}"], stamp
+            )
         case "invite":
             there = about.get("participants") or []
-            about["participants"] = [*there, *({f"agent{at % 5}"} - {id_of(item) for item in there})]
+            about["participants"] = [
+                *there,
+                *({f"agent{at % 5}"} - {id_of(item) for item in there}),
+            ]
         case "leave":
             about["participants"] = left(about.get("participants"), [f"agent{at % 5}"], stamp)
         case "rename":
@@ -159,9 +177,17 @@ def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) 
         case "describe":
             about["description"] = f"{word} {at}"
         case "server":
-            about["mcpServers"] = {**(about.get("mcpServers") or {}), f"server{at % 3}": {"enabled": at % 2 == 0}}
+            about["mcpServers"] = {
+                **(about.get("mcpServers") or {}),
+                f"server{at % 3}": {"enabled": at % 2 == 0},
+            }
         case "capture":
-            told = {"projectPath": "/p", "filesIncluded": 1, "estimatedTokens": at, "contextHash": f"sha256:{at}{word}"}
+            told = {
+                "projectPath": "/p",
+                "filesIncluded": 1,
+                "estimatedTokens": at,
+                "contextHash": f"sha256:{at}{word}",
+            }
             told |= {"capturedAt": stamp} if at % 3 else {}
             document["context"] = {"fullContext": f"{word} {at}", "metadata": told}
         case "clear":

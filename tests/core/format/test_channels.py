@@ -1,4 +1,6 @@
-"""Agents, channels and projects: their ids, and what is read out of metadata that says less, or nonsense."""
+"""Agents, channels and projects: their ids, and what is read out of metadata that says less, or
+nonsense.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from capsule.ids import is_id
 STAMP = "2026-01-01T00:00:00.000Z"
 
 
-@pytest.mark.parametrize("path", ["/home/anna/api", "/", "/x/Ünïcode Ω 工", "/x/___", f"/x/{'long-' * 30}", "/a\udcff"])
+@pytest.mark.parametrize(
+    "path", ["/home/anna/api", "/", "/x/Ünïcode Ω 工", "/x/___", f"/x/{'long-' * 30}", "/a\udcff"]
+)
 def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id(path: str) -> None:
     id = project_id(path)
     assert check_project_id(id) == id == project_id(path) != project_id(f"{path}2")
@@ -45,7 +49,16 @@ def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id
 def test_no_project_is_global_and_an_agent_without_one_is() -> None:
     assert project_of({"id": "anna"}) == project_of({"id": "anna", "project": None}) == GLOBAL
     assert project_of({"id": "anna", "project": GLOBAL, "projectPath": "/p"}) == GLOBAL
-    for text in (GLOBAL, "", "api-12345g", "Api-123456", "a_b-123456", "-123456", f"{'x' * 30}-123456", "a-123456\n"):
+    for text in (
+        GLOBAL,
+        "",
+        "api-12345g",
+        "Api-123456",
+        "a_b-123456",
+        "-123456",
+        f"{'x' * 30}-123456",
+        "a-123456\n",
+    ):
         with pytest.raises(InvalidInput):
             check_project_id(text)
 
@@ -62,7 +75,9 @@ def test_an_agent_id_is_a_slug_and_two_of_them_name_one_direct_conversation() ->
     assert not is_id(f"direct_{'x' * (MAX_AGENT_ID + 1)}_{'x' * MAX_AGENT_ID}")
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a-", "Releases", "a_b", "a b", "a\n", "é", "x" * (MAX_CHANNEL_NAME + 1)])
+@pytest.mark.parametrize(
+    "name", ["", "-a", "a-", "Releases", "a_b", "a b", "a\n", "é", "x" * (MAX_CHANNEL_NAME + 1)]
+)
 def test_a_name_that_would_make_two_ids_alike_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         check_channel_name(name)
@@ -78,12 +93,23 @@ def test_a_name_that_would_make_two_ids_alike_is_refused(name: str) -> None:
         ({"type": "chanel", "channel": {"name": "a", "access": "open"}}, Channel("a", "", "open")),
         ({"type": "chat", "channel": {"name": "a", "access": "open"}}, None),
         ({"type": "channel", "channel": {}}, Channel("", "", "private")),
-        ({"type": "channel", "channel": {"name": "a", "access": "oepn", "scope": 5}}, Channel("a", "", "private")),
-        ({"type": "channel", "channel": {"name": "a", "access": None, "isDefault": 1}}, Channel("a", "", "private")),
-        ({"type": "channel", "channel": {"name": "a", "scope": GLOBAL, "access": "open"}}, Channel("a")),
+        (
+            {"type": "channel", "channel": {"name": "a", "access": "oepn", "scope": 5}},
+            Channel("a", "", "private"),
+        ),
+        (
+            {"type": "channel", "channel": {"name": "a", "access": None, "isDefault": 1}},
+            Channel("a", "", "private"),
+        ),
+        (
+            {"type": "channel", "channel": {"name": "a", "scope": GLOBAL, "access": "open"}},
+            Channel("a"),
+        ),
     ],
 )
-def test_what_can_not_be_understood_grants_nothing(metadata: dict[str, Any], channel: Channel | None) -> None:
+def test_what_can_not_be_understood_grants_nothing(
+    metadata: dict[str, Any], channel: Channel | None
+) -> None:
     assert channel_in(metadata) == channel
 
 
@@ -102,7 +128,9 @@ def test_the_index_and_the_head_of_a_file_say_the_same_of_a_channel() -> None:
     store = Store.in_memory()
     metadata = {"channel": channel.as_json(), "description": "What goes out", "createdBy": "anna"}
     members = [{"id": "anna", "joinedAt": STAMP, "invitedBy": "bob", "canInvite": False}, "bob"]
-    document = new_capsule(channel.id, "releases", STAMP, type="channel", metadata=metadata | {"participants": members})
+    document = new_capsule(
+        channel.id, "releases", STAMP, type="channel", metadata=metadata | {"participants": members}
+    )
     store.engine.create("conversations", document)
     (head,) = store.list().heads
     assert head == Head.of(document, head.path, head.bytes)

@@ -17,14 +17,38 @@ from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean, cleaned
 
 STAMP = "2025-01-12T10:00:00.000Z"
-LOCK = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "anna", "host": "lab", "pid": 4, "name": "n"}
+LOCK = {
+    "active": True,
+    "instanceId": "i",
+    "timestamp": STAMP,
+    "user": "anna",
+    "host": "lab",
+    "pid": 4,
+    "name": "n",
+}
 
 #: Values that are right, nearly right, and wrong, for any field.
 ODD: st.SearchStrategy[Any] = st.sampled_from(
-    ["", "x", STAMP, "2025-01-12T10:00:00Z", "2025-02-30T10:00:00.000Z", None, True, 0, 2.5, [], ["x"], [{}], {}]
+    [
+        "",
+        "x",
+        STAMP,
+        "2025-01-12T10:00:00Z",
+        "2025-02-30T10:00:00.000Z",
+        None,
+        True,
+        0,
+        2.5,
+        [],
+        ["x"],
+        [{}],
+        {},
+    ]
 )
 SAID = {"role": st.sampled_from(["user", "assistant", "tool"]), "content": st.text(max_size=8)}
-MESSAGE = st.fixed_dictionaries({**SAID, "timestamp": st.just(STAMP), "id": st.sampled_from("abcd")})
+MESSAGE = st.fixed_dictionaries(
+    {**SAID, "timestamp": st.just(STAMP), "id": st.sampled_from("abcd")}
+)
 MESSAGE |= st.fixed_dictionaries(
     SAID,
     optional={
@@ -38,13 +62,19 @@ MESSAGE |= st.fixed_dictionaries(
     },
 )
 METADATA = st.fixed_dictionaries(
-    {"lock": st.sampled_from([LOCK, inactive_lock(), {"active": False}, {"host": "x", "active": 0}])},
+    {
+        "lock": st.sampled_from(
+            [LOCK, inactive_lock(), {"active": False}, {"host": "x", "active": 0}]
+        )
+    },
     optional={
         "tags": st.just(["a"]),
         "type": st.just("group"),
         "mode": ODD,
         "participants": st.lists(
-            ODD | st.just("anna") | st.fixed_dictionaries({"id": st.just("ben")}, optional={"joinedAt": ODD}),
+            ODD
+            | st.just("anna")
+            | st.fixed_dictionaries({"id": st.just("ben")}, optional={"joinedAt": ODD}),
             max_size=2,
         ),
         "summaryOf": st.fixed_dictionaries({}, optional={"updatedAt": ODD, "messages": ODD}),
@@ -70,7 +100,9 @@ LAYOUT = st.sampled_from(["canonical", "canonical", "unordered", "sorted", "crlf
 def laid_out(document: dict[str, Any], layout: str) -> bytes:
     if layout in ("canonical", "unordered"):
         return codec.encode(document if layout == "unordered" else in_order(document))
-    text = json.dumps(document, indent=3 if layout == "crlf" else None, sort_keys=layout == "sorted")
+    text = json.dumps(
+        document, indent=3 if layout == "crlf" else None, sort_keys=layout == "sorted"
+    )
     text = text.replace("\n", "\r\n") if layout == "crlf" else text
     return ("\ufeff" if layout == "bom" else "").encode() + text.encode()
 
@@ -89,7 +121,9 @@ def locked(document: dict[str, Any], lock: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(DOCUMENT, LAYOUT)
-def test_the_quick_way_and_the_strict_one_give_the_same(document: dict[str, Any], layout: str) -> None:
+def test_the_quick_way_and_the_strict_one_give_the_same(
+    document: dict[str, Any], layout: str
+) -> None:
     data = laid_out(document, layout)
     read = codec.decode(data, "p")
     refused = refusal(data, "p")
@@ -115,7 +149,9 @@ def test_cleaning_keeps_all_but_the_lock_and_changes_nothing_the_second_time(
     assert found.get("unknown") == document.get("unknown")
     assert found["metadata"].get("unknown") == document.get("metadata", {}).get("unknown")
     for name in ("content", "extra"):
-        assert [entry.get(name) for entry in found["history"]] == [entry.get(name) for entry in document["history"]]
+        assert [entry.get(name) for entry in found["history"]] == [
+            entry.get(name) for entry in document["history"]
+        ]
 
 
 @given(DOCUMENT, st.sampled_from([LOCK, inactive_lock(), {}, {"active": True}, {"later": [1]}]))
@@ -132,9 +168,9 @@ def test_the_lock_never_shows(document: dict[str, Any], lock: dict[str, Any]) ->
 
 @given(
     st.binary(max_size=60)
-    | st.tuples(DOCUMENT.map(codec.encode), st.integers(0, 2000), st.integers(0, 3), st.binary(max_size=3)).map(
-        lambda drawn: drawn[0][: drawn[1]] + drawn[3] + drawn[0][drawn[1] + drawn[2] :]
-    ),
+    | st.tuples(
+        DOCUMENT.map(codec.encode), st.integers(0, 2000), st.integers(0, 3), st.binary(max_size=3)
+    ).map(lambda drawn: drawn[0][: drawn[1]] + drawn[3] + drawn[0][drawn[1] + drawn[2] :]),
     st.sampled_from(["conversations", "agents"]),
 )
 def test_any_bytes_are_cleaned_or_refused_by_their_place(data: bytes, kind: str) -> None:

@@ -23,9 +23,13 @@ leaves = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts
 )
-values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4))
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4)
+)
 documents = st.dictionaries(texts, values, max_size=5)
-number_tokens = st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
+number_tokens = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?", fullmatch=True
+)
 
 
 def problem(data: bytes) -> Any:
@@ -52,7 +56,17 @@ def test_an_encoded_document_decodes_to_the_same(document: dict[str, Any]) -> No
 
 
 @given(st.lists(number_tokens, min_size=1, max_size=8))
-@example(["12345678901234567890123", "-0", "2.50", "1e999", "1E5", "18446744073709551616", "-9223372036854775809"])
+@example(
+    [
+        "12345678901234567890123",
+        "-0",
+        "2.50",
+        "1e999",
+        "1E5",
+        "18446744073709551616",
+        "-9223372036854775809",
+    ]
+)
 @example(["0", "-1", "18446744073709551615", "-9223372036854775808", "-0.0", "1e-7", "9" * 5000])
 def test_every_number_keeps_its_digits(tokens: list[str]) -> None:
     data = ('{\n  "n": [\n    ' + ",\n    ".join(tokens) + "\n  ]\n}\n").encode()
@@ -68,14 +82,19 @@ def test_an_entry_stands_as_it_stands_in_a_file(entry: dict[str, Any]) -> None:
 
 
 @given(documents, st.booleans(), st.booleans())
-def test_escapes_crlf_and_a_byte_order_mark_are_read(document: dict[str, Any], ascii_only: bool, mark: bool) -> None:
+def test_escapes_crlf_and_a_byte_order_mark_are_read(
+    document: dict[str, Any], ascii_only: bool, mark: bool
+) -> None:
     text = json.dumps(document, ensure_ascii=ascii_only, indent=1).replace("\n", "\r\n")
     data = text.encode("utf-8-sig" if mark else "utf-8")
     # Python writes some floats with other digits than orjson, which are kept: 1e-08.
     assert json.loads(codec.encode(codec.decode(data, "c.json"))) == document
 
 
-@given(st.binary(max_size=60) | st.text('{}[]",:\\u0d8 \n01-.eEtrufalsn\x00é', max_size=40).map(str.encode))
+@given(
+    st.binary(max_size=60)
+    | st.text('{}[]",:\\u0d8 \n01-.eEtrufalsn\x00é', max_size=40).map(str.encode)
+)
 def test_arbitrary_bytes_raise_only_errors_of_ours(data: bytes) -> None:
     try:
         document = codec.decode(data, "c.json")
@@ -95,7 +114,12 @@ def test_an_invalid_document_is_refused_with_its_place() -> None:
         (b"{'a': 1}", 1, 2, "double quotes"),
         (b'{"a" 1}', 1, 6, "colon"),
         (b'{"a": [1 2]}', 1, 10, "comma"),
-        (b'{\r\n<<<<<<< ours\r\n"a": 1\r\n=======\r\n"a": 2\r\n>>>>>>> theirs\r\n}', 2, 1, "git checkout --ours"),
+        (
+            b'{\r\n<<<<<<< ours\r\n"a": 1\r\n=======\r\n"a": 2\r\n>>>>>>> theirs\r\n}',
+            2,
+            1,
+            "git checkout --ours",
+        ),
         (b'{"a": 1\n=======\n}', 2, 1, "comma"),
         (b'{"a": tru}', 1, 7, "value"),
         (b'{"a": "abc', 1, 7, "no closing quote"),
@@ -130,7 +154,9 @@ def test_pairs_of_surrogates_are_characters() -> None:
 
 def test_nesting_goes_as_deep_as_can_be_written_back() -> None:
     deepest = json.dumps(nested(codec.MAX_DEPTH)).encode()
-    assert codec.decode(codec.encode(codec.decode(deepest, "c.json")), "c.json") == nested(codec.MAX_DEPTH)
+    assert codec.decode(codec.encode(codec.decode(deepest, "c.json")), "c.json") == nested(
+        codec.MAX_DEPTH
+    )
     found = problem(b'{"a":' * (codec.MAX_DEPTH + 1) + b"1" + b"}" * (codec.MAX_DEPTH + 1))
     assert (found.line, found.column) == (1, 5 * codec.MAX_DEPTH + 1)
     assert "254 levels" in found.what

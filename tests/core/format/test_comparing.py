@@ -41,13 +41,22 @@ AB = conversation(said("a"), said("b"))
 def test_a_conversation_comes_and_goes() -> None:
     for before, after, words, told in (
         (None, AB, ["created with 2 messages"], {"created": True, "added": ["a", "b"]}),
-        (None, conversation(said("a")), ["created with a message"], {"created": True, "added": ["a"]}),
+        (
+            None,
+            conversation(said("a")),
+            ["created with a message"],
+            {"created": True, "added": ["a"]},
+        ),
         (None, conversation(), ["created"], {"created": True}),
         (AB, None, ["deleted"], {"deleted": True, "removed": ["a", "b"]}),
         (None, None, [], {}),
     ):
         comparison = compare(before, after)
-        assert (comparison.words(), comparison.as_json(), bool(comparison)) == (words, told, bool(told))
+        assert (comparison.words(), comparison.as_json(), bool(comparison)) == (
+            words,
+            told,
+            bool(told),
+        )
 
 
 def test_added_edited_and_removed_messages_are_listed_in_the_order_of_the_history() -> None:
@@ -55,13 +64,17 @@ def test_added_edited_and_removed_messages_are_listed_in_the_order_of_the_histor
     after = conversation(said("b", "other words", editedAt=LATER), said("c"), said("e"), said("d"))
     comparison = compare(before, after)
     assert ids(comparison.added) == ["e", "d"] and ids(comparison.removed) == ["a"]
-    assert [(was["content"], now["content"]) for was, now in comparison.edited] == [("hi", "other words")]
+    assert [(was["content"], now["content"]) for was, now in comparison.edited] == [
+        ("hi", "other words")
+    ]
     assert comparison.words() == ["2 messages added", "a message edited", "a message removed"]
     assert comparison.as_json() == {"added": ["e", "d"], "removed": ["a"], "edited": ["b"]}
 
 
 def test_neither_a_lock_nor_the_time_of_the_change_is_a_change() -> None:
-    locked = changed(AB, lock={"active": True, "instanceId": "i", "timestamp": LATER, "user": "u", "host": "h"})
+    locked = changed(
+        AB, lock={"active": True, "instanceId": "i", "timestamp": LATER, "user": "u", "host": "h"}
+    )
     comparison = compare(AB, locked | {"updatedAt": LATER})
     assert not comparison and comparison.words() == [] and comparison.as_json() == {}
 
@@ -82,20 +95,33 @@ def test_a_typed_message_is_known_again_when_its_words_or_its_place_change() -> 
     before["history"].append(one)
     edited = before | {"history": [before["history"][0], one | {"content": "better"}]}
     assert compare(before, edited).words() == ["a message edited"]
-    moved_on = before | {"history": [said("a"), said("x", "in between"), migrations.current(before)[0]["history"][1]]}
-    typed_above = before | {"history": [said("a"), {"role": "user", "content": "new", "timestamp": NOON}, one]}
+    moved_on = before | {
+        "history": [said("a"), said("x", "in between"), migrations.current(before)[0]["history"][1]]
+    }
+    typed_above = before | {
+        "history": [said("a"), {"role": "user", "content": "new", "timestamp": NOON}, one]
+    }
     assert compare(before, moved_on).words() == ["a message added"]
-    assert ids(compare(before, typed_above).added) == [migrations.current(typed_above)[0]["history"][1]["id"]]
+    assert ids(compare(before, typed_above).added) == [
+        migrations.current(typed_above)[0]["history"][1]["id"]
+    ]
 
 
 def test_changes_of_the_tree_have_words() -> None:
     a, b, c, moved = said("a"), said("b"), said("c"), said("c", parent="a")
-    fork, roots = conversation(a, b, moved, currentNode="c"), [said("a", parent=None), said("b", parent=None)]
+    fork, roots = (
+        conversation(a, b, moved, currentNode="c"),
+        [said("a", parent=None), said("b", parent=None)],
+    )
     for before, after, words in (
         (AB, conversation(a, said("b", parent="a")), []),
         (conversation(a, b, c), conversation(a, b, moved), ["a message moved to another branch"]),
         (conversation(a, b, c), conversation(a, moved), ["a message removed"]),
-        (conversation(a, b, type="group"), conversation(a, said("x"), b, type="group"), ["a message added"]),
+        (
+            conversation(a, b, type="group"),
+            conversation(a, said("x"), b, type="group"),
+            ["a message added"],
+        ),
         (
             conversation(*roots, currentNode="b"),
             conversation(*reversed(roots), currentNode="b"),
@@ -105,7 +131,11 @@ def test_changes_of_the_tree_have_words() -> None:
         (fork, conversation(a, b, moved, said("d"), currentNode="d"), ["a message added"]),
         (changed(AB, currentNode="a"), changed(AB, currentNode="b"), ["currentNode changed"]),
         (conversation(a, said("a", "again")), conversation(a), ["a message removed"]),
-        (conversation(a, said("a", "again")), conversation(a, said("a", "edited")), ["a message edited"]),
+        (
+            conversation(a, said("a", "again")),
+            conversation(a, said("a", "edited")),
+            ["a message edited"],
+        ),
     ):
         assert compare(before, after).words() == words
     assert compare(fork, changed(fork, currentNode="b")).switched
@@ -131,7 +161,13 @@ def test_each_field_of_the_head_has_words() -> None:
         ({"x-theirs": None}, ["x-theirs removed"]),
         ({"titleSetBy": "auto"}, ["titleSetBy changed"]),
     ]:
-        old = {"tags": ["a", "b"], "pinned": True, "participants": ["anna"], "x-theirs": 1, "titleSetBy": "user"}
+        old = {
+            "tags": ["a", "b"],
+            "pinned": True,
+            "participants": ["anna"],
+            "x-theirs": 1,
+            "titleSetBy": "user",
+        }
         before = conversation(**old)
         comparison = compare(before, changed(before, **change))
         assert comparison.words() == words
@@ -171,18 +207,26 @@ def test_numbers_count_by_their_digits_and_keys_in_any_order() -> None:
 
 
 MESSAGES = st.lists(
-    st.builds(said, st.sampled_from("abcdef"), st.sampled_from(["hi", "yo"])), max_size=6, unique_by=lambda m: m["id"]
+    st.builds(said, st.sampled_from("abcdef"), st.sampled_from(["hi", "yo"])),
+    max_size=6,
+    unique_by=lambda m: m["id"],
 )
 
 
 @given(MESSAGES, MESSAGES)
-def test_the_changes_turn_one_version_into_the_other(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+def test_the_changes_turn_one_version_into_the_other(
+    one: list[dict[str, Any]], other: list[dict[str, Any]]
+) -> None:
     before, after = conversation(*one), conversation(*other)
     kept = copy.deepcopy((before, after))
     comparison = compare(before, after)
     assert (before, after) == kept
     edited = {now["id"]: now["content"] for _, now in comparison.edited}
-    made = {m["id"]: edited.get(m["id"], m["content"]) for m in one if m["id"] not in ids(comparison.removed)}
+    made = {
+        m["id"]: edited.get(m["id"], m["content"])
+        for m in one
+        if m["id"] not in ids(comparison.removed)
+    }
     made |= {m["id"]: m["content"] for m in comparison.added}
     assert made == {m["id"]: m["content"] for m in other}
     back = compare(after, before)

@@ -55,7 +55,9 @@ def test_any_other_name_is_no_copys() -> None:
 
 
 def test_a_computers_name_counts_only_for_the_very_conversation() -> None:
-    assert may_be_copy_of(f"{ID}-DESKTOP-AB12CD", ID) and may_be_copy_of(f"{ID}-Annas-MacBook (1)", ID)
+    assert may_be_copy_of(f"{ID}-DESKTOP-AB12CD", ID) and may_be_copy_of(
+        f"{ID}-Annas-MacBook (1)", ID
+    )
     assert not may_be_copy_of("plan-2", "plan") and not may_be_copy_of("plan-copy", "plan")
     assert not may_be_copy_of("plan", "plan") and not may_be_copy_of("plan copy", "plan")
 

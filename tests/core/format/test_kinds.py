@@ -1,4 +1,6 @@
-"""The table of kinds: each is checked, ordered, cleaned, and known to git, the doctor and the check before a commit."""
+"""The table of kinds: each is checked, ordered, cleaned, and known to git, the doctor and the check
+before a commit.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ MESSAGE = {
     "id": "m",
     "thread": "m",
     "topic": "api",
-    "mentions": {"valid": ["anna", "@all"], "invalid": ["bob"], "unknown": ["zed"], "kinds": {"anna": "review"}},
+    "mentions": {
+        "valid": ["anna", "@all"],
+        "invalid": ["bob"],
+        "unknown": ["zed"],
+        "kinds": {"anna": "review"},
+    },
     "intent": "ask",
     "priority": "high",
     "confidence": 0.5,
@@ -34,9 +41,22 @@ MESSAGE = {
 
 
 def _channel(channel: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
-    member = {"id": "anna", "joinedAt": STAMP, "invitedBy": "self", "source": "default", "canSend": False}
-    about = {"participants": [member, "bob"], "channel": channel, "createdBy": "bob", "description": "d"}
-    return new_capsule("channel_global_a", "a", STAMP, type="channel", metadata=about, messages=[message])
+    member = {
+        "id": "anna",
+        "joinedAt": STAMP,
+        "invitedBy": "self",
+        "source": "default",
+        "canSend": False,
+    }
+    about = {
+        "participants": [member, "bob"],
+        "channel": channel,
+        "createdBy": "bob",
+        "description": "d",
+    }
+    return new_capsule(
+        "channel_global_a", "a", STAMP, type="channel", metadata=about, messages=[message]
+    )
 
 
 WHOLE = {
@@ -50,8 +70,16 @@ WHOLE = {
         "notifications": True,
         "cursors": {},
     }
-    | {"dm": {"bob": {"permission": "block", "reason": "noise", "at": STAMP}}, "dmPolicy": "restricted", "busy": True}
-    | {"requests": {"bob": {"at": STAMP}}, "reading": {"c": {"muted": True}}, "concerns": {"m": {"kind": "mention"}}},
+    | {
+        "dm": {"bob": {"permission": "block", "reason": "noise", "at": STAMP}},
+        "dmPolicy": "restricted",
+        "busy": True,
+    }
+    | {
+        "requests": {"bob": {"at": STAMP}},
+        "reading": {"c": {"muted": True}},
+        "concerns": {"m": {"kind": "mention"}},
+    },
     "projects": RECORD
     | {"id": "api-123456", "path": "/home/anna/api", "lastActive": STAMP, "metadata": {}}
     | {"links": {"web-123456": LINK}, "mine": {"b": 1, "a": 2}},
@@ -64,7 +92,9 @@ def test_a_document_of_each_kind_is_valid_by_the_schema_too_and_stays_as_it_is(k
     data = codec.encode(document)
     assert row.problems_of(data, "x") == [] and row.is_id(document["id"]) and not row.is_id("../x")
     assert codec.encode(row.read(data, "x")) == clean(data, "x", kind) == data
-    jsonschema.validate(document, schema.schema(row.part or "capsule"), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(
+        document, schema.schema(row.part or "capsule"), cls=jsonschema.Draft202012Validator
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +111,17 @@ def test_a_document_of_each_kind_is_valid_by_the_schema_too_and_stays_as_it_is(k
         (PROJECT, {}, "id"),
         (PROJECT, {"id": "global"}, "id"),
         (PROJECT, {"id": "a-123456", "links": {"b": {"direction": "up"}}}, "links.b.direction"),
-        (PROJECT, {"id": "a-123456", "links": {"b": {"direction": "in", "enabled": "no"}}}, "links.b.enabled"),
+        (
+            PROJECT,
+            {"id": "a-123456", "links": {"b": {"direction": "in", "enabled": "no"}}},
+            "links.b.enabled",
+        ),
         (PROJECT, {"id": "a-123456", "links": [1]}, "links"),
     ],
 )
-def test_what_is_wrong_has_its_place_and_the_schema_agrees(kind: Kind, document: dict[str, Any], where: str) -> None:
+def test_what_is_wrong_has_its_place_and_the_schema_agrees(
+    kind: Kind, document: dict[str, Any], where: str
+) -> None:
     with pytest.raises(InvalidDocument) as raised:
         kind.check(document, "x.json")
     assert [(one.path, one.where) for one in raised.value.problems] == [("x.json", where)]
@@ -97,7 +133,10 @@ def test_a_file_of_a_person_needs_an_id_only_and_keeps_its_own_fields() -> None:
     data = b'{"mine": {"b": 1}, "name": null, "id": "anna", "lastSeen": "2026-01-01 10:00"}'
     assert AGENT.problems_of(data, "x") == []
     assert list(AGENT.read(data, "x")) == ["id", "name", "lastSeen", "mine"]
-    assert list(AGENT.read(b'{"id": "anna", "cursors": {"b": {}, "a": {}}}', "x")["cursors"]) == ["a", "b"]
+    assert list(AGENT.read(b'{"id": "anna", "cursors": {"b": {}, "a": {}}}', "x")["cursors"]) == [
+        "a",
+        "b",
+    ]
     (problem,) = AGENT.problems_of(b'{\n  "id": "anna",\n  "cursors": 1\n}\n', "x")
     assert (problem.line, problem.where) == (3, "cursors")
     (problem,) = AGENT.problems_of(b'{"id":', "x")
@@ -112,11 +151,15 @@ def test_a_file_of_a_person_needs_an_id_only_and_keeps_its_own_fields() -> None:
         ("topic", 1),
     ],
 )
-def test_a_wrong_field_of_a_message_has_its_place_and_is_refused_by_an_append(field: str, value: Any) -> None:
+def test_a_wrong_field_of_a_message_has_its_place_and_is_refused_by_an_append(
+    field: str, value: Any
+) -> None:
     message = MESSAGE | {field: value}
     with pytest.raises(InvalidInput, match=rf"message\.{field}"):
         check_message(message)
-    (problem,) = CONVERSATION.problems_of(codec.encode(_channel(Channel("a").as_json(), message)), "x")
+    (problem,) = CONVERSATION.problems_of(
+        codec.encode(_channel(Channel("a").as_json(), message)), "x"
+    )
     assert problem.where == f"history[0].{field}"
 
 

@@ -16,10 +16,18 @@ T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))
 
 
 def test_a_text_is_a_member_since_ever_and_an_object_says_when() -> None:
-    value = ["anna", {"id": "bob", "joinedAt": "2026-01-02T01:00:00+01:00"}, {"id": "carl", "leftAt": T3}]
+    value = [
+        "anna",
+        {"id": "bob", "joinedAt": "2026-01-02T01:00:00+01:00"},
+        {"id": "carl", "leftAt": T3},
+    ]
     assert members_in(value) == (Member("anna"), Member("bob", T2), Member("carl", left_at=T3))
     assert [member.is_in for member in members_in(value)] == [True, True, False]
-    assert as_json(members_in(value)) == ["anna", {"id": "bob", "joinedAt": T2}, {"id": "carl", "leftAt": T3}]
+    assert as_json(members_in(value)) == [
+        "anna",
+        {"id": "bob", "joinedAt": T2},
+        {"id": "carl", "leftAt": T3},
+    ]
 
 
 def test_what_is_no_member_is_passed_over() -> None:
@@ -41,7 +49,14 @@ def test_of_leaving_and_joining_the_later_counts() -> None:
 
 def test_a_member_has_its_origin_and_its_rights_and_is_written_as_it_was() -> None:
     items: list[Any] = [
-        {"id": "a", "joinedAt": T2, "invitedBy": "anna", "source": "manual", "canSend": False, "canManage": True},
+        {
+            "id": "a",
+            "joinedAt": T2,
+            "invitedBy": "anna",
+            "source": "manual",
+            "canSend": False,
+            "canManage": True,
+        },
         {"id": "b", "joinedAt": T1, "leftAt": T2, "optedOutAt": T2, "invitedBy": "self"},
         {"id": "c", "source": "default", "canInvite": None},
     ]
@@ -50,12 +65,21 @@ def test_a_member_has_its_origin_and_its_rights_and_is_written_as_it_was() -> No
     assert (b.opted_out_at, b.is_in) == (T2, False)
     assert [member.is_invited for member in (a, b, c, Member("d"))] == [True, False, False, True]
     assert as_json((a, b, c)) == [*items[:2], {"id": "c", "source": "default"}]
-    assert members_in([{"id": "b", "joinedAt": T3, "leftAt": T2, "optedOutAt": T2}]) == (Member("b", T3),)
+    assert members_in([{"id": "b", "joinedAt": T3, "leftAt": T2, "optedOutAt": T2}]) == (
+        Member("b", T3),
+    )
     assert not are_members([{"id": "a", "canSend": "no"}])
 
 
 def test_of_two_items_of_one_agent_the_later_times_stand_and_what_grants_less() -> None:
-    invited = {"id": "a", "joinedAt": T1, "invitedBy": "zoe", "source": "manual", "canSend": True, "canManage": True}
+    invited = {
+        "id": "a",
+        "joinedAt": T1,
+        "invitedBy": "zoe",
+        "source": "manual",
+        "canSend": True,
+        "canManage": True,
+    }
     alone = {"id": "a", "joinedAt": T2, "invitedBy": "self", "source": "default", "canSend": False}
     member = Member("a", T2, invited_by="self", source="default", can_send=False)
     assert members_in([invited, alone]) == members_in([alone, invited]) == (member,)
@@ -88,7 +112,9 @@ def test_who_joins_or_leaves_gets_more_fields_and_coming_back_ends_an_opt_out() 
 
 def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_none() -> None:
     value = ["anna", {"id": "bob", "joinedAt": T2, "leftAt": T3}, {"id": "carl", "joinedAt": T1}]
-    document = new_capsule("c", "", T1, type="group", metadata={"participants": value, "history": "all"})
+    document = new_capsule(
+        "c", "", T1, type="group", metadata={"participants": value, "history": "all"}
+    )
     head = Head.of(document, "c.json", 1)
     assert head is not None
     assert head.participants == (Member("anna"), Member("bob", T2, T3), Member("carl", T1))
@@ -102,7 +128,8 @@ def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_
 
 
 @pytest.mark.parametrize(
-    ("item", "where"), [(1, "[1]"), ({"id": "b", "leftAt": "soon"}, "[1].leftAt"), ({"joinedAt": None}, "[1].id")]
+    ("item", "where"),
+    [(1, "[1]"), ({"id": "b", "leftAt": "soon"}, "[1].leftAt"), ({"joinedAt": None}, "[1].id")],
 )
 def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
     document = new_capsule("c", "", T1, metadata={"participants": ["anna", item]})
@@ -113,10 +140,16 @@ def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
     assert is_headless == (where != "[1].leftAt")
 
 
-def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_left_comes_back_with_them() -> None:
+def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_left_comes_back_with_them() -> (
+    None
+):
     rights = {"canManage": True, "canSend": False}
     there = [{"id": "anna", "joinedAt": T1, **rights}]
-    assert joined(left(there, ["anna"], T2), ["anna"], T3) == [{"id": "anna", "joinedAt": T3, "canSend": False}]
-    assert joined(left(there, ["anna"], T2), ["anna"], T3, canManage=True) == [{"id": "anna", "joinedAt": T3, **rights}]
+    assert joined(left(there, ["anna"], T2), ["anna"], T3) == [
+        {"id": "anna", "joinedAt": T3, "canSend": False}
+    ]
+    assert joined(left(there, ["anna"], T2), ["anna"], T3, canManage=True) == [
+        {"id": "anna", "joinedAt": T3, **rights}
+    ]
     by_itself = left(there, ["anna"], T2, optedOutAt=T2)
     assert joined(by_itself, ["anna"], T3) == [{"id": "anna", "joinedAt": T3, **rights}]

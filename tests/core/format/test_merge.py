@@ -18,7 +18,15 @@ from capsule.format.merge.clean_form import clean
 from capsule.format.merge.merge import merge
 from capsule.format.merge.notes import Conflict, Merged
 from capsule.format.tree.tree import Tree
-from tests.core.format.replicas import BY_HAND, HEADS, MESSAGES, Document, begun, operations, worked_on
+from tests.core.format.replicas import (
+    BY_HAND,
+    HEADS,
+    MESSAGES,
+    Document,
+    begun,
+    operations,
+    worked_on,
+)
 from tests.core.format.replicas import clean as cleaned
 
 TYPES = ("chat", "direct", "group", "channel")
@@ -55,14 +63,18 @@ def contents(document: Document) -> list[str]:
 def answered(document: Document) -> dict[str, str | None]:
     """Whom each message answers, by their contents."""
     tree, said = Tree(document["history"]), contents(document)
-    return {said[at]: said[parent] if parent >= 0 else None for at, parent in enumerate(tree.parents)}
+    return {
+        said[at]: said[parent] if parent >= 0 else None for at, parent in enumerate(tree.parents)
+    }
 
 
-# -- Laws ------------------------------------------------------------------------------------------------------------
+# -- Laws ------------------------------------------------------------------------------------------
 
 
 @given(versions(*ALL))
-def test_merging_a_version_with_itself_or_with_one_that_changed_nothing_gives_it(drawn: Any) -> None:
+def test_merging_a_version_with_itself_or_with_one_that_changed_nothing_gives_it(
+    drawn: Any,
+) -> None:
     base, (a, _) = drawn
     assert written(merge(base, a, a).document) == written(cleaned(a))
     if base is not None:
@@ -71,7 +83,9 @@ def test_merging_a_version_with_itself_or_with_one_that_changed_nothing_gives_it
 
 
 @given(versions(*ALL))
-def test_the_result_is_valid_clean_and_the_same_with_the_sides_changed_and_the_arguments_stay(drawn: Any) -> None:
+def test_the_result_is_valid_clean_and_the_same_with_the_sides_changed_and_the_arguments_stay(
+    drawn: Any,
+) -> None:
     base, (a, b) = drawn
     before = copy.deepcopy((base, a, b))
     one, other = merge(base, a, b), merge(base, b, a)
@@ -95,12 +109,18 @@ def test_nothing_of_either_side_vanishes(drawn: Any) -> None:
     for mine, yours in ((a, b), (b, a)):
         for id, message in mine.items():
             alike = said_alike(message)
-            if id not in had:  # It may have been typed without an id, and stand in another place now.
+            if (
+                id not in had
+            ):  # It may have been typed without an id, and stand in another place now.
                 id = next((was for was, it in had.items() if was not in mine and alike(it)), id)
             untouched = id in had and had[id]["content"] == message["content"]
             in_yours = id in yours or any(map(alike, yours.values()))
             if untouched and not in_yours:
-                assert id not in result or result[id]["content"] != message["content"] or moved_fields(had[id], message)
+                assert (
+                    id not in result
+                    or result[id]["content"] != message["content"]
+                    or moved_fields(had[id], message)
+                )
             elif untouched:
                 assert id in result or message["content"] in said
             else:
@@ -114,7 +134,9 @@ def test_nothing_of_either_side_vanishes(drawn: Any) -> None:
 
 def said_alike(message: Document) -> Callable[[Document], bool]:
     """Whether another message says the same."""
-    return lambda other: all(message[name] == other[name] for name in ("role", "content", "timestamp"))
+    return lambda other: all(
+        message[name] == other[name] for name in ("role", "content", "timestamp")
+    )
 
 
 def moved_fields(before: Document, after: Document) -> bool:
@@ -150,7 +172,9 @@ def test_three_clones_without_an_ancestor_end_alike_if_none_deleted_anything(dra
 
 @pytest.mark.slow
 @given(versions(*HISTORY, many=3))
-def test_three_clones_end_alike_when_one_deletes_messages_that_others_edit_answer_and_switch_to(drawn: Any) -> None:
+def test_three_clones_end_alike_when_one_deletes_messages_that_others_edit_answer_and_switch_to(
+    drawn: Any,
+) -> None:
     assume(drawn[0] is not None)
     (end,) = ends(*drawn)
     validation.check(end, written(end), "merged")
@@ -174,12 +198,17 @@ def test_an_answer_goes_back_to_the_message_it_answered_when_that_comes_back() -
     for type in TYPES:
         base = begun(type, 2)
         gone, answers, edited = (
-            worked_on(base, [(kind, 1, 1, "x")], who) for who, kind in (("a", "delete"), ("b", "branch"), ("c", "edit"))
+            worked_on(base, [(kind, 1, 1, "x")], who)
+            for who, kind in (("a", "delete"), ("b", "branch"), ("c", "edit"))
         )
         pair = merge(base, gone, answers).document
         assert answered(pair)["x b01010"] == "message 0"
         (end,) = ends(base, [gone, answers, edited])
-        assert answered(end) == {"message 0": None, "edited x c01010": "message 0", "x b01010": "edited x c01010"}
+        assert answered(end) == {
+            "message 0": None,
+            "edited x c01010": "message 0",
+            "x b01010": "edited x c01010",
+        }
         assert not any("metadata" in message for message in end["history"])
 
 
@@ -199,7 +228,10 @@ def test_a_branch_that_comes_back_is_active_again_unless_someone_switched_since(
     went = worked_on(base, [("switch", 1, 1, "")], "a")
     gone = worked_on(base, [("prune", 1, 1, "")], "b")
     pair = merge(base, went, gone).document
-    assert pair["metadata"]["currentWanted"] == {"message": "m01", "instead": pair["metadata"].get("currentNode")}
+    assert pair["metadata"]["currentWanted"] == {
+        "message": "m01",
+        "instead": pair["metadata"].get("currentNode"),
+    }
     edited = worked_on(base, [("edit", 1, 1, "x")], "c")
     (end,) = ends(base, [went, gone, edited])
     assert end["metadata"]["currentNode"] == "m01" and "currentWanted" not in end["metadata"]
@@ -216,14 +248,16 @@ def test_fields_of_the_names_a_merge_uses_that_hold_something_else_are_left_alon
             message["metadata"] = {"originalParent": own, "versionOf": own}
         b = worked_on(base, [("prune", 1, 1, ""), ("append", 0, 1, "y")], "b")
         merged = merge(base, a, b).document
-        assert [message["metadata"] for message in merged["history"] if "x " in message["content"]] == [
-            {"originalParent": own, "versionOf": own}
-        ] * 2
+        assert [
+            message["metadata"] for message in merged["history"] if "x " in message["content"]
+        ] == [{"originalParent": own, "versionOf": own}] * 2
 
 
 @given(st.data())
 def test_replicas_that_merge_at_random_end_alike(data: Any) -> None:
-    """Each knows its versions by what went into them; what is merged is merged with the true common ancestor."""
+    """Each knows its versions by what went into them; what is merged is merged with the true common
+    ancestor.
+    """
     start = begun(data.draw(st.sampled_from(TYPES)), data.draw(st.integers(0, 4)))
     known: dict[frozenset[str], Document] = {frozenset(): start}
     at: dict[str, frozenset[str]] = dict.fromkeys("abc", frozenset())
@@ -249,13 +283,15 @@ def test_replicas_that_merge_at_random_end_alike(data: Any) -> None:
             together(who, data.draw(st.sampled_from("abc".replace(who, ""))))
     for one, other in ("ab", "bc", "ca", "ab"):
         together(one, other)
-    assume(at["a"] == at["b"] == at["c"])  # Else they crossed each other, and have no one common version.
+    assume(
+        at["a"] == at["b"] == at["c"]
+    )  # Else they crossed each other, and have no one common version.
     said = [message["id"] for message in known[at["a"]]["history"]]
     assert len(said) == len(set(said))
     assert {id[:2] for id in said if id[0] != "m"} <= at["a"]
 
 
-# -- The history -----------------------------------------------------------------------------------------------------
+# -- The history -----------------------------------------------------------------------------------
 
 
 def both(base: Document, mine: list[Any], yours: list[Any]) -> Merged:
@@ -271,13 +307,21 @@ def test_in_a_chat_both_continuations_become_branches_and_the_later_is_active() 
         "x a01021": "x a01010",
         "y b01090": "message 1",
     }
-    assert ["parent" in message for message in merged["history"]] == [False, False, False, False, True]
+    assert ["parent" in message for message in merged["history"]] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert Tree(merged["history"]).path(merged["metadata"].get("currentNode")) == [0, 1, 4]
 
 
 def test_in_a_group_the_messages_form_one_line_by_time() -> None:
     for type in TYPES[1:]:
-        merged = both(begun(type, 1), [("append", 0, 1, "x"), ("append", 0, 9, "x")], [("append", 0, 5, "y")]).document
+        merged = both(
+            begun(type, 1), [("append", 0, 1, "x"), ("append", 0, 9, "x")], [("append", 0, 5, "y")]
+        ).document
         assert contents(merged) == ["message 0", "x a01010", "y b01050", "x a01101"]
         assert not any("parent" in message for message in merged["history"])
 
@@ -296,14 +340,25 @@ def test_fields_of_a_message_that_differ_combine() -> None:
     a["history"][1] |= {"reasoning": "because"}
     b["history"][1] |= {"metadata": {"seen": True}}
     merged = merge(base, a, b)
-    assert merged.document["history"][1] == {**base["history"][1], "reasoning": "because", "metadata": {"seen": True}}
+    assert merged.document["history"][1] == {
+        **base["history"][1],
+        "reasoning": "because",
+        "metadata": {"seen": True},
+    }
     assert len(merged.document["history"]) == 2 and not merged.notes
 
 
-def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_one_goes_on() -> None:
+def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_one_goes_on() -> (
+    None
+):
     merged = both(begun("chat", 3), [("edit", 1, 1, "early")], [("edit", 1, 9, "late")])
     document = merged.document
-    assert contents(document) == ["message 0", "edited early a01010", "edited late b01090", "message 2"]
+    assert contents(document) == [
+        "message 0",
+        "edited early a01010",
+        "edited late b01090",
+        "message 2",
+    ]
     assert document["history"][2]["id"] == "m01"
     assert [entry.get("editedBy") for entry in document["history"]] == [None, "anna", None, None]
     assert answered(document)["edited early a01010"] == "message 0"
@@ -314,7 +369,12 @@ def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_o
 def test_a_change_on_one_side_stands_and_an_edit_beats_a_deletion() -> None:
     base, noted = begun("chat", 4), []
     for mine, yours, said, answers in (
-        (("edit", 1), "append", ["message 0", "edited x a01010", "message 2", "message 3", "y b01010"], {}),
+        (
+            ("edit", 1),
+            "append",
+            ["message 0", "edited x a01010", "message 2", "message 3", "y b01010"],
+            {},
+        ),
         (("delete", 1), "append", ["message 0", "message 2", "message 3", "y b01010"], {}),
         (
             ("delete", 1),
@@ -322,19 +382,31 @@ def test_a_change_on_one_side_stands_and_an_edit_beats_a_deletion() -> None:
             ["message 0", "edited y b01010", "message 2", "message 3"],
             {"message 2": "edited y b01010"},
         ),
-        (("delete", 3), "append", ["message 0", "message 1", "message 2", "y b01010"], {"y b01010": "message 2"}),
+        (
+            ("delete", 3),
+            "append",
+            ["message 0", "message 1", "message 2", "y b01010"],
+            {"y b01010": "message 2"},
+        ),
     ):
         merged = both(base, [(*mine, 1, "x")], [(yours, 1, 1, "y")])
         assert contents(merged.document) == said
         assert answers.items() <= answered(merged.document).items() and not merged.conflicts
         noted.append(len(merged.notes))
-    assert noted == [0, 0, 1, 1]  # What a person should look at: what was kept, and what answers another one now.
+    assert noted == [
+        0,
+        0,
+        1,
+        1,
+    ]  # What a person should look at: what was kept, and what answers another one now.
 
 
 def test_messages_without_ids_are_the_same_in_both_clones() -> None:
     base = begun("chat", 3, old=True)
     merged = both(base, [("type in", 3, 1, "x")], [("append", 0, 1, "y")]).document
-    assert sorted(contents(merged)) == sorted(["message 0", "message 1", "message 2", "typed x a01010", "y b01010"])
+    assert sorted(contents(merged)) == sorted(
+        ["message 0", "message 1", "message 2", "typed x a01010", "y b01010"]
+    )
     assert merged["version"] == "2.1"
 
 
@@ -363,14 +435,24 @@ def test_messages_without_ids_that_both_sides_type_around_are_there_once() -> No
 def test_without_an_ancestor_messages_of_both_are_there_once() -> None:
     base = begun("group", 3)
     a, b = (worked_on(base, [("append", 0, 1, who)], who) for who in "ab")
-    assert contents(merge(None, a, b).document) == ["message 0", "message 1", "message 2", "a a01010", "b b01010"]
+    assert contents(merge(None, a, b).document) == [
+        "message 0",
+        "message 1",
+        "message 2",
+        "a a01010",
+        "b b01010",
+    ]
 
 
 def test_a_version_that_changed_nothing_gives_way_also_where_an_id_stands_twice() -> None:
     base = begun("chat", 2)
     base["history"].append({**base["history"][0], "content": "the same id"})
     a = worked_on(base, [("append", 0, 1, "x")], "a")
-    assert merge(base, a, copy.deepcopy(base)).document == merge(base, copy.deepcopy(base), a).document == cleaned(a)
+    assert (
+        merge(base, a, copy.deepcopy(base)).document
+        == merge(base, copy.deepcopy(base), a).document
+        == cleaned(a)
+    )
 
 
 def test_an_id_that_stands_twice_loses_no_message() -> None:
@@ -390,7 +472,9 @@ def test_contradicting_orders_have_one_result_and_a_message_moved_on_one_side_st
     assert contents(merge(base, moved, b).document)[0] == "message 3"
     reversed_ = copy.deepcopy(base)
     reversed_["history"].reverse()
-    assert written(merge(base, moved, reversed_).document) == written(merge(base, reversed_, moved).document)
+    assert written(merge(base, moved, reversed_).document) == written(
+        merge(base, reversed_, moved).document
+    )
 
 
 def test_a_circle_that_only_both_sides_together_make_is_opened() -> None:
@@ -416,11 +500,13 @@ def test_a_branch_that_one_side_switched_to_is_active_and_a_deleted_one_is_repla
     assert merged["metadata"].get("currentNode") in (None, "m02")
 
 
-# -- The head --------------------------------------------------------------------------------------------------------
+# -- The head --------------------------------------------------------------------------------------
 
 
 def test_tags_are_a_set_to_which_both_sides_add_and_from_which_both_take() -> None:
-    merged = both(begun("chat", 1), [("tag", 0, 1, "x"), ("untag", 0, 1, "")], [("tag", 0, 1, "y")]).document
+    merged = both(
+        begun("chat", 1), [("tag", 0, 1, "x"), ("untag", 0, 1, "")], [("tag", 0, 1, "y")]
+    ).document
     assert merged["metadata"]["tags"] == ["b", "x", "y"]
 
 
@@ -448,7 +534,9 @@ def test_two_titles_of_persons_are_a_conflict_and_the_later_stands() -> None:
 
 
 def test_a_conflict_that_one_side_settled_is_settled() -> None:
-    merged = both(begun("chat", 1), [("rename", 1, 1, "early")], [("rename", 2, 9, "late")]).document
+    merged = both(
+        begun("chat", 1), [("rename", 1, 1, "early")], [("rename", 2, 9, "late")]
+    ).document
     settled = copy.deepcopy(merged)
     del settled["metadata"]["conflicts"]
     after = merge(merged, settled, worked_on(merged, [("append", 0, 99, "y")], "b"))
@@ -459,7 +547,8 @@ def test_conflicts_of_another_form_stay_until_one_side_takes_them_out() -> None:
     base, (a, b) = begun("chat", 1), (begun("chat", 1), begun("chat", 1))
     odd = ["mine", {"field": "title", "values": []}]
     twice = [
-        {"field": "title", "values": [{"value": text, "at": at}]} for text, at in (("x", "1"), ("y", "2"), ("x", "3"))
+        {"field": "title", "values": [{"value": text, "at": at}]}
+        for text, at in (("x", "1"), ("y", "2"), ("x", "3"))
     ]
     base["metadata"]["conflicts"] = a["metadata"]["conflicts"] = [*odd, *twice]
     b["metadata"]["conflicts"] = [odd[0], *twice]
@@ -475,7 +564,11 @@ def test_times_and_versions_are_the_earliest_and_the_latest() -> None:
     a |= {"updatedAt": "2026-03-01T00:00:00.000Z", "version": "2.3"}
     b |= {"createdAt": "2025-01-01T00:00:00.000Z", "updatedAt": "2026-02-01T00:00:00.000Z"}
     merged = merge(base, a, b).document
-    assert (merged["createdAt"], merged["updatedAt"], merged["version"]) == (b["createdAt"], a["updatedAt"], "2.3")
+    assert (merged["createdAt"], merged["updatedAt"], merged["version"]) == (
+        b["createdAt"],
+        a["updatedAt"],
+        "2.3",
+    )
 
 
 def test_of_two_contexts_the_newer_capture_is_kept_with_the_digest_of_the_other() -> None:
@@ -494,7 +587,10 @@ def test_servers_and_unknown_objects_are_merged_key_by_key() -> None:
     b["metadata"]["mcpServers"] = ["web"]
     merged = merge(base, a, b)
     assert merged.document["x"] == {"one": "other", "two": 2, "three": 3}
-    assert merged.document["metadata"]["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
+    assert merged.document["metadata"]["mcpServers"] == {
+        "git": {"enabled": False},
+        "web": {"enabled": True},
+    }
     assert not merged.conflicts
 
 

@@ -22,7 +22,9 @@ def at(place: int, message: str = EARLY) -> dict[str, Any]:
     return {"message": message, "at": place, "trail": {str(place - 1): "m"}}
 
 
-_CURSOR = st.builds(at, st.integers(1, 4), st.sampled_from((EARLY, LATE))) | st.sampled_from(("m1", None, {}))
+_CURSOR = st.builds(at, st.integers(1, 4), st.sampled_from((EARLY, LATE))) | st.sampled_from(
+    ("m1", None, {})
+)
 _PERMISSION = st.builds(dict, permission=st.sampled_from(PERMISSIONS), at=st.sampled_from((T1, T2)))
 _LINK = st.builds(dict, direction=st.sampled_from(DIRECTIONS), enabled=st.booleans())
 #: What a program writes.
@@ -51,7 +53,9 @@ _AGENT = st.tuples(_KNOWN, st.dictionaries(st.sampled_from("pq"), st.integers(0,
 def test_the_laws_of_merging_hold(base: Any, a: Any, b: Any) -> None:
     one, other = merge_fields(AGENT, base, a, b), merge_fields(AGENT, base, b, a)
     assert codec.encode(one.document) == codec.encode(other.document) and one == other
-    assert merge_fields(AGENT, base, a, a).document == merge_fields(AGENT, base, a, base).document == a
+    assert (
+        merge_fields(AGENT, base, a, a).document == merge_fields(AGENT, base, a, base).document == a
+    )
 
 
 @pytest.mark.slow
@@ -65,10 +69,19 @@ def test_three_clones_end_alike_whichever_two_merge_first(base: Any, sides: Any)
 
 
 def test_of_two_cursors_that_moved_the_further_is_taken_whole() -> None:
-    for back, ahead in [(at(3), at(4)), (at(3, EARLY), at(3, LATE)), ("read", at(1)), (None, at(1))]:
-        for base, sides in itertools.product((None, "x", at(1, "m")), ((back, ahead), (ahead, back))):
+    for back, ahead in [
+        (at(3), at(4)),
+        (at(3, EARLY), at(3, LATE)),
+        ("read", at(1)),
+        (None, at(1)),
+    ]:
+        for base, sides in itertools.product(
+            (None, "x", at(1, "m")), ((back, ahead), (ahead, back))
+        ):
             was = None if base is None else {"id": "anna", "cursors": {"c": base}}
-            mine, yours = ({"id": "anna", "cursors": {"c": one}, "n": n} for n, one in enumerate(sides))
+            mine, yours = (
+                {"id": "anna", "cursors": {"c": one}, "n": n} for n, one in enumerate(sides)
+            )
             assert merge_fields(AGENT, was, mine, yours).document["cursors"] == {"c": ahead}
 
 
@@ -76,13 +89,19 @@ def test_a_cursor_that_one_side_set_back_or_took_away_is_as_that_side_has_it() -
     was, back = {"id": "anna", "cursors": {"c": at(9)}}, {"id": "anna", "cursors": {"c": at(2)}}
     gone, on = {"id": "anna", "cursors": {}}, {"id": "anna", "cursors": {"c": at(10)}}
     for side in (back, gone):
-        assert merge_fields(AGENT, was, side, was | {"lastSeen": T1}).document["cursors"] == side["cursors"]
+        assert (
+            merge_fields(AGENT, was, side, was | {"lastSeen": T1}).document["cursors"]
+            == side["cursors"]
+        )
         assert merge_fields(AGENT, was, on, side).document["cursors"] == on["cursors"]
 
 
 def test_the_later_sight_stands_and_the_fields_are_in_canonical_order() -> None:
     was = {"id": "anna", "lastSeen": T1, "cursors": {}}
-    mine, yours = {"x": 1, **was, "lastSeen": T3}, {**was, "lastSeen": "2026-01-02", "updatedAt": T2}
+    mine, yours = (
+        {"x": 1, **was, "lastSeen": T3},
+        {**was, "lastSeen": "2026-01-02", "updatedAt": T2},
+    )
     merged = merge_fields(AGENT, was, mine, yours)
     assert list(merged.document.items()) == [
         ("id", "anna"),
@@ -106,7 +125,9 @@ def test_fields_of_both_sides_combine_and_conflicts_are_reported() -> None:
         "cursors": {"c": EARLY},
         "x": {"kept": True},
     }
-    assert [(one.field, one.values, one.kept) for one in merged.conflicts] == [("profile.a", ((3, None), (4, None)), 4)]
+    assert [(one.field, one.values, one.kept) for one in merged.conflicts] == [
+        ("profile.a", ((3, None), (4, None)), 4)
+    ]
 
 
 _ALLOW, _BLOCK, _OUT, _BOTH = (

@@ -37,7 +37,8 @@ def test_the_result_is_in_canonical_order_with_the_names_of_the_file() -> None:
     }
     checked = check_message(given)
     assert " ".join(checked) == (
-        "role content timestamp id parent from replyTo editedAt model toolCalls toolCallId reasoning attachments "
+        "role content timestamp id parent from replyTo editedAt model toolCalls toolCallId "
+        "reasoning attachments "
         "metadata own"
     )
     assert checked["timestamp"] == "2025-01-12T10:00:00.123Z"
@@ -48,13 +49,25 @@ def test_the_result_is_in_canonical_order_with_the_names_of_the_file() -> None:
 
 def test_fields_that_are_none_are_left_out_except_the_parent_of_a_root() -> None:
     given = dict.fromkeys(("timestamp", "id", "from_", "model", "toolCalls", "metadata", "parent"))
-    assert check_message({"role": "user", "content": "", **given}) == {"role": "user", "content": "", "parent": None}
+    assert check_message({"role": "user", "content": "", **given}) == {
+        "role": "user",
+        "content": "",
+        "parent": None,
+    }
 
 
 def test_a_model_is_checked_as_the_mapping_it_stands_for() -> None:
     message = Message(role="user", content="x", from_="ann", tool_calls=[{"name": "f"}])
-    assert check_message(message) == {"role": "user", "content": "x", "from": "ann", "toolCalls": [{"name": "f"}]}
-    assert check_message(MappingProxyType({"role": "user", "content": "x"})) == {"role": "user", "content": "x"}
+    assert check_message(message) == {
+        "role": "user",
+        "content": "x",
+        "from": "ann",
+        "toolCalls": [{"name": "f"}],
+    }
+    assert check_message(MappingProxyType({"role": "user", "content": "x"})) == {
+        "role": "user",
+        "content": "x",
+    }
 
 
 def test_a_member_of_an_enum_becomes_plain_text() -> None:
@@ -70,7 +83,10 @@ def test_a_member_of_an_enum_becomes_plain_text() -> None:
         ({"id": ""}, "message.id: is empty"),
         ({"parent": ""}, "message.parent: is empty"),
         ({"from": "../x"}, "message.from: '../x' is no agent id"),
-        ({"tool_calls": [{}, "x"]}, "message.toolCalls: must be a list of objects, is a list whose item 1 is a text"),
+        (
+            {"tool_calls": [{}, "x"]},
+            "message.toolCalls: must be a list of objects, is a list whose item 1 is a text",
+        ),
         ({"from": "a", "from_": "b"}, "message.from: given twice"),
         ({1: 2}, "the field name 1 is no plain str"),
     ],

@@ -36,7 +36,11 @@ def test_a_message_without_an_id_gets_the_one_that_every_clone_gives_it() -> Non
     made, changes = current(document(version="2.0", history=history))
     assert made["history"][0]["id"] == message_id_for("c", 0, "user", STAMP, "a")
     assert list(made["history"][0]) == ["role", "content", "timestamp", "id"]
-    assert changes == ["version 2.0 -> 2.1", "1 message got an id", "1 time was put in canonical form"]
+    assert changes == [
+        "version 2.0 -> 2.1",
+        "1 message got an id",
+        "1 time was put in canonical form",
+    ]
 
 
 def test_a_message_typed_by_hand_gets_the_time_of_the_one_before_it() -> None:
@@ -46,17 +50,28 @@ def test_a_message_typed_by_hand_gets_the_time_of_the_one_before_it() -> None:
         {"content": "c", "role": "user", "id": None, "timestamp": None, "own": 1},
     ]
     made, changes = current(document(history=history))
-    assert [entry["timestamp"] for entry in made["history"]] == [STAMP, *["2025-01-12T12:00:00.000Z"] * 2]
+    assert [entry["timestamp"] for entry in made["history"]] == [
+        STAMP,
+        *["2025-01-12T12:00:00.000Z"] * 2,
+    ]
     assert list(made["history"][2]) == ["role", "content", "timestamp", "id", "own"]
-    assert changes == ["2 messages got an id", "2 messages got a time", "1 time was put in canonical form"]
+    assert changes == [
+        "2 messages got an id",
+        "2 messages got a time",
+        "1 time was put in canonical form",
+    ]
     assert history[0] == {"role": "user", "content": "a"}
 
 
 def test_all_known_times_get_their_canonical_form() -> None:
     odd = "2025-01-12T11:00:00.0009+0100"
     lock = {"active": True, "timestamp": odd}
-    history = [{"role": "user", "content": "", "timestamp": odd, "editedAt": odd, "id": "x", "at": odd}]
-    made, changes = current(document(createdAt=odd, updatedAt=odd, metadata={"lock": lock}, history=history))
+    history = [
+        {"role": "user", "content": "", "timestamp": odd, "editedAt": odd, "id": "x", "at": odd}
+    ]
+    made, changes = current(
+        document(createdAt=odd, updatedAt=odd, metadata={"lock": lock}, history=history)
+    )
     assert made["createdAt"] == made["updatedAt"] == made["metadata"]["lock"]["timestamp"] == STAMP
     assert made["history"][0] == history[0] | {"timestamp": STAMP, "editedAt": STAMP}
     assert changes == ["5 times were put in canonical form"]
@@ -67,7 +82,11 @@ def test_an_old_document_gets_the_fields_of_2_0() -> None:
         old: dict[str, Any] = {
             "history": [
                 {"role": "assistant", "content": "Welcome"},
-                {"role": "user", "content": "# Fix the *parser*\n\nplease", "timestamp": "2024-05-01T08:00:00Z"},
+                {
+                    "role": "user",
+                    "content": "# Fix the *parser*\n\nplease",
+                    "timestamp": "2024-05-01T08:00:00Z",
+                },
             ],
             "id": "old",
             "colour": "red",
@@ -77,7 +96,9 @@ def test_an_old_document_gets_the_fields_of_2_0() -> None:
             old["version"] = version
         made, changes = current(old)
         assert changes[0] == f"version {version or 'missing'} -> 2.1"
-        assert " ".join(made) == "id title version createdAt updatedAt metadata context colour history"
+        assert (
+            " ".join(made) == "id title version createdAt updatedAt metadata context colour history"
+        )
         assert made["title"] == "Fix the *parser*"
         assert made["createdAt"] == made["updatedAt"] == "2024-05-01T08:00:00.000Z"
         assert made["metadata"]["tags"] == ["a"]
@@ -103,7 +124,9 @@ def test_an_old_document_needs_an_id_and_a_history() -> None:
 
 
 def test_a_newer_minor_keeps_its_version_and_is_tidied_all_the_same() -> None:
-    made, changes = current(document(version="2.7", news={"a": 1}, history=[{"role": "narrator", "content": ""}]))
+    made, changes = current(
+        document(version="2.7", news={"a": 1}, history=[{"role": "narrator", "content": ""}])
+    )
     assert made["version"] == "2.7"
     assert made["news"] == {"a": 1}
     assert made["history"][0]["id"]
@@ -128,11 +151,16 @@ def test_a_missing_metadata_or_context_is_added_so_that_the_layout_has_its_lines
 def test_a_new_capsule_is_complete_canonical_and_current() -> None:
     made = new_capsule("c", "T", STAMP)
     assert codec.encode(made) == (
-        b'{\n  "id": "c",\n  "title": "T",\n  "version": "2.1",\n  "createdAt": "2025-01-12T10:00:00.000Z",\n'
-        b'  "updatedAt": "2025-01-12T10:00:00.000Z",\n  "metadata": {\n    "mode": "api",\n    "tags": [],\n'
-        b'    "isSummary": false,\n    "sourceConversationId": null,\n    "lock": {\n      "active": false,\n'
-        b'      "instanceId": null,\n      "timestamp": null,\n      "user": null,\n      "host": null\n    },\n'
-        b'    "titleSetBy": "auto"\n  },\n  "context": {\n    "fullContext": "",\n    "metadata": {\n'
+        b'{\n  "id": "c",\n  "title": "T",\n  "version": "2.1",\n  "createdAt": '
+        b'"2025-01-12T10:00:00.000Z",\n'
+        b'  "updatedAt": "2025-01-12T10:00:00.000Z",\n  "metadata": {\n    "mode": "api",\n    '
+        b'"tags": [],\n'
+        b'    "isSummary": false,\n    "sourceConversationId": null,\n    "lock": {\n      '
+        b'"active": false,\n'
+        b'      "instanceId": null,\n      "timestamp": null,\n      "user": null,\n      "host": '
+        b"null\n    },\n"
+        b'    "titleSetBy": "auto"\n  },\n  "context": {\n    "fullContext": "",\n    "metadata": '
+        b"{\n"
         b'      "projectPath": null,\n      "filesIncluded": 0,\n      "estimatedTokens": 0,\n'
         b'      "contextHash": null\n    }\n  },\n  "history": []\n}\n'
     )
@@ -142,10 +170,33 @@ def test_a_new_capsule_is_complete_canonical_and_current() -> None:
 
 
 def test_the_given_fields_of_a_new_capsule_are_there_in_canonical_order() -> None:
-    lock = {"host": "h", "active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "pid": 1}
+    lock = {
+        "host": "h",
+        "active": True,
+        "instanceId": "i",
+        "timestamp": STAMP,
+        "user": "u",
+        "pid": 1,
+    }
     about = {"participants": ["ann"], "createdBy": None, "own": 1}
-    made = new_capsule("c", "T", STAMP, type="direct", tags=("a", "b"), lock=lock, messages=[{"x": 1}], metadata=about)
+    made = new_capsule(
+        "c",
+        "T",
+        STAMP,
+        type="direct",
+        tags=("a", "b"),
+        lock=lock,
+        messages=[{"x": 1}],
+        metadata=about,
+    )
     assert codec.encode(made) == codec.encode(in_order(made))
-    assert list(made["metadata"]["lock"]) == ["active", "instanceId", "timestamp", "user", "host", "pid"]
+    assert list(made["metadata"]["lock"]) == [
+        "active",
+        "instanceId",
+        "timestamp",
+        "user",
+        "host",
+        "pid",
+    ]
     assert list(made["metadata"])[-4:] == ["type", "participants", "titleSetBy", "own"]
     assert (made["metadata"]["tags"], made["history"]) == (["a", "b"], [{"x": 1}])

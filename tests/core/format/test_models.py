@@ -41,7 +41,9 @@ VALUES: list[Any] = [
 
 
 def _aliases(model: type[BaseModel]) -> list[str]:
-    return [info.serialization_alias or info.alias or name for name, info in model.model_fields.items()]
+    return [
+        info.serialization_alias or info.alias or name for name, info in model.model_fields.items()
+    ]
 
 
 def _accepts(model: type[BaseModel], document: bytes) -> bool:
@@ -62,7 +64,9 @@ def _is_item(part: str, item: Any, *, texts: bool) -> bool:
 def test_the_table_has_the_fields_of_the_models_in_their_order() -> None:
     for part, model in MODELS.items():
         assert [field.name for field in PARTS[part]] == _aliases(model)
-        required = [info.alias or name for name, info in model.model_fields.items() if info.is_required()]
+        required = [
+            info.alias or name for name, info in model.model_fields.items() if info.is_required()
+        ]
         assert [field.name for field in PARTS[part] if field.required] == required
 
 
@@ -74,7 +78,9 @@ def test_the_table_takes_the_values_that_the_models_take() -> None:
             if other.required
         }
         for value in VALUES:
-            data = orjson.dumps(rest | {field.name: orjson.Fragment(str(value)) if value == 10**30 else value})
+            data = orjson.dumps(
+                rest | {field.name: orjson.Fragment(str(value)) if value == 10**30 else value}
+            )
             decoded = codec.decode(data, "x")[field.name]
             taken = fault(field, decoded, any_choice=True) == ""
             inside = f"{part}.{field.name}".lstrip(".")
@@ -109,7 +115,10 @@ def test_fields_populate_by_both_names_and_dump_by_that_of_the_file() -> None:
 def test_an_absent_parent_and_a_null_one_differ() -> None:
     assert "parent" not in models.Message(role="user", content="").model_fields_set
     assert (
-        "parent" in models.Message.model_validate_json(b'{"role":"user","content":"","parent":null}').model_fields_set
+        "parent"
+        in models.Message.model_validate_json(
+            b'{"role":"user","content":"","parent":null}'
+        ).model_fields_set
     )
 
 
@@ -125,7 +134,8 @@ def test_a_message_knows_its_place_only_when_told_and_never_writes_it() -> None:
 
 def test_modules_that_start_fast_do_not_import_pydantic() -> None:
     names = (
-        "json.codec json.canonical json.places text.titles migrations documents.new documents.message validation values"
+        "json.codec json.canonical json.places text.titles migrations documents.new "
+        "documents.message validation values"
     )
     for module in names.split():
         code = f"import sys, capsule.format.{module}; sys.exit('pydantic' in sys.modules)"

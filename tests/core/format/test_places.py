@@ -29,7 +29,13 @@ def test_a_value_is_found_at_its_path() -> None:
 
 def _paths(value: Any, where: Where = ()) -> list[tuple[Where, Any]]:
     found = [(where, value)]
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for step, inner in items:
         found.extend(_paths(inner, (*where, step)))
     return found
@@ -54,7 +60,9 @@ def test_all_values_are_found_in_one_walk(tree: Any, indent: int | None) -> None
         assert json.JSONDecoder().raw_decode(rest)[0] == value
 
 
-@given(st.binary(max_size=60), st.lists(st.text(max_size=2) | st.integers(0, 3), max_size=4).map(tuple))
+@given(
+    st.binary(max_size=60), st.lists(st.text(max_size=2) | st.integers(0, 3), max_size=4).map(tuple)
+)
 def test_no_bytes_upset_the_search(data: bytes, where: Where) -> None:
     line, column = locate(data, where)
     assert line >= 1

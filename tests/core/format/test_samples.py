@@ -1,4 +1,6 @@
-"""Capsules of version 2.0 as other programs wrote them: every part of the format accepts them and loses nothing."""
+"""Capsules of version 2.0 as other programs wrote them: every part of the format accepts them and
+loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,14 @@ def test_a_sample_migrates_once_the_same_in_every_layout(path: Path) -> None:
     assert made["metadata"].get("couleur") == before["metadata"].get("couleur")
     assert made.get("champInconnu") == before.get("champInconnu")
     for entry, was in zip(made["history"], before["history"], strict=True):
-        assert entry.get("tokens") == was.get("tokens") and timestamps.is_canonical(entry["timestamp"])
-    loose = json.dumps(json.loads(path.read_bytes()), indent=7, sort_keys=True).replace("\n", "\r\n").encode()
+        assert entry.get("tokens") == was.get("tokens") and timestamps.is_canonical(
+            entry["timestamp"]
+        )
+    loose = (
+        json.dumps(json.loads(path.read_bytes()), indent=7, sort_keys=True)
+        .replace("\n", "\r\n")
+        .encode()
+    )
     assert current(codec.decode(loose, "b"))[0] == made
     made["metadata"]["lock"] = inactive_lock()
     assert clean(path.read_bytes(), path.name, "conversations") == codec.encode(made)
@@ -67,6 +75,10 @@ def test_a_sample_migrates_once_the_same_in_every_layout(path: Path) -> None:
 
 def test_a_sample_agrees_with_the_schemas(path: Path) -> None:
     document = decoded(path)
-    document.pop("champInconnu", None)  # It holds a number kept as its digits, which jsonschema can't look into.
+    document.pop(
+        "champInconnu", None
+    )  # It holds a number kept as its digits, which jsonschema can't look into.
     for one, version in ((document, "2.0"), (document, "2.1"), (current(document)[0], "2.1")):
-        jsonschema.validate(one, schema.schema("capsule", version), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(
+            one, schema.schema("capsule", version), cls=jsonschema.Draft202012Validator
+        )

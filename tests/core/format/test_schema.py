@@ -18,8 +18,12 @@ ALL = [(kind, version) for kind in schema.kinds() for version in schema.versions
 
 
 def test_the_committed_schemas_are_those_of_the_models_and_of_draft_2020_12() -> None:
-    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "schemas").glob("*.json")}
-    assert files == {schema.file_name(*which): schema.text(*which) for which in ALL}, "run: python docs/generate.py"
+    files = {
+        path.name: path.read_text(encoding="utf-8") for path in (ROOT / "schemas").glob("*.json")
+    }
+    assert files == {schema.file_name(*which): schema.text(*which) for which in ALL}, (
+        "run: python docs/generate.py"
+    )
     for kind, version in ALL:
         made = schema.schema(kind, version)
         jsonschema.Draft202012Validator.check_schema(made)
@@ -29,13 +33,22 @@ def test_the_committed_schemas_are_those_of_the_models_and_of_draft_2020_12() ->
 
 def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
     for document, valid in [
-        ({"version": "2.1", "mcpServers": {"git": {"enabled": False, "why": "mine"}}, "note": "mine"}, True),
+        (
+            {
+                "version": "2.1",
+                "mcpServers": {"git": {"enabled": False, "why": "mine"}},
+                "note": "mine",
+            },
+            True,
+        ),
         ({}, True),
         ({"mcpServers": {"git": {}}}, False),
         ({"version": "3.0", "mcpServers": {}}, False),
     ]:
         accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
-        assert accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid
+        assert (
+            accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid
+        )
 
 
 def test_the_error_for_an_unknown_kind_or_version_lists_the_known_ones() -> None:

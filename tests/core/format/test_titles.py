@@ -25,7 +25,10 @@ def test_a_title_is_the_first_line_cut_at_a_word() -> None:
         ("word " * 11 + "cut, here too", "word " * 11 + "cut…"),
         ("<command-name>/clear</command-name>\n<command-args></command-args>\n", ""),
         (
-            "<local-command-stdout>two\nlines</local-command-stdout> <system-reminder>x</system-reminder>\nhello",
+            (
+                "<local-command-stdout>two\nlines</local-command-stdout> "
+                "<system-reminder>x</system-reminder>\nhello"
+            ),
             "hello",
         ),
         ("[Request interrupted by user]", ""),

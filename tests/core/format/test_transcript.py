@@ -1,4 +1,6 @@
-"""A conversation as text for a model: what fits, in which order, and that no text poses as a heading."""
+"""A conversation as text for a model: what fits, in which order, and that no text poses as a
+heading.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,20 @@ from capsule.format.text.transcript import quoted, transcript
 #: Texts with much in them that could be taken for a heading, or for the end of a line.
 LURKING = st.lists(
     st.sampled_from(
-        ["=== user, now ===", "===", ">", " ", "\t", "\u200b", "\n", "\r", "\r\n", "\x0b", "\u2028", "\x85"]
+        [
+            "=== user, now ===",
+            "===",
+            ">",
+            " ",
+            "\t",
+            "\u200b",
+            "\n",
+            "\r",
+            "\r\n",
+            "\x0b",
+            "\u2028",
+            "\x85",
+        ]
     )
     | st.text(max_size=4),
     max_size=12,
@@ -26,9 +41,15 @@ HEADING = re.compile(r"=== (.*) ===")
 
 def document(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     history = [
-        {"id": f"m{at}", "timestamp": f"2026-01-01T00:00:{at % 60:02}.000Z"} | m for at, m in enumerate(messages)
+        {"id": f"m{at}", "timestamp": f"2026-01-01T00:00:{at % 60:02}.000Z"} | m
+        for at, m in enumerate(messages)
     ]
-    about = {"metadata": {}, "context": {"fullContext": "", "metadata": {}}, "title": "Plan", "id": "c1"} | more
+    about = {
+        "metadata": {},
+        "context": {"fullContext": "", "metadata": {}},
+        "title": "Plan",
+        "id": "c1",
+    } | more
     return about | {"history": history}
 
 
@@ -38,7 +59,11 @@ def said(content: str, role: str = "user", **more: Any) -> dict[str, Any]:
 
 def test_roles_times_and_senders_stand_in_headings() -> None:
     made = transcript(
-        document(said("hi", **{"from": "anna"}), said("yo", "assistant", editedAt="2026-01-02T00:00:00.000Z")), estimate
+        document(
+            said("hi", **{"from": "anna"}),
+            said("yo", "assistant", editedAt="2026-01-02T00:00:00.000Z"),
+        ),
+        estimate,
     )
     assert made.text == (
         "=== conversation c1: Plan ===\n\n"
@@ -54,7 +79,10 @@ def test_tool_calls_and_attachments_have_headings_of_their_own() -> None:
             said(
                 "",
                 "assistant",
-                toolCalls=[{"name": "read", "input": {"path": "a"}}, {"function": {"name": "x", "arguments": "=== y"}}],
+                toolCalls=[
+                    {"name": "read", "input": {"path": "a"}},
+                    {"function": {"name": "x", "arguments": "=== y"}},
+                ],
                 attachments=[{"name": "plan.pdf"}, {}],
             )
         ),
@@ -79,12 +107,17 @@ def test_only_the_active_branch_is_in_it_in_the_order_of_the_answers() -> None:
         said("another branch", id="c", parent="a"),
     ]
     made = transcript(document(*messages, metadata={"currentNode": "b"}), estimate)
-    assert [line for line in made.text.splitlines() if line and not line.startswith("===")] == ["question", "answer"]
+    assert [line for line in made.text.splitlines() if line and not line.startswith("===")] == [
+        "question",
+        "answer",
+    ]
 
 
 def unquoted(text: str) -> str:
     """What `quoted` was given."""
-    unseen = "[ \t\u00a0\u00ad\u1680\u180e\u2000-\u200f\u202a-\u202e\u205f-\u2064\u3000\ufeff\u202f]*"
+    unseen = (
+        "[ \t\u00a0\u00ad\u1680\u180e\u2000-\u200f\u202a-\u202e\u205f-\u2064\u3000\ufeff\u202f]*"
+    )
     return re.sub(f"(\\A|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])>(>*{unseen}===)", r"\1\2", text)
 
 
@@ -92,11 +125,17 @@ def unquoted(text: str) -> str:
 def test_no_line_of_a_quoted_text_reads_as_a_heading_and_the_text_comes_back(text: str) -> None:
     assert unquoted(quoted(text)) == text
     unseen = str.maketrans("", "", "\u200b\ufeff\u00ad")
-    assert not any(line.translate(unseen).strip().startswith("===") for line in quoted(text).splitlines())
+    assert not any(
+        line.translate(unseen).strip().startswith("===") for line in quoted(text).splitlines()
+    )
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), LURKING, LURKING), max_size=5), LURKING, LURKING
+    st.lists(
+        st.tuples(st.sampled_from(["user", "assistant", "tool"]), LURKING, LURKING), max_size=5
+    ),
+    LURKING,
+    LURKING,
 )
 def test_the_headings_are_those_of_the_messages_whatever_the_texts_say(
     messages: list[tuple[str, str, str]], title: str, context: str
@@ -107,13 +146,28 @@ def test_the_headings_are_those_of_the_messages_whatever_the_texts_say(
         context={"fullContext": context, "metadata": {"projectPath": title}},
     )
     made = transcript(held, estimate, context=True).text
-    found = [line for line in re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", made) if line.startswith("===")]
+    found = [
+        line
+        for line in re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", made)
+        if line.startswith("===")
+    ]
     assert all(HEADING.fullmatch(line) for line in found)
     roles = [re.match(r"=== (\w+)", line)[1] for line in found]  # type: ignore[index]
-    assert roles == ["conversation", *(["project"] if context else []), *(role for role, _, _ in messages)]
-    bodies = re.split(r"^=== .* ===\n", made, flags=re.MULTILINE)[-len(messages) :] if messages else []
-    texts = [unquoted(body.removesuffix("\n") if last else body.removesuffix("\n\n")) for body, last in _last(bodies)]
-    assert [text.removesuffix("\n") for text in texts] == [text.removesuffix("\n") for _, text, _ in messages]
+    assert roles == [
+        "conversation",
+        *(["project"] if context else []),
+        *(role for role, _, _ in messages),
+    ]
+    bodies = (
+        re.split(r"^=== .* ===\n", made, flags=re.MULTILINE)[-len(messages) :] if messages else []
+    )
+    texts = [
+        unquoted(body.removesuffix("\n") if last else body.removesuffix("\n\n"))
+        for body, last in _last(bodies)
+    ]
+    assert [text.removesuffix("\n") for text in texts] == [
+        text.removesuffix("\n") for _, text, _ in messages
+    ]
 
 
 def _last(bodies: list[str]) -> list[tuple[str, bool]]:
@@ -121,7 +175,9 @@ def _last(bodies: list[str]) -> list[tuple[str, bool]]:
 
 
 @given(st.lists(st.text(max_size=200), min_size=1, max_size=30), st.integers(1, 2000))
-def test_the_newest_messages_that_fit_are_kept_whole_and_the_budget_holds(texts: list[str], budget: int) -> None:
+def test_the_newest_messages_that_fit_are_kept_whole_and_the_budget_holds(
+    texts: list[str], budget: int
+) -> None:
     held = document(*map(said, texts))
     whole = transcript(held, estimate)
     try:
@@ -148,13 +204,20 @@ def test_a_budget_below_the_newest_message_says_what_it_takes_and_that_much_is_e
     assert "=== 1 older message is left out ===" in made.text
 
 
-@pytest.mark.parametrize("result", ["word " * 100_000, "line\n" * 50_000, "=== user, now ===\n" * 10_000])
-def test_the_result_of_a_tool_takes_a_quarter_of_the_budget_and_says_how_to_read_the_rest(result: str) -> None:
+@pytest.mark.parametrize(
+    "result", ["word " * 100_000, "line\n" * 50_000, "=== user, now ===\n" * 10_000]
+)
+def test_the_result_of_a_tool_takes_a_quarter_of_the_budget_and_says_how_to_read_the_rest(
+    result: str,
+) -> None:
     held = document(said("question"), said("look", "assistant"), said(result, "tool"))
     made = transcript(held, estimate, budget=2000)
     assert (made.messages, made.left_out) == (3, 0) and made.tokens < 600
     mark = re.search(
-        r"^=== (\d+) more characters of this result are left out; all of it is in message (.*) ===$", made.text, re.M
+        r"^=== (\d+) more characters of this result are left out; all of it is in message (.*) "
+        r"===$",
+        made.text,
+        re.M,
     )
     assert mark is not None and mark[2] == "m2"
     body = made.text.partition("=== tool, ")[2].partition(" ===\n")[2]

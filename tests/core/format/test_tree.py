@@ -13,12 +13,19 @@ from capsule.errors import InvalidInput, Remedy
 from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import ROOT, Tree, active
 
-FORK: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", "a"), ("d", None)]  # a - b, and a - c - d
+FORK: list[tuple[str, str | None]] = [
+    ("a", None),
+    ("b", None),
+    ("c", "a"),
+    ("d", None),
+]  # a - b, and a - c - d
 
 
 def on(messages: list[tuple[str, str | None]], current: str | None = None) -> str:
     """The ids of the active messages."""
-    return "".join(id for (id, _), is_on in zip(messages, active(messages, current), strict=True) if is_on)
+    return "".join(
+        id for (id, _), is_on in zip(messages, active(messages, current), strict=True) if is_on
+    )
 
 
 def test_the_active_branch_ends_at_the_newest_descendant_of_the_current_node() -> None:
@@ -32,7 +39,8 @@ def test_the_active_branch_ends_at_the_newest_descendant_of_the_current_node() -
         (FORK, "a", "acd"),
         ([*FORK, ("e", "b"), ("f", "b"), ("g", "d")], "b", "abf"),
         ([("a", None), ("b", ROOT), ("c", None)], None, "bc"),
-        # An unknown parent or node counts as absent, and so does oneself; of two of one id the first is meant.
+        # An unknown parent or node counts as absent, and so does oneself; of two of one id the
+        # first is meant.
         ([("a", None), ("b", "nobody")], None, "ab"),
         ([("a", None), ("b", "b")], None, "ab"),
         (FORK, "nobody", "acd"),
@@ -41,7 +49,8 @@ def test_the_active_branch_ends_at_the_newest_descendant_of_the_current_node() -
         assert on(messages, current) == active_ids
 
 
-# -- Any array of parents, however it came about: None is the one before, -1 a root, beyond the end an unknown id.
+# -- Any array of parents, however it came about: None is the one before, -1 a root, beyond the end
+# an unknown id.
 
 PARENTS = st.lists(st.one_of(st.none(), st.integers(-1, 40)), max_size=30)
 
@@ -66,20 +75,26 @@ def is_sound(tree: Tree) -> bool:
 @given(PARENTS)
 def test_paths_siblings_leaves_and_descendants_agree(parents: list[int | None]) -> None:
     tree = trees(parents)
-    assert sorted(place for places in tree.children.values() for place in places) == list(range(len(tree)))
+    assert sorted(place for places in tree.children.values() for place in places) == list(
+        range(len(tree))
+    )
     paths = [tree.path_to(place) for place in range(len(tree))]
     for place, path in enumerate(paths):
         assert path[-1] == place and len(set(path)) == len(path)
         assert all(tree.parents[below] == above for above, below in pairwise(path))
         assert tree.parents[path[0]] == -1 or tree.parents[path[0]] in path
         siblings = tree.siblings_at(place)
-        assert siblings == [at for at in range(len(tree)) if tree.parents[at] == tree.parents[place]]
+        assert siblings == [
+            at for at in range(len(tree)) if tree.parents[at] == tree.parents[place]
+        ]
         assert tree.forks.get(place, (1, 1)) == (siblings.index(place) + 1, len(siblings))
         below = tree.descendants_at(place)
         assert len(set(below)) == len(below) and place not in below
         if is_sound(tree):
             assert set(below) == {at for at, other in enumerate(paths) if place in other[:-1]}
-            assert [len(paths[at]) for at in below] == sorted(len(paths[at]) for at in below)  # Breadth first.
+            assert [len(paths[at]) for at in below] == sorted(
+                len(paths[at]) for at in below
+            )  # Breadth first.
             leaf = tree.leaf_at(place)
             assert leaf not in tree.children and place in paths[leaf]
             way = paths[leaf][paths[leaf].index(place) :]
@@ -90,7 +105,9 @@ def test_paths_siblings_leaves_and_descendants_agree(parents: list[int | None]) 
 
 
 @given(PARENTS)
-def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(parents: list[int | None]) -> None:
+def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(
+    parents: list[int | None],
+) -> None:
     tree = trees(parents)
     told = dict(tree.problems())
     for at, parent in enumerate(parents):
@@ -138,18 +155,25 @@ def entries(parents: list[int | None]) -> list[dict[str, Any]]:
 def named_parents(history: list[dict[str, Any]]) -> dict[str, str | None]:
     """Whom each message answers, by ids."""
     tree = Tree(history)
-    return {str(tree.ids[at]): str(tree.ids[up]) if up >= 0 else None for at, up in enumerate(tree.parents)}
+    return {
+        str(tree.ids[at]): str(tree.ids[up]) if up >= 0 else None
+        for at, up in enumerate(tree.parents)
+    }
 
 
 @given(PARENTS, st.integers(0, 29), st.sampled_from([None, "m0", "m3", "m9", "nobody"]))
-def test_messages_that_stay_keep_their_parents(parents: list[int | None], place: int, current: str | None) -> None:
+def test_messages_that_stay_keep_their_parents(
+    parents: list[int | None], place: int, current: str | None
+) -> None:
     history = entries(parents)
     tree = Tree(history)
     if place >= len(tree):
         return
     gone = {place, *tree.descendants_at(place)}
     left = without(history, tree, gone)
-    assert [entry["id"] for entry in left] == [f"m{at}" for at in range(len(tree)) if at not in gone]
+    assert [entry["id"] for entry in left] == [
+        f"m{at}" for at in range(len(tree)) if at not in gone
+    ]
     before = named_parents(history)
     assert named_parents(left) == {id: before[id] for id in (entry["id"] for entry in left)}
     node = kept_current(tree, current, gone, place, left)
@@ -166,19 +190,25 @@ def test_messages_that_stay_keep_their_parents(parents: list[int | None], place:
 
 
 @given(PARENTS, st.integers(0, 29))
-def test_the_answers_to_a_message_removed_alone_move_up(parents: list[int | None], place: int) -> None:
+def test_the_answers_to_a_message_removed_alone_move_up(
+    parents: list[int | None], place: int
+) -> None:
     history = entries(parents)
     tree = Tree(history)
     if place >= len(tree) or not is_sound(tree):
         return
     before, after = named_parents(history), named_parents(without(history, tree, {place}))
     assert after == {
-        id: before[f"m{place}"] if up == f"m{place}" else up for id, up in before.items() if id != f"m{place}"
+        id: before[f"m{place}"] if up == f"m{place}" else up
+        for id, up in before.items()
+        if id != f"m{place}"
     }
 
 
 @given(PARENTS, st.sampled_from([None, "m0", "m3", "m9"]))
-def test_pruning_leaves_the_active_path_as_it_was(parents: list[int | None], current: str | None) -> None:
+def test_pruning_leaves_the_active_path_as_it_was(
+    parents: list[int | None], current: str | None
+) -> None:
     history = entries(parents)
     tree = Tree(history)
     path = tree.path(current)
@@ -193,7 +223,9 @@ def test_an_answer_to_a_message_that_cannot_be_named_is_refused() -> None:
     tree = Tree(twice)
     assert [entry["id"] for entry in without(twice, tree, {1})] == ["a", "a", "c", "d"]
     with pytest.raises(InvalidInput) as refused:
-        without([*twice, {"id": "e", "parent": "c"}], Tree([*twice, {"id": "e", "parent": "c"}]), {3})
+        without(
+            [*twice, {"id": "e", "parent": "c"}], Tree([*twice, {"id": "e", "parent": "c"}]), {3}
+        )
     assert refused.value.remedy == Remedy("repair")
 
 

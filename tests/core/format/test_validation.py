@@ -23,7 +23,11 @@ STAMP = "2025-01-12T10:00:00.000Z"
 
 def valid() -> dict[str, Any]:
     return new_capsule(
-        "c1", "A title", STAMP, type="group", messages=[{"role": "user", "content": "x", "timestamp": STAMP, "id": "m"}]
+        "c1",
+        "A title",
+        STAMP,
+        type="group",
+        messages=[{"role": "user", "content": "x", "timestamp": STAMP, "id": "m"}],
     )
 
 
@@ -52,19 +56,50 @@ def test_a_wrong_field_is_named_with_what_it_must_be() -> None:
         (("id",), "../x", "id: '../x' is no id: an id starts"),
         (("title",), None, "title: must be a text, is null"),
         (("version",), 2.1, 'version: must be a text like "2.1", is a number'),
-        (("version",), "3.0", "version: version 3.0 was written by a newer version of Capsule; the file is left alone"),
-        (("createdAt",), "soon", "createdAt: must be a time like 2025-01-12T10:30:00.000Z (ISO 8601), is 'soon'"),
-        (("createdAt",), 1736676000, "createdAt: must be a time (a text like 2025-01-12T10:30:00.000Z), is a number"),
+        (
+            ("version",),
+            "3.0",
+            (
+                "version: version 3.0 was written by a newer version of Capsule; the file is left "
+                "alone"
+            ),
+        ),
+        (
+            ("createdAt",),
+            "soon",
+            "createdAt: must be a time like 2025-01-12T10:30:00.000Z (ISO 8601), is 'soon'",
+        ),
+        (
+            ("createdAt",),
+            1736676000,
+            "createdAt: must be a time (a text like 2025-01-12T10:30:00.000Z), is a number",
+        ),
         (("updatedAt",), "2025-02-30T00:00:00.000Z", "updatedAt: must be a time"),
         (("updatedAt",), "0001-01-01T00:00:00+23:00", "updatedAt: must be a time"),
         (("metadata", "mode"), "cli", "metadata.mode: must be one of api, toolbox, is 'cli'"),
-        (("metadata", "tags"), ["a", 1], "metadata.tags: must be a list of texts, is a list whose item 1 is a number"),
+        (
+            ("metadata", "tags"),
+            ["a", 1],
+            "metadata.tags: must be a list of texts, is a list whose item 1 is a number",
+        ),
         (("metadata", "pinned"), "yes", "metadata.pinned: must be true or false, is a text"),
-        (("context", "metadata", "filesIncluded"), 1.5, "context.metadata.filesIncluded: must be a whole number"),
-        (("context", "metadata", "files"), [1], "context.metadata.files[0]: must be an object, is a number"),
+        (
+            ("context", "metadata", "filesIncluded"),
+            1.5,
+            "context.metadata.filesIncluded: must be a whole number",
+        ),
+        (
+            ("context", "metadata", "files"),
+            [1],
+            "context.metadata.files[0]: must be an object, is a number",
+        ),
         (("history",), {}, "history: must be a list of objects, is an object"),
         (("history", 0), "hello", "history[0]: must be an object, is a text"),
-        (("history", 0, "role"), "bard", "history[0].role: must be one of user, assistant, system, tool, is 'bard'"),
+        (
+            ("history", 0, "role"),
+            "bard",
+            "history[0].role: must be one of user, assistant, system, tool, is 'bard'",
+        ),
     ]:
         problems = found(changed(where, value))
         assert len(problems) == 1
@@ -89,7 +124,9 @@ def test_a_newer_minor_may_have_values_that_are_not_known() -> None:
     document["metadata"]["mode"] = "voice"
     assert len(found(document)) == 2
     assert found({**document, "version": "2.7"}) == []
-    assert found({**document, "version": "2.7", "title": 1}) == ["title: must be a text, is a number"]
+    assert found({**document, "version": "2.7", "title": 1}) == [
+        "title: must be a text, is a number"
+    ]
 
 
 def test_an_old_document_needs_an_id_and_a_history_only() -> None:
@@ -98,13 +135,17 @@ def test_an_old_document_needs_an_id_and_a_history_only() -> None:
         if version:
             document["version"] = version
         assert found(document) == []
-        assert found({"version": version} if version else {}) == ["id: is missing", "history: is missing"]
+        assert found({"version": version} if version else {}) == [
+            "id: is missing",
+            "history: is missing",
+        ]
 
 
 def test_every_problem_has_its_line_and_column_in_the_order_of_the_file() -> None:
     data = (
         b'{"version": "2.0", "id": "x", "title": 1, "createdAt": "2025-01-12T10:00:00Z",\n'
-        b' "history": [\n  {"role": "user", "content": "\xc3\xa9"},\n  {"content": 2, "role": "x"},\n'
+        b' "history": [\n  {"role": "user", "content": "\xc3\xa9"},\n  {"content": 2, "role": '
+        b'"x"},\n'
         b'  {"role": "user"}\n ]}'
     )
     with pytest.raises(InvalidDocument) as caught:
@@ -145,10 +186,17 @@ def test_notes_tell_what_is_odd_and_can_be_read() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just(STAMP),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.just(STAMP),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["role", "content", "id", "lock", "path", "x"]), inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "id", "lock", "path", "x"]), inner, max_size=2
+        )
     ),
     max_leaves=6,
 )
@@ -160,8 +208,14 @@ def test_what_passes_the_check_loads_migrates_and_stays_valid(draw: st.DataObjec
     for _ in range(draw.draw(st.integers(1, 3))):
         spot = document
         while True:
-            step = draw.draw(st.sampled_from(list(spot) if isinstance(spot, dict) else list(range(len(spot)))))
-            if not isinstance(spot[step], (dict, list)) or not spot[step] or draw.draw(st.booleans()):
+            step = draw.draw(
+                st.sampled_from(list(spot) if isinstance(spot, dict) else list(range(len(spot))))
+            )
+            if (
+                not isinstance(spot[step], (dict, list))
+                or not spot[step]
+                or draw.draw(st.booleans())
+            ):
                 break
             spot = spot[step]
         if draw.draw(st.booleans()) and isinstance(spot, dict) and len(spot) > 1:

@@ -34,7 +34,9 @@ def values_at(entry: dict[str, Any], path: str) -> list[tuple[Any, bool]]:
     mentions = entry.get("mentions", {})
     valid = {"mentions": mentions["valid"]} if "valid" in mentions else {}
     path = path.removeprefix("metadata.")
-    return [value for each in (fields, valid, entry.get("metadata", {})) for value in below(each, path)]
+    return [
+        value for each in (fields, valid, entry.get("metadata", {})) for value in below(each, path)
+    ]
 
 
 def kind(value: Any) -> str:
@@ -55,7 +57,11 @@ def compares(operator: str, value: Any, given: Any, listed: bool) -> bool:
             return any(compares("$eq", value, one, listed) for one in given)
         case "$contains":
             equals = compares("$eq", value, given, listed)
-            return equals if listed else isinstance(value, str) and isinstance(given, str) and given in value
+            return (
+                equals
+                if listed
+                else isinstance(value, str) and isinstance(given, str) and given in value
+            )
         case "$size":
             return isinstance(value, list) and not listed and len(value) == given
         case "$null":
@@ -65,7 +71,9 @@ def compares(operator: str, value: Any, given: Any, listed: bool) -> bool:
         case "$regex":
             return isinstance(value, str) and re.search(given, value) is not None
         case "$text":
-            return isinstance(value, str) and set(given.lower().split()) <= set(value.lower().split())
+            return isinstance(value, str) and set(given.lower().split()) <= set(
+                value.lower().split()
+            )
     return True  # $exists
 
 

@@ -45,7 +45,9 @@ def asked(store: Store, ask: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def state(store: Store) -> dict[str, Any]:
-    """All that the index says of the conversations, but for where they lie and what it knows of their files."""
+    """All that the index says of the conversations, but for where they lie and what it knows of
+    their files.
+    """
     heads = {head.id: head.as_json() for head in store.heads()}
     for head in heads.values():
         if "damaged" in head:
@@ -55,19 +57,32 @@ def state(store: Store) -> dict[str, Any]:
     def ask(db: sqlite3.Connection) -> dict[str, Any]:
         messages = db.execute(MESSAGES).fetchall()
         places = dict(db.execute("SELECT num, capsule * 1000000 + at FROM messages"))
-        words = {word for message in messages for word in f"{message[9]} {message[10] or ''}".split() if word.isalnum()}
+        words = {
+            word
+            for message in messages
+            for word in f"{message[9]} {message[10] or ''}".split()
+            if word.isalnum()
+        }
         found = {}
         for word in sorted(words):
-            rows = db.execute("SELECT rowid FROM words WHERE words MATCH ?", (f'"{fold(word)}"',)).fetchall()
+            rows = db.execute(
+                "SELECT rowid FROM words WHERE words MATCH ?", (f'"{fold(word)}"',)
+            ).fetchall()
             named = db.execute(
-                "SELECT capsules.id, at FROM messages JOIN capsules ON capsules.num = capsule WHERE gone = 0"
-                f" AND damaged = '' AND messages.num IN ({','.join(str(row[0]) for row in rows)}) ORDER BY 1, 2"
+                "SELECT capsules.id, at FROM messages JOIN capsules ON capsules.num = capsule "
+                "WHERE gone = 0"
+                f" AND damaged = '' AND messages.num IN ({','.join(str(row[0]) for row in rows)}) "
+                "ORDER BY 1, 2"
             )
             assert all(row[0] in places for row in rows), "a word of a message that is gone"
             found[word] = named.fetchall()
         titles = [
-            db.execute("SELECT 1 FROM names WHERE names MATCH ? AND rowid = ?", (f'"{fold(title)}"', num)).fetchone()
-            for num, title in db.execute("SELECT num, title FROM capsules WHERE gone = 0 AND title != ''")
+            db.execute(
+                "SELECT 1 FROM names WHERE names MATCH ? AND rowid = ?", (f'"{fold(title)}"', num)
+            ).fetchone()
+            for num, title in db.execute(
+                "SELECT num, title FROM capsules WHERE gone = 0 AND title != ''"
+            )
             if title.isalnum()
         ]
         assert all(titles), "a title that is not found"
@@ -79,12 +94,19 @@ def state(store: Store) -> dict[str, Any]:
             "members": [row[:2] for row in members if not row[2]],
             "facts": [row[:5] for row in facts if not row[5]],
         }
-        return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
+        return {
+            "capsules": db.execute(SOUND).fetchall(),
+            "messages": messages,
+            "words": found,
+            **told,
+        }
 
     # What the index remembers of the answers before is the same as what it reads.
-    # No file has the tag; and the version is empty until the file is 50 ms old, in each index by its own clock.
+    # No file has the tag; and the version is empty until the file is 50 ms old, in each index by
+    # its own clock.
     mine = {
-        agent: sorted(each._replace(tag="", version="") for each in store.questions.mine(agent)) for agent in AGENTS
+        agent: sorted(each._replace(tag="", version="") for each in store.questions.mine(agent))
+        for agent in AGENTS
     }
     return {"heads": heads, "mine": mine} | asked(store, ask)
 
@@ -94,13 +116,17 @@ def state_of_the_files(root: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "store"
         Store.init(copy)
-        shutil.copytree(root / "conversations", copy / "conversations", dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(
+            root / "conversations", copy / "conversations", dirs_exist_ok=True, symlinks=True
+        )
         with Store.open(copy, keep_locks=False) as store:
             return state(store)
 
 
 class Follower:
-    """Knows the conversations from the changes alone: for each the ids of its messages, its title and its lock."""
+    """Knows the conversations from the changes alone: for each the ids of its messages, its title
+    and its lock.
+    """
 
     def __init__(self, store: Store) -> None:
         self.cursor = store.changes().cursor
@@ -144,4 +170,6 @@ class Follower:
         elif change.kind == "repaired":
             self.damaged.discard(change.id)
         if change.kind in ("created", "restored", "repaired") or "title" in change.fields:
-            self.titles[change.id] = next((head.title for head in store.heads() if head.id == change.id), "")
+            self.titles[change.id] = next(
+                (head.title for head in store.heads() if head.id == change.id), ""
+            )

@@ -1,4 +1,6 @@
-"""Filters over the fields of messages: what each operator finds, what is refused, and what stays hidden."""
+"""Filters over the fields of messages: what each operator finds, what is refused, and what stays
+hidden.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,25 @@ FIELDS: list[dict[str, Any]] = [
         "intent": "ask",
         "metadata": {"tags": ["x", "y"], "release": {"name": "v1"}},
     },
-    {"topic": "web", "confidence": 0.9, "metadata": {"tags": ["y"], "release": {"name": "V2 final"}, "note": None}},
-    {"topic": "apiary", "confidence": 1, "metadata": {"tags": [], "note": "", "done": True, "confidence": 7}},
-    {"metadata": {"tags": "x-ray", "n": "1", "release": {}, "steps": [{"name": "build"}, {"name": "ship"}], "done": 1}},
+    {
+        "topic": "web",
+        "confidence": 0.9,
+        "metadata": {"tags": ["y"], "release": {"name": "V2 final"}, "note": None},
+    },
+    {
+        "topic": "apiary",
+        "confidence": 1,
+        "metadata": {"tags": [], "note": "", "done": True, "confidence": 7},
+    },
+    {
+        "metadata": {
+            "tags": "x-ray",
+            "n": "1",
+            "release": {},
+            "steps": [{"name": "build"}, {"name": "ship"}],
+            "done": 1,
+        }
+    },
     {
         "thread": "root",
         "mentions": {"valid": ["anna", "@all"], "invalid": ["carl"]},
@@ -92,7 +110,9 @@ TABLE: list[tuple[dict[str, Any], list[int]]] = [
 
 
 def entries(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": f"text {place}", **each} for place, each in enumerate(fields)]
+    return [
+        {"role": "user", "content": f"text {place}", **each} for place, each in enumerate(fields)
+    ]
 
 
 def places(store: Store, where: dict[str, Any], **asked: Any) -> list[int | None]:
@@ -107,7 +127,9 @@ def store() -> Store:
 
 
 @pytest.mark.parametrize(("where", "expected"), TABLE, ids=lambda given: str(given)[:60])
-def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str, Any], expected: list[int]) -> None:
+def test_each_operator_finds_the_messages_that_fit(
+    store: Store, where: dict[str, Any], expected: list[int]
+) -> None:
     assert places(store, where) == expected
     for conversation in (None, *store.ids()):
         assert [place.place for place in store.questions.messages(where, conversation)] == expected
@@ -115,9 +137,32 @@ def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str
 
 
 #: All words of the statements.
-SQL = {"AND", "BETWEEN", "FROM", "IN", "INDEXED", "BY", "NOT", "OR", "SELECT", "TRUE", "WHERE", "facts_by_value"}
+SQL = {
+    "AND",
+    "BETWEEN",
+    "FROM",
+    "IN",
+    "INDEXED",
+    "BY",
+    "NOT",
+    "OR",
+    "SELECT",
+    "TRUE",
+    "WHERE",
+    "facts_by_value",
+}
 SQL |= {"CASE", "WHEN", "THEN", "END", "matches"}
-SQL |= {"facts", "instr", "json_each", "json_group_array", "m.num", "message", "path", "type", "value"}
+SQL |= {
+    "facts",
+    "instr",
+    "json_each",
+    "json_group_array",
+    "m.num",
+    "message",
+    "path",
+    "type",
+    "value",
+}
 SQL |= {"id", "messages", "num", "CAST", "AS", "BIGINT"}
 
 
@@ -144,13 +189,15 @@ def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, 
     assert {word for word in words if word != "''" and not word.isdecimal()} <= SQL
 
 
-def test_words_and_filters_narrow_together_and_titles_are_not_found_by_a_filter(store: Store) -> None:
+def test_words_and_filters_narrow_together_and_titles_are_not_found_by_a_filter(
+    store: Store,
+) -> None:
     assert [hit.at for hit in store.search("text 1", where={"topic": "api"}).hits] == [1]
     assert store.search("text 2", where={"topic": "api"}).having == 1
     assert store.search("api", where={"topic": "web"}).hits == []
 
 
-# -- As a naive evaluator says ----------------------------------------------------------------------------------------
+# -- As a naive evaluator says ---------------------------------------------------------------------
 
 SCALARS = (
     st.none()
@@ -159,22 +206,31 @@ SCALARS = (
 )
 KEYS = st.sampled_from(["a", "b", "a.b", "", "$eq", "x' OR 1=1 --", "é"])
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
 )
-ENTRIES = st.lists(st.fixed_dictionaries({"metadata": st.dictionaries(KEYS, VALUES, max_size=4)}), max_size=6)
+ENTRIES = st.lists(
+    st.fixed_dictionaries({"metadata": st.dictionaries(KEYS, VALUES, max_size=4)}), max_size=6
+)
 PATHS = st.sampled_from(["a", "b", "a.b", "a.a", "b.a.b", "x' OR 1=1 --", "é", "a.", "c"])
 COMPARABLE = st.sampled_from([-1, 0, 0.5, 1]) | st.sampled_from(["", "a", "b"])
 PAIRS = st.tuples(st.sampled_from([-1, 0]), st.sampled_from([0, 1])) | st.just(("", "a"))
 OPERATORS = st.one_of(
     *(st.tuples(st.just(name), SCALARS) for name in ("$eq", "$ne", "$contains", "$not_contains")),
     *(st.tuples(st.just(name), COMPARABLE) for name in ("$gt", "$gte", "$lt", "$lte")),
-    *(st.tuples(st.just(name), st.lists(SCALARS, min_size=1, max_size=3)) for name in ("$in", "$nin", "$all")),
+    *(
+        st.tuples(st.just(name), st.lists(SCALARS, min_size=1, max_size=3))
+        for name in ("$in", "$nin", "$all")
+    ),
     *(st.tuples(st.just(name), st.booleans()) for name in ("$exists", "$null", "$empty")),
     st.tuples(st.just("$size"), st.integers(0, 3)),
     st.tuples(st.just("$between"), PAIRS.map(list)),
     st.tuples(st.sampled_from(["$regex", "$text"]), st.sampled_from(["a", "b", "A b"])),
 )
-TESTS = st.tuples(PATHS, st.lists(OPERATORS, min_size=1, max_size=2).map(dict)).map(lambda pair: {pair[0]: pair[1]})
+TESTS = st.tuples(PATHS, st.lists(OPERATORS, min_size=1, max_size=2).map(dict)).map(
+    lambda pair: {pair[0]: pair[1]}
+)
 FILTERS = st.recursive(
     TESTS,
     lambda inner: (
@@ -188,7 +244,9 @@ FILTERS = st.recursive(
 
 
 @given(fields=ENTRIES, where=FILTERS)
-def test_a_filter_finds_what_a_look_at_each_message_finds(fields: list[dict[str, Any]], where: dict[str, Any]) -> None:
+def test_a_filter_finds_what_a_look_at_each_message_finds(
+    fields: list[dict[str, Any]], where: dict[str, Any]
+) -> None:
     with Store.in_memory() as store:
         id = store.create(title="x").id
         if fields:
@@ -198,7 +256,7 @@ def test_a_filter_finds_what_a_look_at_each_message_finds(fields: list[dict[str,
         assert [place.place for place in store.questions.messages(where, id)] == expected
 
 
-# -- What is refused --------------------------------------------------------------------------------------------------
+# -- What is refused -------------------------------------------------------------------------------
 
 LOOP: dict[str, Any] = {}
 LOOP["$not"] = LOOP
@@ -268,10 +326,15 @@ def test_a_filter_as_deep_and_as_large_as_may_be_is_answered(store: Store) -> No
     assert places(store, {"topic": {"$in": [*map(str, range(MOST_TESTS - 1)), "api"]}}) == [1]
 
 
-@pytest.mark.parametrize("key", ["x' OR 1=1 --", 'a"b', "a; DROP TABLE facts", "\0", "%", "ключ", " ", "a..b"])
+@pytest.mark.parametrize(
+    "key", ["x' OR 1=1 --", 'a"b', "a; DROP TABLE facts", "\0", "%", "ключ", " ", "a..b"]
+)
 def test_hostile_keys_and_values_are_only_compared(key: str) -> None:
     with Store.in_memory() as store:
-        store.append_entries(store.create(title="x").id, entries([{"metadata": {key: key}}, {"metadata": {"b": "1"}}]))
+        store.append_entries(
+            store.create(title="x").id,
+            entries([{"metadata": {key: key}}, {"metadata": {"b": "1"}}]),
+        )
         assert places(store, {key: key}) == places(store, {key: {"$contains": key}}) == [0]
         assert places(store, {"b": key}) == []
         assert places(store, {"b": {"$ne": key}}) == [0, 1]
@@ -285,7 +348,9 @@ def test_a_pattern_that_would_run_away_in_python_is_answered(pattern: str) -> No
         assert places(store, {"t": {"$regex": pattern}}) == []
 
 
-def test_patterns_are_stopped_when_their_time_is_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_are_stopped_when_their_time_is_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(facts, "_MATCHED_S", 0.0)
     for operator in ("$regex", "$text"):
         with pytest.raises(InvalidInput, match="takes longer"):
@@ -295,7 +360,9 @@ def test_patterns_are_stopped_when_their_time_is_up(store: Store, monkeypatch: p
 def test_a_text_longer_than_a_filter_may_have_equals_no_text_of_a_filter() -> None:
     with Store.in_memory() as store:
         texts = ["a" * LONGEST_TEXT, "a" * (LONGEST_TEXT + 1), "a" * 100_000 + "b"]
-        store.append_entries(store.create(title="x").id, entries([{"metadata": {"t": text}} for text in texts]))
+        store.append_entries(
+            store.create(title="x").id, entries([{"metadata": {"t": text}} for text in texts])
+        )
         assert places(store, {"t": texts[0]}) == [0]
         assert places(store, {"t": {"$contains": texts[0]}}) == [0, 1, 2]
 
@@ -306,13 +373,15 @@ def test_metadata_of_any_depth_is_indexed_as_far_as_a_filter_can_ask() -> None:
         deep = [deep] if number % 2 else {"a": deep}
     with Store.in_memory() as store:
         id = store.create(title="x").id
-        store.append_entries(id, entries([{"metadata": {"deep": [[[deep]]], "n": [1e30, 2**64 - 1]}}, {}]))
+        store.append_entries(
+            id, entries([{"metadata": {"deep": [[[deep]]], "n": [1e30, 2**64 - 1]}}, {}])
+        )
         assert places(store, {"deep.a": {"$exists": True}}) == places(store, {"n": 10**30}) == [0]
         assert places(store, {"n": {"$gt": 2**63}, "deep": {"$size": 1}}) == [0]
     assert facts_of({"metadata": {"n": orjson.Fragment("1e400")}})[0][2] == float("inf")
 
 
-# -- As messages change, and for whom ---------------------------------------------------------------------------------
+# -- As messages change, and for whom --------------------------------------------------------------
 
 
 def test_filters_follow_edits_removals_and_deletions() -> None:
@@ -331,4 +400,4 @@ def test_filters_follow_edits_removals_and_deletions() -> None:
         assert places(store, {}) == []
 
 
-# -- Pages of a conversation ------------------------------------------------------------------------------------------
+# -- Pages of a conversation -----------------------------------------------------------------------

@@ -13,14 +13,19 @@ from capsule import Filter, Store
 from capsule.engines.queries import Facets, ListRequest, Order, key_of
 from capsule.format.text.tokens import estimate
 
-CLAUDE, CODEX = {"cwd": "/work/app"}, {"lines": [{"payload": {"cwd": "/work/api"}}, {"payload": {"cwd": "/tmp"}}]}
+CLAUDE, CODEX = (
+    {"cwd": "/work/app"},
+    {"lines": [{"payload": {"cwd": "/work/api"}}, {"payload": {"cwd": "/tmp"}}]},
+)
 
 
 def put(store: Store, id: str, program: str = "", **metadata: Any) -> None:
     """A conversation as an import leaves it, if a program is given."""
     store.create(id=id, title=id, type="group" if "participants" in metadata else "chat")
     document = store.document(id)
-    document["metadata"] |= metadata | ({"imported": {"format": program, "id": f"s-{id}"}} if program else {})
+    document["metadata"] |= metadata | (
+        {"imported": {"format": program, "id": f"s-{id}"}} if program else {}
+    )
     store.inner.change(id, lambda here: here.rewrite(lambda now: document, reason="edited"))
 
 
@@ -45,13 +50,22 @@ def ids(store: Store, **filter: Any) -> set[str]:
 def test_a_list_finds_conversations_by_program_folder_and_agent(filled: Store) -> None:
     assert ids(filled, source="claude-code") == {"claude", "below"}
     assert ids(filled, source="here") == {"plain", "team"}
-    assert ids(filled, project="/work/app") == ids(filled, project="/work/app/") == {"claude", "below"}
+    assert (
+        ids(filled, project="/work/app") == ids(filled, project="/work/app/") == {"claude", "below"}
+    )
     assert ids(filled, project="/work/api") == {"codex", "plain"}
     assert ids(filled, project="/") == {"claude", "below", "beside", "codex", "plain"}
     assert ids(filled, agent="anna") == ids(filled, agent="bob") == {"team"}
     assert ids(filled, ids=frozenset({"plain", "team", "gone"}), tags=("blue",)) == {"plain"}
-    assert ids(filled, agent="nobody") == ids(filled, source="atif") == ids(filled, project="/work/a") == set()
-    assert ids(filled, project="/elsewhere", members=frozenset({"anna"})) == set(), "only the store says who is there"
+    assert (
+        ids(filled, agent="nobody")
+        == ids(filled, source="atif")
+        == ids(filled, project="/work/a")
+        == set()
+    )
+    assert ids(filled, project="/elsewhere", members=frozenset({"anna"})) == set(), (
+        "only the store says who is there"
+    )
 
 
 def test_a_head_says_where_a_conversation_comes_from(filled: Store) -> None:
@@ -62,7 +76,9 @@ def test_a_head_says_where_a_conversation_comes_from(filled: Store) -> None:
     assert replace(filled.head("claude"), bytes=0) == replace(heads["claude"], bytes=0)
 
 
-@pytest.mark.parametrize("source", [None, 5, [], {"cwd": 5}, {"cwd": ""}, {"lines": 5}, {"lines": [5]}, {"lines": []}])
+@pytest.mark.parametrize(
+    "source", [None, 5, [], {"cwd": 5}, {"cwd": ""}, {"lines": 5}, {"lines": [5]}, {"lines": []}]
+)
 def test_a_source_of_any_form_is_no_damage(store: Store, source: Any) -> None:
     put(store, "odd", source=source, imported=source)
     (head,) = store.list().heads
@@ -82,7 +98,9 @@ def test_facets_count_what_a_list_can_be_filtered_by(filled: Store) -> None:
         projects={"/work/api": 2, "/work/app": 2, "/work/app/web": 1, "/work/app2": 1},
         sources={"claude-code": 2, "here": 2, "codex": 1, "opencode": 1},
     )
-    assert {folder: len(ids(filled, project=folder)) for folder in facets.projects} == facets.projects
+    assert {
+        folder: len(ids(filled, project=folder)) for folder in facets.projects
+    } == facets.projects
     assert {source: len(ids(filled, source=source)) for source in facets.sources} == facets.sources
     assert filled.facets(Filter(source="codex")).projects == {"/work/api": 1}
     assert filled.facets(Filter(tags=("none",))).conversations == 0
@@ -99,7 +117,10 @@ def test_a_page_names_the_model_that_wrote_last(filled: Store) -> None:
 
 
 def test_tokens_are_those_of_the_text_the_reasoning_and_the_calls(store: Store) -> None:
-    store.create(id="a", messages=[{"role": "assistant", "content": "Yes, so be it.", "reasoning": "Why? Because."}])
+    store.create(
+        id="a",
+        messages=[{"role": "assistant", "content": "Yes, so be it.", "reasoning": "Why? Because."}],
+    )
     assert store.stats().tokens == estimate(b"Yes, so be it.") + estimate(b"Why? Because.")
     store.append("a", content="And another text")
     assert store.stats().by_source["here"].tokens == store.stats().tokens
@@ -130,7 +151,10 @@ def test_an_order_is_the_same_whether_it_was_repaired_or_made_anew(store: Store)
             store.append(id, content="on")
         kept = listed(lambda order: store.list(order=order).heads)
         heads = store.questions.conversations(ListRequest()).heads
-        anew = {order: sorted(heads, key=key_of(order), reverse=order != "title") for order in get_args(Order)}
+        anew = {
+            order: sorted(heads, key=key_of(order), reverse=order != "title")
+            for order in get_args(Order)
+        }
         assert kept == listed(lambda order, anew=anew: Filter().of(anew[order])), step
         with Store.open(store.root, keep_locks=False) as other:
             assert kept == listed(lambda order, other=other: other.list(order=order).heads), step

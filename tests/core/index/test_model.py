@@ -1,4 +1,5 @@
-"""Random things done to a store, by itself and by hand: the index always says what one made from the files says.
+"""Random things done to a store, by itself and by hand: the index always says what one made from
+the files says.
 
 And whoever follows the changes knows what the files say, without having looked.
 """
@@ -25,7 +26,9 @@ from tests.core.index.state import AGENTS, Follower, index_of, state, state_of_t
 
 pytestmark = pytest.mark.slow
 
-WORDS = st.lists(st.sampled_from(["red", "green", "blue", "fish", "bird", "漢字", "can't"]), max_size=4).map(" ".join)
+WORDS = st.lists(
+    st.sampled_from(["red", "green", "blue", "fish", "bird", "漢字", "can't"]), max_size=4
+).map(" ".join)
 TITLES = st.sampled_from(["Plan", "fish", "red bird", "Überblick"])
 WHICH = st.integers(0, 7)
 PLACE = st.integers(0, 9)
@@ -79,7 +82,9 @@ class Indexed(RuleBasedStateMachine):
             store = self.other if through_other else self.store
             with suppress(Locked):  # The other may have locked it.
                 more = {"reasoning": "so", "topic": texts[0], "metadata": {"of": {"words": texts}}}
-                store.append_many(id, [{"role": "assistant", "content": text, **more} for text in texts])
+                store.append_many(
+                    id, [{"role": "assistant", "content": text, **more} for text in texts]
+                )
 
     @rule(which=WHICH, place=PLACE, text=WORDS)
     def answer_an_older_one(self, which: int, place: int, text: str) -> None:
@@ -121,14 +126,16 @@ class Indexed(RuleBasedStateMachine):
         if gone:
             self.store.trash.restore(gone[0])
 
-    # -- By hand --------------------------------------------------------------------------------------------------
+    # -- By hand -----------------------------------------------------------------------------------
 
     @rule(which=WHICH, place=PLACE, text=WORDS, layout=st.booleans(), in_place=st.booleans())
     def type_into(self, which: int, place: int, text: str, layout: bool, in_place: bool) -> None:
         if not (opened := self._opened(which)):
             return
         path, document = opened
-        document["history"].insert(place % (len(document["history"]) + 1), {"role": "user", "content": text})
+        document["history"].insert(
+            place % (len(document["history"]) + 1), {"role": "user", "content": text}
+        )
         self._save(path, codec.encode(document) if layout else orjson.dumps(document), in_place)
 
     @rule(which=WHICH, place=PLACE, in_place=st.booleans())
@@ -162,12 +169,16 @@ class Indexed(RuleBasedStateMachine):
             document["metadata"]["currentNode"] = ids[node % len(ids)]
             self._save(path, codec.encode(document), False)
 
-    @rule(which=WHICH, agents=st.sets(st.sampled_from(AGENTS)), left=st.sets(st.sampled_from(AGENTS)))
+    @rule(
+        which=WHICH, agents=st.sets(st.sampled_from(AGENTS)), left=st.sets(st.sampled_from(AGENTS))
+    )
     def set_participants(self, which: int, agents: set[str], left: set[str]) -> None:
         if not (opened := self._opened(which)):
             return
         path, document = opened
-        gone = [{"id": agent, "leftAt": "2026-01-01T10:00:00.000Z"} for agent in sorted(left - agents)]
+        gone = [
+            {"id": agent, "leftAt": "2026-01-01T10:00:00.000Z"} for agent in sorted(left - agents)
+        ]
         document["metadata"]["participants"] = [*sorted(agents), *gone]
         self._save(path, codec.encode(document), False)
 
@@ -222,7 +233,8 @@ class Indexed(RuleBasedStateMachine):
         self.follower.locked = {id for id, head in heads.items() if head.lock}
         self.follower.damaged = {id for id, head in heads.items() if head.damaged}
         rows = index_of(self.store)._database.connection.execute(
-            "SELECT capsules.id, messages.id FROM capsules LEFT JOIN messages ON capsule = capsules.num WHERE gone = 0"
+            "SELECT capsules.id, messages.id FROM capsules LEFT JOIN messages ON capsule = "
+            "capsules.num WHERE gone = 0"
         )
         self.follower.messages = {}
         for id, message in rows:
@@ -247,8 +259,12 @@ class Indexed(RuleBasedStateMachine):
             known[row[0]].add(row[2])
         assert {id: self.follower.messages[id] for id in sound} == known
         assert self.follower.locked & sound == {id for id in sound if heads[id]["lock"]}
-        assert {id: self.follower.titles.get(id) for id in sound} == {id: heads[id]["title"] for id in sound}
+        assert {id: self.follower.titles.get(id) for id in sound} == {
+            id: heads[id]["title"] for id in sound
+        }
 
 
 TestIndexed = Indexed.TestCase
-TestIndexed.settings = settings(max_examples=max(settings().max_examples // 3, 20), stateful_step_count=15)
+TestIndexed.settings = settings(
+    max_examples=max(settings().max_examples // 3, 20), stateful_step_count=15
+)

@@ -1,4 +1,6 @@
-"""Many processes and one index: every query sees what was acknowledged before it, and no writer waits for one."""
+"""Many processes and one index: every query sees what was acknowledged before it, and no writer
+waits for one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def last(store: Store, id: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def test_a_query_right_after_a_write_of_another_process_sees_it(store: Store, root: Path, child: Start) -> None:
+def test_a_query_right_after_a_write_of_another_process_sees_it(
+    store: Store, root: Path, child: Start
+) -> None:
     ids = [store.create(type="group", title="T").id for _ in range(3)]
     writer = child(WRITER, root)
     writer.hear()
@@ -54,8 +58,13 @@ def test_a_query_right_after_a_write_of_another_process_sees_it(store: Store, ro
     assert state(store) == state_of_the_files(root)
 
 
-def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, child: Start) -> None:
-    ids = [store.create(type="group", title="T", messages=[{"role": "user", "content": "x"}]).id for _ in range(3)]
+def test_a_refresh_takes_no_mutex_and_waits_for_none(
+    store: Store, root: Path, child: Start
+) -> None:
+    ids = [
+        store.create(type="group", title="T", messages=[{"role": "user", "content": "x"}]).id
+        for _ in range(3)
+    ]
     list(store.heads())
     store.append(ids[0], content="before")
     holder = child(
@@ -106,7 +115,11 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
 def test_several_processes_without_an_index_build_one(root: Path, child: Start) -> None:
     with Store.open(root, keep_locks=False) as store:
         for n in range(50):
-            store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 20)
+            store.create(
+                type="group",
+                title=f"T{n}",
+                messages=[{"role": "user", "content": f"text {n}"}] * 20,
+            )
     children = [
         child(
             """
@@ -130,10 +143,16 @@ def test_several_processes_without_an_index_build_one(root: Path, child: Start) 
 
 
 @pytest.mark.parametrize("at", ["the first build", "a refresh"])
-def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(root: Path, child: Start, at: str) -> None:
+def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(
+    root: Path, child: Start, at: str
+) -> None:
     with Store.open(root, keep_locks=False) as store:
         ids = [
-            store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 30).id
+            store.create(
+                type="group",
+                title=f"T{n}",
+                messages=[{"role": "user", "content": f"text {n}"}] * 30,
+            ).id
             for n in range(60)
         ]
     for turn in range(8):
@@ -224,10 +243,14 @@ def test_a_fork_waits_until_no_thread_is_at_work_in_the_index(root: Path, child:
     assert process.hear() == "done"
 
 
-def test_threads_search_while_another_builds_the_index_anew_and_closes(store: Store, root: Path, child: Start) -> None:
+def test_threads_search_while_another_builds_the_index_anew_and_closes(
+    store: Store, root: Path, child: Start
+) -> None:
     for _ in range(5):
         id = store.create(title="a title").id
-        store.append_many(id, [{"role": "user", "content": f"a word {n} " + "more " * 40} for n in range(200)])
+        store.append_many(
+            id, [{"role": "user", "content": f"a word {n} " + "more " * 40} for n in range(200)]
+        )
     # In a process of its own: what goes wrong here ends the process.
     process = child(
         """

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.index.search import words
-from capsule.engines.index.search.query import MOST_WORDS, Phrase, composed, count, fold, parse, tokens
+from capsule.engines.index.search.query import (
+    MOST_WORDS,
+    Phrase,
+    composed,
+    count,
+    fold,
+    parse,
+    tokens,
+)
 
 TEXTS = (
     "a plan for the garden",
@@ -34,7 +42,12 @@ def db() -> Iterator[sqlite3.Connection]:
 
 def matches(db: sqlite3.Connection, text: str) -> list[int]:
     match = parse(text).match
-    return [num for (num,) in db.execute("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (match,))]
+    return [
+        num
+        for (num,) in db.execute(
+            "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (match,)
+        )
+    ]
 
 
 def test_syntax_is_understood_and_all_else_is_words(db: sqlite3.Connection) -> None:
@@ -91,7 +104,9 @@ def test_words_behind_the_first_many_are_passed_over() -> None:
     assert len(phrases) == MOST_WORDS
     assert phrases[0] == Phrase(("word0",))
     few = " ".join(f"word{number}" for number in range(1000))
-    assert parse(f'"{few}"').phrases == (Phrase(tuple(f"word{number}" for number in range(MOST_WORDS))),)
+    assert parse(f'"{few}"').phrases == (
+        Phrase(tuple(f"word{number}" for number in range(MOST_WORDS))),
+    )
 
 
 def test_an_operator_whose_words_were_skipped_is_no_word() -> None:
@@ -135,7 +150,9 @@ def test_no_text_is_an_error(text: str) -> None:
         db = sqlite3.connect(":memory:")
         words.create(db)
         words.add(db, [(1, text, text)])
-        db.execute("SELECT rowid FROM words WHERE words MATCH ?", (f"{{content}} : ({query.match})",)).fetchall()
+        db.execute(
+            "SELECT rowid FROM words WHERE words MATCH ?", (f"{{content}} : ({query.match})",)
+        ).fetchall()
         db.close()
     else:
         assert tokens(text) == [] or not query.literal
@@ -174,11 +191,20 @@ def test_words_that_a_person_takes_for_the_same_are_folded_alike() -> None:
         ("soft\u00adhyphen", "softhyphen"),
         ("İstanbul", "istanbul"),
     ]:
-        assert [word for word, _, _ in tokens(composed(one))] == [word for word, _, _ in tokens(composed(other))]
+        assert [word for word, _, _ in tokens(composed(one))] == [
+            word for word, _, _ in tokens(composed(other))
+        ]
 
 
 def test_words_that_differ_for_a_reader_are_not_folded_alike() -> None:
-    for one, other in [("か", "が"), ("कि", "की"), ("ที", "ทิ"), ("👍", "👎"), ("文中", "中文"), ("ab", "a b")]:
+    for one, other in [
+        ("か", "が"),
+        ("कि", "की"),
+        ("ที", "ทิ"),
+        ("👍", "👎"),
+        ("文中", "中文"),
+        ("ab", "a b"),
+    ]:
         assert [word for word, _, _ in tokens(one)] != [word for word, _, _ in tokens(other)]
 
 
@@ -194,9 +220,16 @@ def test_words_are_counted_as_people_count_them() -> None:
         assert count(text) == words_in_it
 
 
-def test_a_first_build_gives_the_same_answers_as_single_additions_and_is_not_merged_with_later_ones() -> None:
-    texts = [f"word{number % 7} 中文{number} nul\0here \u2028 only{number}" for number in range(3000)]
-    rows = [(num * 2 + 1, text, None if num % 3 else f"tool{num % 5} zażółć") for num, text in enumerate(texts)]
+def test_a_first_build_gives_the_same_answers_as_single_additions_and_is_not_merged_with_later_ones() -> (
+    None
+):
+    texts = [
+        f"word{number % 7} 中文{number} nul\0here \u2028 only{number}" for number in range(3000)
+    ]
+    rows = [
+        (num * 2 + 1, text, None if num % 3 else f"tool{num % 5} zażółć")
+        for num, text in enumerate(texts)
+    ]
     answers = []
     for is_first in (True, False):
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -214,7 +247,16 @@ def test_a_first_build_gives_the_same_answers_as_single_additions_and_is_not_mer
             words.add(db, [(100_000 + num, "word1 afterwards", None)])
         assert not is_first or db.execute(largest).fetchone() == built
         assert db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0] < 60
-        asked = ("word1", '"中 文"', "tool0", "zazołc", '"nul here"', "word1 afterwards", "only7", "tools : word1")
+        asked = (
+            "word1",
+            '"中 文"',
+            "tool0",
+            "zazołc",
+            '"nul here"',
+            "word1 afterwards",
+            "only7",
+            "tools : word1",
+        )
         found = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         answers.append([db.execute(found, (match,)).fetchall() for match in asked])
         db.execute("INSERT INTO words(words) VALUES('integrity-check')")

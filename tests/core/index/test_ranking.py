@@ -25,13 +25,19 @@ def order(store: Store, query: str, **options: str) -> list[int | None]:
 
 
 def fill(store: Store, *messages: tuple[str, float]) -> None:
-    """A conversation of these messages, each so many hours old; and others, so that a word tells something."""
+    """A conversation of these messages, each so many hours old; and others, so that a word tells
+    something.
+    """
     store.create(
         id="c",
         title="~",
-        messages=[{"role": "user", "content": text, "timestamp": ago(hours)} for text, hours in messages],
+        messages=[
+            {"role": "user", "content": text, "timestamp": ago(hours)} for text, hours in messages
+        ],
     )
-    store.create(title="~~", messages=[{"role": "user", "content": f"filler number {n}"} for n in range(20)])
+    store.create(
+        title="~~", messages=[{"role": "user", "content": f"filler number {n}"} for n in range(20)]
+    )
 
 
 def test_the_formula_is_that_of_the_documentation() -> None:
@@ -40,11 +46,18 @@ def test_the_formula_is_that_of_the_documentation() -> None:
         ages = (0, 1, half_life_h, 10 * half_life_h, -5)
         scores = profile.weigh([(2.0, NOW_MS - int(age * HOUR_MS), 1) for age in ages], NOW_MS)
         for age, score in zip(ages, scores, strict=True):
-            assert score == pytest.approx(2.0 * (floor + (1 - floor) * math.pow(2, -max(age, 0) / half_life_h)))
+            assert score == pytest.approx(
+                2.0 * (floor + (1 - floor) * math.pow(2, -max(age, 0) / half_life_h))
+            )
 
 
 def test_of_two_equally_old_messages_the_better_fit_stands_first(store: Store) -> None:
-    fill(store, ("a plan among many other words that have nothing to do with it", 5), ("plan plan", 5), ("the plan", 5))
+    fill(
+        store,
+        ("a plan among many other words that have nothing to do with it", 5),
+        ("plan plan", 5),
+        ("the plan", 5),
+    )
     for profile in PROFILES:
         assert order(store, "plan", profile=profile) == [1, 2, 0]
 
@@ -62,12 +75,20 @@ def test_profiles_weigh_age_against_fit(store: Store) -> None:
 
 
 def test_a_very_old_message_keeps_a_share_of_its_score(store: Store) -> None:
-    fill(store, ("plan", 24 * 900), ("a text of very many words in which there is a plan somewhere", 24 * 800))
+    fill(
+        store,
+        ("plan", 24 * 900),
+        ("a text of very many words in which there is a plan somewhere", 24 * 800),
+    )
     assert order(store, "plan", profile="balanced") == [0, 1]
 
 
 def test_the_best_title_fits_as_well_as_the_best_message(store: Store) -> None:
-    fill(store, ("the plan", 0), ("a longer text in which the plan is one of many words, and no more", 0))
+    fill(
+        store,
+        ("the plan", 0),
+        ("a longer text in which the plan is one of many words, and no more", 0),
+    )
     store.create(id="t", title="The plan", messages=[])
     for number in range(9):
         store.create(id=f"o{number}", title=f"Other {number}")
@@ -99,11 +120,20 @@ def test_only_the_newest_matches_are_ranked_when_there_are_very_many(
 def test_exact_ranks_all_whatever_narrows_them(store: Store) -> None:
     texts = [("plan " * (n % 9 + 1), float(n)) for n in range(200)]
     fill(store, *texts)
-    store.create(id="other", title="~", messages=[{"role": "assistant", "content": "plan " * 9}] * 3)
-    everything = [(hit.id, hit.at) for hit in store.search("plan", profile="exact", limit=1000).hits]
+    store.create(
+        id="other", title="~", messages=[{"role": "assistant", "content": "plan " * 9}] * 3
+    )
+    everything = [
+        (hit.id, hit.at) for hit in store.search("plan", profile="exact", limit=1000).hits
+    ]
     assert len(everything) == 203
-    assert everything[:20] == [(hit.id, hit.at) for hit in store.search("plan", profile="exact").hits]
-    narrowed = [(hit.id, hit.at) for hit in store.search("plan", profile="exact", roles=["user"], limit=7).hits]
+    assert everything[:20] == [
+        (hit.id, hit.at) for hit in store.search("plan", profile="exact").hits
+    ]
+    narrowed = [
+        (hit.id, hit.at)
+        for hit in store.search("plan", profile="exact", roles=["user"], limit=7).hits
+    ]
     assert narrowed == [place for place in everything if place[0] == "c"][:7]
 
 
@@ -126,8 +156,13 @@ def test_the_index_is_ordered_by_when_files_were_changed(store: Store) -> None:
 
 def test_many_titles_that_fit_alike_leave_half_of_the_page_to_messages(store: Store) -> None:
     for number in range(40):
-        store.create(title=f"garden {number}", messages=[{"role": "user", "content": f"nothing of it, {number}"}])
-    many = [{"role": "user", "content": "the garden" + " and more" * number} for number in range(40)]
+        store.create(
+            title=f"garden {number}",
+            messages=[{"role": "user", "content": f"nothing of it, {number}"}],
+        )
+    many = [
+        {"role": "user", "content": "the garden" + " and more" * number} for number in range(40)
+    ]
     store.create(title="talk", type="group", messages=many)
     hits = store.search("garden", limit=20).hits
     assert 9 <= sum(hit.message is None for hit in hits) <= 11

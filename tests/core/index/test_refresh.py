@@ -79,7 +79,9 @@ def until_settled(root: Path) -> None:
     young = 1
     while young:
         with Store.open(root) as store:
-            young = asked(store, lambda db: db.execute("SELECT sum(racy) FROM capsules").fetchone())[0]
+            young = asked(
+                store, lambda db: db.execute("SELECT sum(racy) FROM capsules").fetchone()
+            )[0]
 
 
 def large(store: Store, count: int = 500) -> str:
@@ -88,7 +90,9 @@ def large(store: Store, count: int = 500) -> str:
     return store.create(type="group", title="Large", messages=messages).id
 
 
-def test_what_a_power_cut_took_from_a_file_is_found_before_anybody_loads_it(root: Path, tmp_path: Path) -> None:
+def test_what_a_power_cut_took_from_a_file_is_found_before_anybody_loads_it(
+    root: Path, tmp_path: Path
+) -> None:
     with Store.open(root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
         store.append(id, content="kept")
@@ -103,7 +107,9 @@ def test_what_a_power_cut_took_from_a_file_is_found_before_anybody_loads_it(root
             assert len(rebooted.search("acknowledged").hits) == 1
 
 
-def test_only_appended_messages_are_read(store: Store, root: Path, counting: tuple[Store, Reading]) -> None:
+def test_only_appended_messages_are_read(
+    store: Store, root: Path, counting: tuple[Store, Reading]
+) -> None:
     reader, system = counting
     id = large(store)
     size = path_of(root, id).stat().st_size
@@ -120,7 +126,9 @@ def test_only_appended_messages_are_read(store: Store, root: Path, counting: tup
     assert state(reader) == state_of_the_files(root)
 
 
-def test_a_file_that_did_not_change_is_not_opened(store: Store, root: Path, counting: tuple[Store, Reading]) -> None:
+def test_a_file_that_did_not_change_is_not_opened(
+    store: Store, root: Path, counting: tuple[Store, Reading]
+) -> None:
     reader, system = counting
     large(store)
     until_settled(root)
@@ -135,14 +143,20 @@ def test_a_new_head_makes_no_message_be_read_anew(store: Store, root: Path) -> N
     id = large(store)
     list(store.heads())
     before = (
-        index_of(store)._database.connection.execute("SELECT max(num), min(num), count(*) FROM messages").fetchall()
+        index_of(store)
+        ._database.connection.execute("SELECT max(num), min(num), count(*) FROM messages")
+        .fetchall()
     )
     cursor = store.changes().cursor
     store.rename(id, "Renamed")
     store.tag(id, "one")
     with store.locks.take(id):
         store.append(id, content="locked")
-        assert [change.kind for change in store.changes(cursor).changes] == ["appended", "head", "locked"]
+        assert [change.kind for change in store.changes(cursor).changes] == [
+            "appended",
+            "head",
+            "locked",
+        ]
     assert [head.title for head in store.heads()] == ["Renamed"]
     after = (
         index_of(store)
@@ -168,7 +182,9 @@ def test_only_the_messages_that_differ_are_touched(store: Store, root: Path) -> 
     cursor = store.changes().cursor
     assert texts(store, id)[5] == "put in between" and texts(store, id)[-1] == "put behind"
     after = dict(index_of(store)._database.connection.execute(numbers).fetchall())
-    assert {key: after[key] for key in before if key != gone} == {k: v for k, v in before.items() if k != gone}
+    assert {key: after[key] for key in before if key != gone} == {
+        k: v for k, v in before.items() if k != gone
+    }
     assert state(store) == state_of_the_files(root)
     assert cursor
 
@@ -203,7 +219,9 @@ def same_size(root: Path, id: str, before: bytes, after: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("through", ["one store", pytest.param("a new store each time", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "through", ["one store", pytest.param("a new store each time", marks=pytest.mark.slow)]
+)
 def test_an_edit_of_the_same_size_in_the_same_tick_is_seen(root: Path, through: str) -> None:
     with Store.open(root, keep_locks=False) as writer:
         first = {"role": "user", "content": "xxx"}
@@ -217,7 +235,9 @@ def test_an_edit_of_the_same_size_in_the_same_tick_is_seen(root: Path, through: 
             writer.append(id, content=f"{turn:03}")
             assert texts(reader, id)[-1] == f"{turn:03}"
             for letter in "yzx":
-                old, new = {"y": (b"xxx", b"yyy"), "z": (b"yyy", b"zzz"), "x": (b"zzz", b"xxx")}[letter]
+                old, new = {"y": (b"xxx", b"yyy"), "z": (b"yyy", b"zzz"), "x": (b"zzz", b"xxx")}[
+                    letter
+                ]
                 same_size(root, id, old, new)
                 if through != "one store":
                     reader.close()
@@ -226,7 +246,9 @@ def test_an_edit_of_the_same_size_in_the_same_tick_is_seen(root: Path, through: 
         reader.close()
 
 
-def test_an_edit_in_the_tick_of_an_append_is_not_hidden_by_the_next_append(store: Store, root: Path) -> None:
+def test_an_edit_in_the_tick_of_an_append_is_not_hidden_by_the_next_append(
+    store: Store, root: Path
+) -> None:
     id = store.create(type="group", title="T", messages=[{"role": "user", "content": "xxx"}]).id
     for turn in range(50):
         store.append(id, content="more")
@@ -247,7 +269,12 @@ def test_damage_in_the_middle_is_noticed_and_hides_no_other(store: Store, root: 
     heads = {head.id: head for head in store.heads()}
     assert heads[id].damaged.startswith(str(path_of(root, id)) + ":") and not heads[other].damaged
     (change,) = store.changes(cursor).changes
-    assert (change.kind, change.id, change.source, change.damaged) == ("damaged", id, "outside", heads[id].damaged)
+    assert (change.kind, change.id, change.source, change.damaged) == (
+        "damaged",
+        id,
+        "outside",
+        heads[id].damaged,
+    )
     path_of(root, id).write_bytes(data)
     assert not any(head.damaged for head in store.heads())
     assert [change.kind for change in store.changes(change.cursor).changes] == ["repaired"]
@@ -257,7 +284,9 @@ def test_damage_in_the_middle_is_noticed_and_hides_no_other(store: Store, root: 
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda document: document | {"history": [*document["history"], {"role": "nobody", "content": "x"}]},
+        lambda document: (
+            document | {"history": [*document["history"], {"role": "nobody", "content": "x"}]}
+        ),
         lambda document: document | {"history": [*document["history"], {"role": "user"}]},
         lambda document: document | {"history": [*document["history"], "text"]},
         lambda document: document | {"id": "another"},
@@ -266,7 +295,9 @@ def test_damage_in_the_middle_is_noticed_and_hides_no_other(store: Store, root: 
         lambda document: {key: value for key, value in document.items() if key != "history"},
     ],
 )
-def test_a_file_that_the_store_refuses_is_damaged_in_the_same_words(store: Store, root: Path, harm: Any) -> None:
+def test_a_file_that_the_store_refuses_is_damaged_in_the_same_words(
+    store: Store, root: Path, harm: Any
+) -> None:
     from capsule.errors import InvalidDocument
 
     id = large(store, 3)
@@ -292,13 +323,20 @@ def test_a_fresh_clone_is_indexed_without_a_note_or_a_mutex(
     assert heads and not any(head.damaged for head in heads)
     assert not system.mutexes and not list((root / ".capsule").glob("mutex/*"))
     for head in heads:
-        assert texts(reader, head.id) == [message.content for message in store.load(head.id).history]
+        assert texts(reader, head.id) == [
+            message.content for message in store.load(head.id).history
+        ]
 
 
-def test_a_message_without_an_id_is_indexed_with_the_id_of_the_next_write(store: Store, root: Path) -> None:
+def test_a_message_without_an_id_is_indexed_with_the_id_of_the_next_write(
+    store: Store, root: Path
+) -> None:
     id = store.create(type="group", title="T").id
     document = orjson.loads(path_of(root, id).read_bytes())
-    document["history"] = [{"role": "user", "content": "typed"}, {"role": "assistant", "content": "typed too"}]
+    document["history"] = [
+        {"role": "user", "content": "typed"},
+        {"role": "assistant", "content": "typed too"},
+    ]
     path_of(root, id).write_bytes(codec.encode(document))
     ids = "SELECT id FROM messages ORDER BY at"
     before = asked(store, lambda db: db.execute(ids).fetchall())
@@ -308,9 +346,10 @@ def test_a_message_without_an_id_is_indexed_with_the_id_of_the_next_write(store:
     assert after[:2] == before and len(after) == 3
     assert after == [(message.id,) for message in store.load(id).history]
     told = [(change.kind, change.messages) for change in store.changes(cursor).changes]
-    assert told == [("edited", (before[0][0], before[1][0])), ("appended", (after[2][0],))] or told == [
-        ("appended", (after[2][0],))
-    ]
+    assert told == [
+        ("edited", (before[0][0], before[1][0])),
+        ("appended", (after[2][0],)),
+    ] or told == [("appended", (after[2][0],))]
 
 
 def test_a_restored_conversation_is_not_reported_as_new(store: Store, root: Path) -> None:
@@ -330,7 +369,10 @@ def test_a_restored_conversation_is_not_reported_as_new(store: Store, root: Path
 
 
 def test_two_files_that_change_places_are_both_seen(store: Store, root: Path) -> None:
-    ids = [store.create(title=title, type="group", messages=[{"role": "user", "content": title}]).id for title in "ab"]
+    ids = [
+        store.create(title=title, type="group", messages=[{"role": "user", "content": title}]).id
+        for title in "ab"
+    ]
     list(store.heads())
     one, other = (path_of(root, id) for id in ids)
     data = [path.read_bytes() for path in (one, other)]
@@ -381,7 +423,9 @@ def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 
 
-def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
     real = Rows._fronts
 

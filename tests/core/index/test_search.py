@@ -53,7 +53,9 @@ def plain(text: str) -> str:
 
 
 def holds(text: str, needle: str) -> bool:
-    """Whether a person would say that the needle stands in the text: as a word, or anywhere in scripts without them."""
+    """Whether a person would say that the needle stands in the text: as a word, or anywhere in
+    scripts without them.
+    """
     text, needle = plain(text), plain(needle)
     if is_continuous(needle[0]) or unicodedata.category(needle[0])[0] == "S":
         return needle in text
@@ -76,11 +78,17 @@ def test_a_search_in_any_language_finds_what_a_full_scan_finds(store: Store) -> 
 def test_an_index_that_is_built_at_once_finds_what_one_finds_that_grew(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_BATCH_BYTES", 5000)  # Several conversations together, and several times.
+    monkeypatch.setattr(
+        rows, "_BATCH_BYTES", 5000
+    )  # Several conversations together, and several times.
     for number, text in enumerate(CORPUS):
         calls = [{"id": "1", "name": "run", "arguments": {"text": CORPUS[~number]}}]
         said = ({"content": "plain"}, {"content": text}, {"content": "", "toolCalls": calls})
-        store.create(id=f"c{number}", title="~", messages=[{"role": "assistant", **message} for message in said])
+        store.create(
+            id=f"c{number}",
+            title="~",
+            messages=[{"role": "assistant", **message} for message in said],
+        )
         store.search("plain")
     grown = [found(store, needle, in_tools=True) for needle in ("plain", *NEEDLES)]
     store.reindex()
@@ -93,7 +101,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     root = tmp_path_factory.mktemp("shared")
     Store.init(root)
     with Store.open(root, keep_locks=False) as store:
-        store.create(title="Any (thing)", messages=[{"role": "user", "content": content} for content in CORPUS])
+        store.create(
+            title="Any (thing)",
+            messages=[{"role": "user", "content": content} for content in CORPUS],
+        )
         yield store
 
 
@@ -124,8 +135,17 @@ def test_a_query_that_no_file_can_hold_finds_nothing(store: Store) -> None:
 
 
 def test_signs_without_words_are_found_as_they_stand(store: Store) -> None:
-    contents = ("why?! because", "so :) it is", 'she said "no"', "a * b ** c", "plain", "half a\x0bline")
-    store.create(id="c", title="t*", messages=[{"role": "user", "content": content} for content in contents])
+    contents = (
+        "why?! because",
+        "so :) it is",
+        'she said "no"',
+        "a * b ** c",
+        "plain",
+        "half a\x0bline",
+    )
+    store.create(
+        id="c", title="t*", messages=[{"role": "user", "content": content} for content in contents]
+    )
     assert found(store, "?!") == ["c@0"]
     assert found(store, ":)") == ["c@1"]
     assert found(store, '"') == ["c@2"]
@@ -135,7 +155,9 @@ def test_signs_without_words_are_found_as_they_stand(store: Store) -> None:
 
 
 def test_a_hit_says_where_it_stands_and_how_to_open_it(store: Store) -> None:
-    store.create(id="c", title="Plans", tags=["garden"], messages=[{"role": "user", "content": "first"}])
+    store.create(
+        id="c", title="Plans", tags=["garden"], messages=[{"role": "user", "content": "first"}]
+    )
     written = store.append("c", role="assistant", content="the second word", from_="ada")
     (hit,) = store.search("second").hits
     assert hit.as_json() == {
@@ -164,7 +186,12 @@ def test_each_filter_narrows_a_search(store: Store) -> None:
         tags=["work", "garden"],
         mode="toolbox",
         messages=[
-            {"role": "user", "content": "word", "from": "ada", "timestamp": "2025-01-01T00:00:00.000Z"},
+            {
+                "role": "user",
+                "content": "word",
+                "from": "ada",
+                "timestamp": "2025-01-01T00:00:00.000Z",
+            },
             {"role": "assistant", "content": "word", "timestamp": "2025-02-01T00:00:00.000Z"},
         ],
     )
@@ -173,7 +200,14 @@ def test_each_filter_narrows_a_search(store: Store) -> None:
         title="Two word",
         tags=["work"],
         type="group",
-        messages=[{"role": "tool", "content": "word", "from": "bob", "timestamp": "2025-03-01T00:00:00.000Z"}],
+        messages=[
+            {
+                "role": "tool",
+                "content": "word",
+                "from": "bob",
+                "timestamp": "2025-03-01T00:00:00.000Z",
+            }
+        ],
     )
     every = ["one@0", "one@1", "two@0", "two@None"]
     assert found(store, "word") == every
@@ -209,7 +243,9 @@ def test_all_branches_are_searched_unless_the_active_one_is_asked_for(store: Sto
 
 def test_if_no_message_has_all_words_those_with_the_most_are_found(store: Store) -> None:
     texts = ["one two other", "two three", "two three one", "one", "nothing"]
-    store.create(id="c", title="one", messages=[{"role": "user", "content": text} for text in texts])
+    store.create(
+        id="c", title="one", messages=[{"role": "user", "content": text} for text in texts]
+    )
     for query, hits, having in (
         ("one two three", ["c@2"], 0),
         ("one two three four", ["c@2"], 3),
@@ -241,16 +277,26 @@ def test_an_empty_query_lists_messages_by_its_filters(store: Store) -> None:
     assert found(store, "", roles=["assistant"]) == ["d@0"]
     assert found(store, "", since="2025-01-10", until="2025-01-10") == ["c@0"]
     assert found(store, "", until="2025-01-20T12:00Z") == ["c@0"]
-    assert found(store, "", since="24h") == found(store, "", since="yesterday", until="today") == ["d@0"]
+    assert (
+        found(store, "", since="24h")
+        == found(store, "", since="yesterday", until="today")
+        == ["d@0"]
+    )
     assert found(store, "", until="24h") == ["c@0", "c@1"]
     assert found(store, "", since="99999999w") == ["c@0", "c@1", "d@0"]
 
 
 def test_tool_calls_and_reasoning_are_searched_when_asked(store: Store) -> None:
     calls = [{"function": {"name": "lookup", "arguments": '{"city": "Paris"}'}}]
-    store.create(id="c", title="C", messages=[{"role": "assistant", "content": "It rains", "toolCalls": calls}])
+    store.create(
+        id="c",
+        title="C",
+        messages=[{"role": "assistant", "content": "It rains", "toolCalls": calls}],
+    )
     store.append("c", role="assistant", content="Rain", reasoning="the almanac says so")
-    assert found(store, "paris") == found(store, "almanac") == found(store, "lookup OR almanac") == []
+    assert (
+        found(store, "paris") == found(store, "almanac") == found(store, "lookup OR almanac") == []
+    )
     assert found(store, "paris", in_tools=True) == ["c@0"]
     (hit,) = store.search("rain almanac", in_tools=True).hits
     assert hit.at == 1
@@ -287,9 +333,16 @@ def pages(store: Store, query: str, limit: int, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("profile", ["recent", "balanced", "exact"])
-def test_pages_repeat_nothing_and_skip_nothing_while_others_append(store: Store, profile: str) -> None:
+def test_pages_repeat_nothing_and_skip_nothing_while_others_append(
+    store: Store, profile: str
+) -> None:
     texts = ["word " * (number % 5 + 1) + "more " * (number % 7) for number in range(60)]
-    store.create(id="c", title="word", type="group", messages=[{"role": "user", "content": text} for text in texts])
+    store.create(
+        id="c",
+        title="word",
+        type="group",
+        messages=[{"role": "user", "content": text} for text in texts],
+    )
     met: list[str] = []
     for number, page in enumerate(pages(store, "word", 7, profile=profile)):
         met += [f"{hit.id}@{hit.at}" for hit in page.hits]
@@ -298,23 +351,37 @@ def test_pages_repeat_nothing_and_skip_nothing_while_others_append(store: Store,
     assert sorted(met) == sorted(["c@None", *(f"c@{at}" for at in range(60))])
 
 
-@pytest.mark.parametrize(("query", "profile"), [("word", "balanced"), (":)", "balanced"), (":)", "exact")])
+@pytest.mark.parametrize(
+    ("query", "profile"), [("word", "balanced"), (":)", "balanced"), (":)", "exact")]
+)
 def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
     store: Store, monkeypatch: pytest.MonkeyPatch, query: str, profile: str
 ) -> None:
     monkeypatch.setattr(search_module, "WINDOW", 8)
-    store.create(id="c", title="word :)", messages=[{"role": "user", "content": "word :)"} for _ in range(30)])
+    store.create(
+        id="c",
+        title="word :)",
+        messages=[{"role": "user", "content": "word :)"} for _ in range(30)],
+    )
     first = store.search(query, limit=3, profile=profile)
     assert first.total is None
-    met = [f"{hit.id}@{hit.at}" for page in pages(store, query, 3, profile=profile) for hit in page.hits]
+    met = [
+        f"{hit.id}@{hit.at}"
+        for page in pages(store, query, 3, profile=profile)
+        for hit in page.hits
+    ]
     assert sorted(met) == sorted(["c@None", *(f"c@{at}" for at in range(30))])
 
 
 @pytest.mark.parametrize("query", ["word", "~"])
-def test_pages_of_titles_go_on_too(store: Store, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+def test_pages_of_titles_go_on_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
     monkeypatch.setattr(search_module, "WINDOW", 4)
     for number in range(15):
-        store.create(id=f"c{number}", title="word ~", messages=[{"role": "user", "content": "word ~"}])
+        store.create(
+            id=f"c{number}", title="word ~", messages=[{"role": "user", "content": "word ~"}]
+        )
     met = [f"{hit.id}@{hit.at}" for page in pages(store, query, 3) for hit in page.hits]
     assert sorted(met) == sorted(f"c{number}@{at}" for number in range(15) for at in (0, None))
 
@@ -322,7 +389,11 @@ def test_pages_of_titles_go_on_too(store: Store, monkeypatch: pytest.MonkeyPatch
 def test_a_cursor_is_good_for_its_own_search_only(store: Store) -> None:
     store.create(title="word", messages=[{"role": "user", "content": "word"}])
     cursor = store.search("word", limit=1).cursor
-    for options in ({"query": "other"}, {"query": "word", "roles": ["user"]}, {"query": "word", "profile": "exact"}):
+    for options in (
+        {"query": "other"},
+        {"query": "word", "roles": ["user"]},
+        {"query": "word", "profile": "exact"},
+    ):
         with pytest.raises(InvalidInput, match="another question"):
             store.search(cursor=cursor, **options)
     store.reindex()
@@ -369,12 +440,21 @@ def test_stats_count_the_store(store: Store, root: Path) -> None:
         id="a",
         title="A",
         messages=[
-            {"role": "user", "content": "one two three", "timestamp": "2024-12-31T23:59:59.999Z", "from": "anna"},
+            {
+                "role": "user",
+                "content": "one two three",
+                "timestamp": "2024-12-31T23:59:59.999Z",
+                "from": "anna",
+            },
             {"role": "assistant", "content": "four 中文", "timestamp": "2025-01-01T00:00:00.000Z"},
             {"role": "user", "content": "seven", "timestamp": "1969-12-31T23:00:00Z"},
         ],
     )
-    store.create(id="b", title="B", messages=[{"role": "user", "content": "x", "timestamp": "2025-01-31T00:00:00Z"}])
+    store.create(
+        id="b",
+        title="B",
+        messages=[{"role": "user", "content": "x", "timestamp": "2025-01-31T00:00:00Z"}],
+    )
     store.archive("b")
     (root / "conversations" / "broken.json").write_text("{")
     told = store.stats().as_json()
@@ -389,7 +469,11 @@ def test_stats_count_the_store(store: Store, root: Path) -> None:
         "words": 8,
         "tokens": 6,
         "byRole": {"user": tally(3, 5, 3), "assistant": tally(1, 3, 3)},
-        "byMonth": {"1969-12": tally(1, 1, 1), "2024-12": tally(1, 3, 2), "2025-01": tally(2, 4, 3)},
+        "byMonth": {
+            "1969-12": tally(1, 1, 1),
+            "2024-12": tally(1, 3, 2),
+            "2025-01": tally(2, 4, 3),
+        },
         "byDay": {
             "1969-12-31": tally(1, 1, 1),
             "2024-12-31": tally(1, 3, 2),

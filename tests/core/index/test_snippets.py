@@ -69,7 +69,10 @@ def test_a_match_far_into_a_long_text_is_shown() -> None:
 def test_one_character_on_the_screen_is_never_cut() -> None:
     for offset in range(40):
         family, flag, thumb, accented = "👨\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301\u0323"
-        around = ("".join((family, flag, thumb, accented) * 30), "".join((flag, accented, family) * 30))
+        around = (
+            "".join((family, flag, thumb, accented) * 30),
+            "".join((flag, accented, family) * 30),
+        )
         text = composed("x" * offset + "needle".join(around))
         made = snippet(text, parse("needle").phrases, "", 60)
         inner = made.text.strip("…")
@@ -97,7 +100,11 @@ def test_a_snippet_is_one_bounded_line_of_the_text(text: str, query: str, width:
 
 
 @given(
-    st.lists(st.sampled_from(["plan", "中文", "かな", "👍🏽", "étage", "x", " ", "\n", ", "]), max_size=60), st.data()
+    st.lists(
+        st.sampled_from(["plan", "中文", "かな", "👍🏽", "étage", "x", " ", "\n", ", "]),
+        max_size=60,
+    ),
+    st.data(),
 )
 def test_a_word_of_a_text_is_marked_in_it(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)

@@ -1,4 +1,6 @@
-"""The index is deletable: whatever becomes of it, and whenever, the answers are right and the conversations intact."""
+"""The index is deletable: whatever becomes of it, and whenever, the answers are right and the
+conversations intact.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,19 @@ from tests.core.storage.faults import store_on
 pytestmark = pytest.mark.files
 
 COUNT = 12
-LAST = "SELECT id FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?) ORDER BY at DESC"
+LAST = (
+    "SELECT id FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?) ORDER BY "
+    "at DESC"
+)
 
 
 def filled(root: Path) -> list[str]:
     with Store.open(root, keep_locks=False) as store:
         return [
             store.create(
-                type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n} {m}"} for m in range(40)]
+                type="group",
+                title=f"T{n}",
+                messages=[{"role": "user", "content": f"text {n} {m}"} for m in range(40)],
             ).id
             for n in range(COUNT)
         ]
@@ -83,11 +90,16 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 def some_slow(hows: Iterable[str]) -> list[Any]:
     """The likeliest ones are tried by every run of the tests, the rest by the long one."""
-    return [how if how in ("deleted", "garbage") else pytest.param(how, marks=pytest.mark.slow) for how in hows]
+    return [
+        how if how in ("deleted", "garbage") else pytest.param(how, marks=pytest.mark.slow)
+        for how in hows
+    ]
 
 
 @pytest.mark.parametrize("how", some_slow(HARMS))
-def test_an_index_that_was_harmed_while_nobody_had_it_open_is_built_anew(root: Path, how: str) -> None:
+def test_an_index_that_was_harmed_while_nobody_had_it_open_is_built_anew(
+    root: Path, how: str
+) -> None:
     ids = filled(root)
     for turn in range(2):
         with Store.open(root, keep_locks=False) as store:
@@ -111,7 +123,8 @@ def test_an_index_that_was_harmed_under_an_open_store_is_built_anew(root: Path, 
             store.append(ids[turn], content=f"turn {turn}")
             HARMS[how](root / ".capsule" / "index.sqlite3")
             if how == "overwritten":
-                # What SQLite has in its memory is right still; the next one to open the file must find out.
+                # What SQLite has in its memory is right still; the next one to open the file must
+                # find out.
                 with Store.open(root) as third:
                     assert state(third) == state_of_the_files(root)
             assert state(store) == state_of_the_files(root)
@@ -132,7 +145,9 @@ def test_an_index_that_is_deleted_all_the_time_is_right_all_the_time(root: Path)
         while not done.is_set():
             path = root / ".capsule" / draw.choice(names)
             with suppress(OSError):
-                path.unlink() if draw.random() < 0.7 or path.name.endswith("wal") else os.truncate(path, 4096)
+                path.unlink() if draw.random() < 0.7 or path.name.endswith("wal") else os.truncate(
+                    path, 4096
+                )
             done.wait(draw.random() * 0.05)
 
     def ask(which: int) -> None:
@@ -197,7 +212,11 @@ def test_reading_leaves_the_index_behind_and_nothing_else(store: Store, root: Pa
     shutil.rmtree(root / ".capsule")
     with Store.open(root) as reader:
         list(reader.heads()), reader.changes()
-    assert {path.name for path in (root / ".capsule").iterdir()} == {".gitignore", "index.sqlite3", "index.lock"}
+    assert {path.name for path in (root / ".capsule").iterdir()} == {
+        ".gitignore",
+        "index.sqlite3",
+        "index.lock",
+    }
     for path in (root / ".capsule").iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -210,7 +229,9 @@ def test_a_cursor_of_an_index_that_is_gone_misses_nothing(store: Store, root: Pa
     store.reindex()
     told = store.changes(cursor)
     heard = {id for change in told.changes for id in change.messages}
-    assert set(messages) <= heard and ("created", new) in {(change.kind, change.id) for change in told.changes}
+    assert set(messages) <= heard and ("created", new) in {
+        (change.kind, change.id) for change in told.changes
+    }
     assert store.changes(told.cursor).changes == []
     assert told.changes[-1].cursor == told.cursor
     # Whoever stops in between hears the rest again.
@@ -232,7 +253,9 @@ def test_changes_that_the_journal_lost_are_reported_from_the_files(
     for n in range(300):
         messages.append(store.append(id, content=f"{n}").id)
         store.questions.refresh()
-    count = index_of(store)._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+    count = (
+        index_of(store)._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+    )
     assert count < 300
     told = store.changes(cursor)
     assert {message for change in told.changes for message in change.messages} == set(messages)
@@ -244,5 +267,10 @@ def test_progress_is_reported_in_bytes(root: Path) -> None:
     told: list[tuple[int, int]] = []
     with Store.open(root) as store:
         counts = store.reindex(lambda done, of: told.append((done, of)))
-    assert counts == {"conversations": COUNT, "damaged": 0, "messages": COUNT * 40, "words": COUNT * 40 * 3}
+    assert counts == {
+        "conversations": COUNT,
+        "damaged": 0,
+        "messages": COUNT * 40,
+        "words": COUNT * 40 * 3,
+    }
     assert told[-1] == (total, total) and told == sorted(told) and len(told) >= COUNT

@@ -34,7 +34,9 @@ def anyio_backend() -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is marked `both_eras` runs in both, and any other test in one of them, always the same."""
+    """What is marked `both_eras` runs in both, and any other test in one of them,
+    always the same.
+    """
     if "era" in metafunc.fixturenames:
         both = any(mark.name == "both_eras" for mark in metafunc.definition.iter_markers())
         chosen = ERAS[zlib.crc32(metafunc.function.__name__.encode()) % 2]

@@ -1,7 +1,9 @@
-"""The server as a client starts it: `capsule mcp` as a process of its own, over stdio and over HTTP.
+"""The server as a client starts it: `capsule mcp` as a process of its own, over stdio and over
+HTTP.
 
-What must stay true: the test speaks the wire's own JSON here, so that nothing of the SDK's client hides what the server
-does; a process that a test starts is gone when the test ends; and nothing sleeps, everything waits for an answer.
+What must stay true: the test speaks the wire's own JSON here, so that nothing of the SDK's client
+hides what the server does; a process that a test starts is gone when the test ends; and nothing
+sleeps, everything waits for an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from capsule.mcp_server.transport.tokens import Tokens
 ROOT = Path(__file__).resolve().parents[3]
 #: How long a test waits for what must come, in seconds.
 PATIENCE_S = 60.0
-#: Starts the program with other limits of time than its own: what a test waits for may take longer on a slow machine.
+#: Starts the program with other limits of time than its own: what a test waits for may take longer
+#: on a slow machine.
 _WITH_LIMITS = """
 from importlib import import_module
 for place, seconds in {limits}.items():
@@ -64,11 +67,20 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 
 class Process:
-    """`capsule mcp` and what it says on stderr. `limits`: seconds, by module and name in `transport`."""
+    """`capsule mcp` and what it says on stderr. `limits`: seconds, by module and name in
+    `transport`.
+    """
 
-    def __init__(self, *words: str, root: Path, limits: dict[str, float] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *words: str, root: Path, limits: dict[str, float] | None = None, **settings: Any
+    ) -> None:
         pipe = subprocess.PIPE
-        usual: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment()}
+        usual: dict[str, Any] = {
+            "stdin": pipe,
+            "stdout": pipe,
+            "stderr": pipe,
+            "env": environment(),
+        }
         self.root = root
         program = ["-c", _WITH_LIMITS.format(limits=limits)] if limits else ["-m", "capsule_cli"]
         command = [sys.executable, *program, "mcp", "--store", str(root), *words]
@@ -114,7 +126,9 @@ class Stdio(Process):
         super().__init__(*words, root=root, **settings)
         self._last = 0
 
-    def send(self, method: str, params: dict[str, Any] | None = None, *, notify: bool = False) -> int:
+    def send(
+        self, method: str, params: dict[str, Any] | None = None, *, notify: bool = False
+    ) -> int:
         """Ask, without waiting for the answer. Returns: the id of the request."""
         assert self.process.stdin is not None
         self._last += 1
@@ -161,10 +175,15 @@ class Stdio(Process):
 class Http(Process):
     """A server over HTTP on a free port of loopback."""
 
-    def __init__(self, *words: str, root: Path, where: str = "127.0.0.1:0", **settings: Any) -> None:
+    def __init__(
+        self, *words: str, root: Path, where: str = "127.0.0.1:0", **settings: Any
+    ) -> None:
         self.token = admit(root, "tester", "admin")
         super().__init__("--http", where, *words, root=root, **settings)
-        eventually(lambda: "/mcp" in self.said or self.process.poll() is not None, "the server says where it is")
+        eventually(
+            lambda: "/mcp" in self.said or self.process.poll() is not None,
+            "the server says where it is",
+        )
         found = re.search(r"http://(\S+):(\d+)/mcp", self.said)
         assert found, self.said
         self.url, self.host, self.port = found[0], found[1].strip("[]"), int(found[2])
@@ -176,11 +195,17 @@ class Http(Process):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
         try:
             # An empty token stands for none.
-            headers = {name: value for name, value in (bearer(self.token) | headers).items() if value}
+            headers = {
+                name: value for name, value in (bearer(self.token) | headers).items() if value
+            }
             told = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, told)
             answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+            return (
+                answer.status,
+                {name.lower(): value for name, value in answer.getheaders()},
+                answer.read(),
+            )
         finally:
             connection.close()
 
@@ -189,7 +214,10 @@ class Http(Process):
     ) -> tuple[int, dict[str, str], Any]:
         """Post a request; the JSON of its answer, also when that came as a stream."""
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
-        headers = {"content_type": "application/json", "accept": "application/json, text/event-stream"} | headers
+        headers = {
+            "content_type": "application/json",
+            "accept": "application/json, text/event-stream",
+        } | headers
         status, told, body = self.request("POST", "/mcp", json.dumps(message).encode(), **headers)
         return status, told, _json(told, body)
 
@@ -202,7 +230,9 @@ class Http(Process):
 
     def modern_call(self, tool: str, token: str | None = None, **arguments: Any) -> Any:
         """The result of a tool in the protocol of 2026."""
-        _, _, told = self.modern("tools/call", {"name": tool, "arguments": arguments}, **bearer(token))
+        _, _, told = self.modern(
+            "tools/call", {"name": tool, "arguments": arguments}, **bearer(token)
+        )
         return told["result"]
 
     def session(self, token: str | None = None) -> Session:
@@ -232,7 +262,9 @@ class Session:
 
     def call(self, tool: str, **arguments: Any) -> Any:
         """The result of a tool."""
-        status, _, told = self._server.post("tools/call", {"name": tool, "arguments": arguments}, **self.headers)
+        status, _, told = self._server.post(
+            "tools/call", {"name": tool, "arguments": arguments}, **self.headers
+        )
         assert status == 200, told
         return told["result"]
 
@@ -258,7 +290,9 @@ def modern_envelope(method: str, name: str | None = None) -> tuple[dict[str, Any
         "mcp_method": method,
     }
     named = {"mcp_name": name} if name else {}
-    return {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}}, headers | named
+    return {
+        "_meta": {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
+    }, headers | named
 
 
 def bearer(token: str | None) -> dict[str, str]:
@@ -276,7 +310,9 @@ def admit(root: Path, name: str, scope: Scope = "write") -> str:
 def _json(headers: dict[str, str], body: bytes) -> Any:
     if headers.get("content-type", "").startswith("text/event-stream"):
         told = [
-            json.loads(line[5:]) for line in body.decode().splitlines() if line.startswith("data:") and line[5:].strip()
+            json.loads(line[5:])
+            for line in body.decode().splitlines()
+            if line.startswith("data:") and line[5:].strip()
         ]
         return next(message for message in told if "method" not in message)
     return json.loads(body) if body else None

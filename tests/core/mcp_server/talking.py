@@ -26,9 +26,14 @@ def _server(tools: Toolset, agent: str) -> CapsuleServer:
 
 
 def serving(
-    store: Store, access: Access | None = None, tools: Toolset = "conversations", toolkit: Any = None
+    store: Store,
+    access: Access | None = None,
+    tools: Toolset = "conversations",
+    toolkit: Any = None,
 ) -> CapsuleServer:
-    """The server of all tests, with this store from here on: its schemas cost more than most tests."""
+    """The server of all tests, with this store from here on: its schemas cost more than
+    most tests.
+    """
     server = _server(tools, str(store.agent))
     Stores.__init__(server.stores, store, access, {"toolkit": toolkit})
     return server
@@ -43,9 +48,13 @@ async def talking(
     takes: Sequence[str] = ("text", "data"),
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """A client of a server, by default of one for this store, which takes answers in these forms."""
+    """A client of a server, by default of one for this store, which takes answers in
+    these forms.
+    """
     extensions = [advertise(EXTENSION, {"takes": list(takes)})] if takes else []
-    async with Client(server or serving(store), mode=era, extensions=extensions, **options) as client:
+    async with Client(
+        server or serving(store), mode=era, extensions=extensions, **options
+    ) as client:
         yield client
 
 

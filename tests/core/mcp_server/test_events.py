@@ -54,7 +54,10 @@ def stream(server: Http, token: str, query: str = "", **headers: str) -> Iterato
     told = {name.replace("_", "-"): value for name, value in {**bearer(token), **headers}.items()}
     connection.request("GET", f"/events{query}", headers=told)
     answer = connection.getresponse()
-    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (
+        200,
+        "text/event-stream",
+    )
     found = Stream(answer)
     while not found.cursor:
         assert found.read()
@@ -73,7 +76,9 @@ def talking(root: Path) -> Iterator[Store]:
         yield store
 
 
-def test_a_subscriber_gets_the_events_of_what_its_agent_may_read_and_of_its_topics(root: Path, talking: Store) -> None:
+def test_a_subscriber_gets_the_events_of_what_its_agent_may_read_and_of_its_topics(
+    root: Path, talking: Store
+) -> None:
     tokens = {agent: admit(root, agent) for agent in ("anna", "bob", "carl")}
     with (
         over_http(root) as server,
@@ -83,8 +88,12 @@ def test_a_subscriber_gets_the_events_of_what_its_agent_may_read_and_of_its_topi
     ):
         secret = talking.messages.send("CANARY", agent="anna", to="bob")
         group = talking.groups.create("Release", agent="anna", with_=["carl"])
-        bob.until(str(secret.message))  # Changes that one look finds have no order among conversations: so the
-        while not anna.events:  # last event, which the others come before, is written when both were found.
+        bob.until(
+            str(secret.message)
+        )  # Changes that one look finds have no order among conversations: so the
+        while (
+            not anna.events
+        ):  # last event, which the others come before, is written when both were found.
             assert anna.read()
         open_ = talking.create(type="group")
         last = str(talking.append(open_.id, content="CANARY").id)
@@ -96,7 +105,9 @@ def test_a_subscriber_gets_the_events_of_what_its_agent_may_read_and_of_its_topi
         assert "CANARY" not in str([bob.events, carl.events, anna.events])
 
 
-def test_a_stream_that_is_cut_goes_on_from_its_cursor_with_each_event_once(root: Path, talking: Store) -> None:
+def test_a_stream_that_is_cut_goes_on_from_its_cursor_with_each_event_once(
+    root: Path, talking: Store
+) -> None:
     token = admit(root, "bob")
     id = talking.create(type="group").id
     written: list[str] = []
@@ -115,7 +126,9 @@ def test_a_stream_that_is_cut_goes_on_from_its_cursor_with_each_event_once(root:
         try:
             for _ in range(20):
                 with stream(server, token, last_event_id=cursor) as found:
-                    for _ in range(7):  # And so it is cut anywhere, between an id and its event too.
+                    for _ in range(
+                        7
+                    ):  # And so it is cut anywhere, between an id and its event too.
                         found.read()
                     while not found.events:
                         found.read()
@@ -124,7 +137,9 @@ def test_a_stream_that_is_cut_goes_on_from_its_cursor_with_each_event_once(root:
         finally:
             stop.set()
             writer.join()
-        written.append(str(talking.append(id, content="the last").id))  # Which none of the streams before has read.
+        written.append(
+            str(talking.append(id, content="the last").id)
+        )  # Which none of the streams before has read.
         with stream(server, token, f"?since={cursor}") as found:
             found.until(written[-1])
             heard += found.messages
@@ -149,4 +164,7 @@ def test_a_stream_ends_with_its_token_and_needs_one(root: Path, talking: Store) 
             (405, "/events", {}),
         ):
             answer = server.request("POST" if status == 405 else "GET", path, None, **headers)
-            assert answer[0] == status and json.loads(answer[2])["error"]["message"], (path, headers)
+            assert answer[0] == status and json.loads(answer[2])["error"]["message"], (
+                path,
+                headers,
+            )

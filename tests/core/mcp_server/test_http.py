@@ -40,7 +40,9 @@ LAST_ANSWERS, CLOSING = {"edge.LAST_ANSWERS_S": PATIENCE_S}, {"edge.CLOSING_S": 
 def root(tmp_path: Path) -> Path:
     Store.init(tmp_path / "store")
     # A call waits for a test that holds a conversation as long as that takes.
-    (tmp_path / "store" / "capsule.toml").write_text('[storage]\nmutex_timeout = "100s"\n', encoding="utf-8")
+    (tmp_path / "store" / "capsule.toml").write_text(
+        '[storage]\nmutex_timeout = "100s"\n', encoding="utf-8"
+    )
     with Store.open(tmp_path / "store", keep_locks=False) as store:
         store.create(id=ID, title="The one", type="group")
     return tmp_path / "store"
@@ -75,7 +77,16 @@ def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
         ("[::1]:8765", ("::1", 8765)),
     ):
         assert parse(text) == address
-    for text in ("", "localhost", "::1:8765", "a:b", "1:99999", "http://localhost:1", "[x]:1", "-1"):
+    for text in (
+        "",
+        "localhost",
+        "::1:8765",
+        "a:b",
+        "1:99999",
+        "http://localhost:1",
+        "[x]:1",
+        "-1",
+    ):
         with pytest.raises(InvalidInput, match="no address"):
             parse(text)
 
@@ -84,7 +95,11 @@ def test_the_server_says_where_it_is_and_that_it_is_well(root: Path) -> None:
     for where in ("localhost:0", *(["[::1]:0"] if socket.has_ipv6 else [])):
         with over_http(root, where=where) as server:
             status, headers, body = server.request("GET", "/health", authorization="")
-            assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"status": "ok"})
+            assert (status, headers["content-type"], json.loads(body)) == (
+                200,
+                "application/json",
+                {"status": "ok"},
+            )
             assert str(root) in server.said
             assert server.post("initialize", HANDSHAKE)[0] == 200
 
@@ -95,7 +110,10 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(Refused, match=f"port {port} of 127.0.0.1 is taken"):
             listen("127.0.0.1", port)
-    for host, problem in (("192.0.2.1", "no address of this machine"), ("no.such.host.invalid", "no host that is")):
+    for host, problem in (
+        ("192.0.2.1", "no address of this machine"),
+        ("no.such.host.invalid", "no host that is"),
+    ):
         with pytest.raises(InvalidInput, match=problem):
             listen(host, 0)
 
@@ -119,12 +137,23 @@ def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> Non
         status, headers, body = server.post("initialize", HANDSHAKE, authorization="")
         assert error_of((status, headers, body))[0] == 401
         assert headers["www-authenticate"].startswith("Bearer ")
-        for wrong in ("Bearer", "Bearer x", f"Bearer {anna}x", f"Basic {anna}", anna, f"Bearer {anna} {anna}"):
-            assert error_of(server.post("initialize", HANDSHAKE, authorization=wrong))[0] == 401, wrong
+        for wrong in (
+            "Bearer",
+            "Bearer x",
+            f"Bearer {anna}x",
+            f"Basic {anna}",
+            anna,
+            f"Bearer {anna} {anna}",
+        ):
+            assert error_of(server.post("initialize", HANDSHAKE, authorization=wrong))[0] == 401, (
+                wrong
+            )
         assert server.post("initialize", HANDSHAKE, authorization=f"bearer {anna}")[0] == 200
         # Its names are not known to it: the token is what keeps others out.
         assert server.post("initialize", HANDSHAKE, host="capsule.example.org")[0] == 200
-        expired = Program(root)("--store", str(root), "mcp", "tokens", "add", "bert", "--expires", "0s").line
+        expired = Program(root)(
+            "--store", str(root), "mcp", "tokens", "add", "bert", "--expires", "0s"
+        ).line
         assert server.post("initialize", HANDSHAKE, **bearer(expired))[0] == 401
         # The last token gone does not open the door, and neither does a file that can't be read.
         Program(root)("--store", str(root), "mcp", "tokens", "revoke", "tester")
@@ -141,20 +170,37 @@ def test_a_token_says_who_writes_and_what_it_may(root: Path) -> None:
     with over_http(root) as server:
 
         def tools(token: str) -> set[str]:
-            return {tool["name"] for tool in server.modern("tools/list", **bearer(token))[2]["result"]["tools"]}
+            return {
+                tool["name"]
+                for tool in server.modern("tools/list", **bearer(token))[2]["result"]["tools"]
+            }
 
         narrow, wide, widest = (tools(tokens[name]) for name in SCOPES)
         assert narrow < wide < widest
         assert "delete_conversation" in widest - wide
-        for call in (server.modern_call, lambda tool, token, **more: server.session(token).call(tool, **more)):
+        for call in (
+            server.modern_call,
+            lambda tool, token, **more: server.session(token).call(tool, **more),
+        ):
             assert "'write'" in text(call("append_message", tokens["read"], id=ID, content="x"))
             assert not call("read_conversation", tokens["read"], id=ID).get("isError")
-            assert not call("append_message", tokens["write"], id=ID, content="x", role="user").get("isError")
-            assert call("append_message", tokens["write"], id=ID, content="x", sender="admin")["isError"]
-            assert "'admin'" in text(call("unlock_conversation", tokens["write"], id=ID, force=True))
+            assert not call("append_message", tokens["write"], id=ID, content="x", role="user").get(
+                "isError"
+            )
+            assert call("append_message", tokens["write"], id=ID, content="x", sender="admin")[
+                "isError"
+            ]
+            assert "'admin'" in text(
+                call("unlock_conversation", tokens["write"], id=ID, force=True)
+            )
             assert not call("unlock_conversation", tokens["write"], id=ID).get("isError")
-            assert not call("unlock_conversation", tokens["admin"], id=ID, force=True, confirm=True).get("isError")
-        assert server.modern("tools/call", {"name": "nothing", "arguments": {}})[2]["error"]["code"] == -32602
+            assert not call(
+                "unlock_conversation", tokens["admin"], id=ID, force=True, confirm=True
+            ).get("isError")
+        assert (
+            server.modern("tools/call", {"name": "nothing", "arguments": {}})[2]["error"]["code"]
+            == -32602
+        )
     with Store.open(root) as store:
         assert [message.from_ for message in store.load(ID).history] == ["write", "write"]
     with over_http(root, "--read-only") as server:
@@ -164,7 +210,11 @@ def test_a_token_says_who_writes_and_what_it_may(root: Path) -> None:
 def test_a_web_page_whose_name_points_here_is_refused(root: Path) -> None:
     with over_http(root) as server:
         good = f"localhost:{server.port}"
-        for host, origin in ((good, ""), (good.upper(), f"http://{good}"), (good, f"HTTP://{good.title()}")):
+        for host, origin in (
+            (good, ""),
+            (good.upper(), f"http://{good}"),
+            (good, f"HTTP://{good.title()}"),
+        ):
             assert server.post("initialize", HANDSHAKE, host=host, origin=origin)[0] == 200
         for host in (
             "evil.example.org",
@@ -182,7 +232,9 @@ def test_a_web_page_whose_name_points_here_is_refused(root: Path) -> None:
             "http://localhost:1",
         ):
             assert error_of(server.post("initialize", HANDSHAKE, origin=origin))[0] == 403, origin
-        assert sum("Invalid" in line for line in server.said.splitlines()) == 1, "for each client, one a minute"
+        assert sum("Invalid" in line for line in server.said.splitlines()) == 1, (
+            "for each client, one a minute"
+        )
         # Also in the protocol without sessions.
         assert error_of(server.modern("tools/list", host="evil.example.org"))[0] == 421
 
@@ -197,18 +249,37 @@ def test_every_refusal_is_an_error_of_json_rpc_and_no_stream_is_resumed(root: Pa
             ("POST", "/mcp", b"{", kind, 400),
             ("POST", "/mcp", b"3", kind, 400),
             ("POST", "/mcp", b"{}", {"content_type": "text/plain"}, 400),
-            ("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', kind | {"mcp_session_id": "x"}, 404),
+            (
+                "POST",
+                "/mcp",
+                b'{"jsonrpc":"2.0","id":1,"method":"ping"}',
+                kind | {"mcp_session_id": "x"},
+                404,
+            ),
         ):
-            assert error_of(server.request(method, path, body, **headers))[0] == status, (method, path, body)
+            assert error_of(server.request(method, path, body, **headers))[0] == status, (
+                method,
+                path,
+                body,
+            )
         session = server.session()
-        for id, said in ((b"null", None), (b"1.5", 1.5), (b"true", None), (b"{}", None), (b'"\\ud800"', "\ud800")):
+        for id, said in (
+            (b"null", None),
+            (b"1.5", 1.5),
+            (b"true", None),
+            (b"{}", None),
+            (b'"\\ud800"', "\ud800"),
+        ):
             message = b'{"jsonrpc":"2.0","id":%s,"method":"ping"}' % id
             answer = server.request("POST", "/mcp", message, **session.headers)
             assert (answer[0], json.loads(answer[2])["id"]) == (400, said)
         # No stream can be resumed: whoever asks for that gets a new one.
         stream = _begin(server, "GET", None, server.session().headers | {"last_event_id": "42"})
         answer = stream.getresponse()
-        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (
+            200,
+            "text/event-stream",
+        )
         stream.close()
 
 
@@ -217,10 +288,17 @@ def test_calls_that_wait_for_one_conversation_do_not_hold_up_the_others(root: Pa
         session = server.session()
         with store.engine.storage.hold("conversations", ID):
             waiting = [
-                _begin(server, "POST", _call(n, "append_message", id=ID, content=str(n)), session.headers)
+                _begin(
+                    server,
+                    "POST",
+                    _call(n, "append_message", id=ID, content=str(n)),
+                    session.headers,
+                )
                 for n in range(100, 160)
             ]
-            assert not session.call("create_conversation", title="Another", type="group").get("isError")
+            assert not session.call("create_conversation", title="Another", type="group").get(
+                "isError"
+            )
             assert not session.call("list_conversations").get("isError")
         for connection in waiting:
             assert b'"isError":true' not in connection.getresponse().read()
@@ -232,14 +310,22 @@ def test_calls_that_wait_for_one_conversation_do_not_hold_up_the_others(root: Pa
 def test_the_name_of_a_proxy_can_be_allowed(root: Path) -> None:
     with over_http(root, "--allow-host", "capsule.example.org") as server:
         for host in ("capsule.example.org", "capsule.example.org:8443"):
-            assert server.post("initialize", HANDSHAKE, host=host, origin=f"https://{host}")[0] == 200
+            assert (
+                server.post("initialize", HANDSHAKE, host=host, origin=f"https://{host}")[0] == 200
+            )
         assert server.post("initialize", HANDSHAKE, host="example.org")[0] == 421
 
 
-def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_not(root: Path) -> None:
+def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_not(
+    root: Path,
+) -> None:
     (root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
     head = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
-    large = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "' + b"x" * (2 << 20) + b'"}}'
+    large = (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "'
+        + b"x" * (2 << 20)
+        + b'"}}'
+    )
     with over_http(root) as server:
         head |= bearer(server.token)
         assert error_of(server.request("POST", "/mcp", large, **head))[0] == 413
@@ -248,7 +334,12 @@ def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_
         headers = {name.replace("_", "-"): value for name, value in head.items()}
         connection.request("POST", "/mcp", parts, headers, encode_chunked=True)
         answer = connection.getresponse()
-        assert error_of((answer.status, {"content-type": answer.headers["content-type"]}, answer.read()))[0] == 413
+        assert (
+            error_of(
+                (answer.status, {"content-type": answer.headers["content-type"]}, answer.read())
+            )[0]
+            == 413
+        )
         connection.close()
         assert server.post("initialize", HANDSHAKE)[0] == 200
 
@@ -263,14 +354,21 @@ def test_a_message_of_the_largest_size_is_accepted(root: Path) -> None:
         assert store.load(ID).history[0].content == content
 
 
-def _subscribe(server: Http, token: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def _subscribe(
+    server: Http, token: str
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     """A subscription of the protocol of 2026, which has no session."""
     meta, headers = modern_envelope("subscriptions/listen")
     params = {"notifications": {"resourceSubscriptions": ["capsule://conversations"]}, **meta}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}).encode()
+    body = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    ).encode()
     connection = _begin(server, "POST", body, {**headers, **bearer(token)})
     answer = connection.getresponse()
-    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (
+        200,
+        "text/event-stream",
+    )
     assert b"acknowledged" in answer.readline() + answer.readline() + answer.readline()
     return connection, answer
 
@@ -310,9 +408,14 @@ def test_a_subscription_without_a_session_ends_with_the_token(root: Path) -> Non
 @contextmanager
 def held_up(server: Http) -> Iterator[http.client.HTTPConnection]:
     """A server that is told to stop while the call of this connection waits for a conversation."""
-    with Store.open(server.root, keep_locks=False) as store, store.engine.storage.hold("conversations", ID):
+    with (
+        Store.open(server.root, keep_locks=False) as store,
+        store.engine.storage.hold("conversations", ID),
+    ):
         session = server.session()
-        waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waits"), session.headers)
+        waiting = _begin(
+            server, "POST", _call(7, "append_message", id=ID, content="waits"), session.headers
+        )
         session.call("list_conversations")  # A session answers in order of arrival.
         server.signal(signal.SIGTERM)
         yield waiting
@@ -354,12 +457,16 @@ def _status(server: Http) -> int:
 
 def _call(request: int, tool: str, **arguments: Any) -> bytes:
     params = {"name": tool, "arguments": arguments}
-    return json.dumps({"jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params}).encode()
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params}
+    ).encode()
 
 
 def _begin(
     server: Http, method: str, body: bytes | None, headers: dict[str, str], path: str = "/mcp"
 ) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
-    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    connection.request(
+        method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+    )
     return connection

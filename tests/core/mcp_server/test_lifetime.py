@@ -1,4 +1,6 @@
-"""The server is an instance: however its client goes away, its locks are nobody's obstacle, and nothing is lost."""
+"""The server is an instance: however its client goes away, its locks are nobody's obstacle, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ import pytest
 
 from capsule import Store
 from capsule.maintenance import doctor
-from tests.core.mcp_server.serving import CAPABILITIES, HANDSHAKE, PATIENCE_S, Stdio, eventually, over_stdio
+from tests.core.mcp_server.serving import (
+    CAPABILITIES,
+    HANDSHAKE,
+    PATIENCE_S,
+    Stdio,
+    eventually,
+    over_stdio,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +45,9 @@ def root(tmp_path: Path) -> Path:
 def after_end_of_file(number: int, wait_ms: float) -> Leaving:
     def leave(client: Stdio) -> None:
         client.leave()
-        time.sleep(wait_ms / 1000)  # The interval itself is what is tested: hosts wait no longer than this.
+        time.sleep(
+            wait_ms / 1000
+        )  # The interval itself is what is tested: hosts wait no longer than this.
         client.signal(number)
 
     return leave
@@ -69,18 +80,24 @@ def in_use(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_however_the_client_ends_no_acknowledged_write_is_lost_and_its_lock_blocks_nobody(root: Path, way: str) -> None:
+def test_however_the_client_ends_no_acknowledged_write_is_lost_and_its_lock_blocks_nobody(
+    root: Path, way: str
+) -> None:
     leave, codes = WAYS[way]
     with over_stdio(root) as client:
         client.call("append_message", id=ID, content="first")
         client.call("lock_conversation", id=ID)
         assert in_use(root) == {ID}
-        asked = {client.send_call("append_message", id=ID, content=f"in flight {n}"): n for n in range(20)}
+        asked = {
+            client.send_call("append_message", id=ID, content=f"in flight {n}"): n
+            for n in range(20)
+        }
         leave(client)
         acknowledged = [
             f"in flight {asked[message['id']]}"
             for message in client.answers()
-            if message.get("id") in asked and not message.get("result", {"isError": True}).get("isError")
+            if message.get("id") in asked
+            and not message.get("result", {"isError": True}).get("isError")
         ]
         assert client.ended() in codes, client.said
     with Store.open(root, keep_locks=False) as store:
@@ -96,13 +113,16 @@ def test_however_the_client_ends_no_acknowledged_write_is_lost_and_its_lock_bloc
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(root: Path, number: int) -> None:
+def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(
+    root: Path, number: int
+) -> None:
     with Store.open(root, keep_locks=False) as other:
         other.create(id="held-up", title="Held up")
         with over_stdio(root) as client:
             client.call("lock_conversation", id=ID)
             assert in_use(root) == {ID}
-            # A write that waits for the mutex sits in a thread, in a system call, for up to ten seconds.
+            # A write that waits for the mutex sits in a thread, in a system call, for up to ten
+            # seconds.
             with other.engine.storage.hold("conversations", "held-up"):
                 client.send_call("append_message", id="held-up", content="waits")
                 client.call("list_conversations")
@@ -114,15 +134,21 @@ def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(root: Pa
 
 @pytest.mark.slow
 @pytest.mark.sample
-def test_requests_sent_before_the_end_of_file_are_answered_though_they_take_long(root: Path) -> None:
+def test_requests_sent_before_the_end_of_file_are_answered_though_they_take_long(
+    root: Path,
+) -> None:
     with Store.open(root, keep_locks=False) as other, over_stdio(root) as client:
         other.create(id="held", title="Held")
         client.call("lock_conversation", id="held")
         with other.engine.storage.hold("conversations", ID):
-            asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(20)}
+            asked = {
+                client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(20)
+            }
             client.leave()
             eventually(lambda: in_use(root) == set(), "the locks are given back")
-        answered = {message["id"] for message in client.answers() if not message["result"].get("isError")}
+        answered = {
+            message["id"] for message in client.answers() if not message["result"].get("isError")
+        }
         assert answered == asked
         assert client.ended() == 0
     assert sorted(contents(root)) == sorted(f"piped {n}" for n in range(20))
@@ -130,9 +156,15 @@ def test_requests_sent_before_the_end_of_file_are_answered_though_they_take_long
 
 
 @pytest.mark.parametrize("is_asked_before", [True, False])
-def test_a_question_that_nobody_can_answer_any_more_is_a_no(root: Path, is_asked_before: bool) -> None:
+def test_a_question_that_nobody_can_answer_any_more_is_a_no(
+    root: Path, is_asked_before: bool
+) -> None:
     with over_stdio(root) as client:
-        client.answer(client.send("initialize", HANDSHAKE | {"capabilities": CAPABILITIES | {"elicitation": {}}}))
+        client.answer(
+            client.send(
+                "initialize", HANDSHAKE | {"capabilities": CAPABILITIES | {"elicitation": {}}}
+            )
+        )
         call = client.send_call("delete_conversation", id=ID)
         if is_asked_before:
             assert next(client.answers())["method"] == "elicitation/create"

@@ -14,7 +14,9 @@ from tests.core.mcp_server.talking import serving, talking, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings("ignore:logging/setLevel is removed:mcp.shared.exceptions.MCPDeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:logging/setLevel is removed:mcp.shared.exceptions.MCPDeprecationWarning"
+    ),
     pytest.mark.filterwarnings(
         "ignore:The logging capability is deprecated:mcp.shared.exceptions.MCPDeprecationWarning"
     ),
@@ -38,8 +40,11 @@ async def test_a_client_hears_warnings_from_the_level_on_that_it_set(store: Stor
         log.warning("before anybody asked")
         await client.set_logging_level("warning")
         log.info("too low")
-        # As the store warns: from whatever thread it runs in; and what it names is no command to a terminal.
-        thread = threading.Thread(target=log.warning, args=("took over the lock of %s", "\x1b[31manna"))
+        # As the store warns: from whatever thread it runs in; and what it names is no command to a
+        # terminal.
+        thread = threading.Thread(
+            target=log.warning, args=("took over the lock of %s", "\x1b[31manna")
+        )
         thread.start()
         thread.join()
         log.error("worse")

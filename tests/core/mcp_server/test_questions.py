@@ -29,7 +29,9 @@ def plan(store: Store) -> str:
     return store.create(id="plan-1", title="Plan", type="group").id
 
 
-async def test_a_conversation_is_deleted_when_the_user_says_yes(store: Store, era: str, plan: str) -> None:
+async def test_a_conversation_is_deleted_when_the_user_says_yes(
+    store: Store, era: str, plan: str
+) -> None:
     for content in ({"yes": True}, {}):
         user = Answering("accept", content)
         async with talking(store, era, elicitation_callback=user) as client:
@@ -41,7 +43,9 @@ async def test_a_conversation_is_deleted_when_the_user_says_yes(store: Store, er
         assert store.trash.restore(plan).title == "Plan"
 
 
-async def test_nothing_is_changed_when_the_user_does_not_say_yes(store: Store, era: str, plan: str) -> None:
+async def test_nothing_is_changed_when_the_user_does_not_say_yes(
+    store: Store, era: str, plan: str
+) -> None:
     first = store.append(plan, content="To the sea?")
     for content in ("Yes.", "No."):
         store.append(plan, role="assistant", content=content, parent=first.id)
@@ -58,7 +62,9 @@ async def test_nothing_is_changed_when_the_user_does_not_say_yes(store: Store, e
         async with talking(store, era, elicitation_callback=user) as client:
             for tool, arguments in calls:
                 for confirm in (False, True):
-                    answer = await client.call_tool(tool, {"id": plan, "confirm": confirm, **arguments})
+                    answer = await client.call_tool(
+                        tool, {"id": plan, "confirm": confirm, **arguments}
+                    )
                     assert error(answer).startswith(f"Nothing was done: the user {said}.")
         assert len(user.questions) == 2 * len(calls)
     assert store.read(plan) == before
@@ -75,7 +81,9 @@ async def test_an_answer_that_does_not_fit_the_question_is_a_no_and_names_nothin
         assert store.ids() == [plan]
 
 
-async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: Store, era: str, plan: str) -> None:
+async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(
+    store: Store, era: str, plan: str
+) -> None:
     before = store.read(plan)
     async with talking(store, era) as client:
         for tool, arguments in (
@@ -90,7 +98,9 @@ async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: 
     assert store.ids() == [] and store.trash.head(store.trash.list()[0]).title == "New"
 
 
-async def test_a_held_lock_is_taken_only_with_force_and_the_users_consent(store: Store, era: str, plan: str) -> None:
+async def test_a_held_lock_is_taken_only_with_force_and_the_users_consent(
+    store: Store, era: str, plan: str
+) -> None:
     with store.beside(user="anna") as other:
         other.locks.take(plan)
         lock = other.head(plan).lock
@@ -101,11 +111,16 @@ async def test_a_held_lock_is_taken_only_with_force_and_the_users_consent(store:
             assert no.questions == []
             error(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
             holder = f"anna on {lock['host']} since {lock['timestamp']}"
-            question = f'Take the lock on "Plan" (plan-1) from {holder}, who may be in the middle of something?'
+            question = (
+                f'Take the lock on "Plan" (plan-1) from {holder}, who may be in the middle '
+                "of something?"
+            )
             assert no.questions == [question]
         assert store.head(plan).lock == lock
         async with talking(store, era) as client:
-            assert error(await client.call_tool("unlock_conversation", {"id": plan, "force": True})).startswith(CANT)
+            assert error(
+                await client.call_tool("unlock_conversation", {"id": plan, "force": True})
+            ).startswith(CANT)
         async with talking(store, era, elicitation_callback=yes) as client:
             data(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
             data(await client.call_tool("append_message", {"id": plan, "content": "now"}))
@@ -127,7 +142,9 @@ async def test_only_the_user_can_agree_to_delete_words_of_others_or_a_damaged_fi
         data(await client.call_tool("delete_conversation", {"id": "bad"}))
         said = error(await client.call_tool("delete_conversation", {"id": "nope"}))
     assert said == "no conversation nope; call list_conversations to see which there are"
-    assert user.questions == ["Delete the conversation bad, whose file is damaged? It goes to the store's trash."]
+    assert user.questions == [
+        "Delete the conversation bad, whose file is damaged? It goes to the store's trash."
+    ]
     assert store.ids() == [plan] and store.tail(plan, 1)[0].content == "To the sea?"
 
 
@@ -148,7 +165,9 @@ async def test_the_user_is_asked_about_a_title_that_a_person_gave_and_about_no_o
 async def test_a_lock_of_a_dead_program_is_taken_over_when_the_user_says_yes(
     store: Store, root: Path, era: str
 ) -> None:
-    child = Child('store = Store.open(sys.argv[1]); say(store.create(title="Left").id); hear()', str(root))
+    child = Child(
+        'store = Store.open(sys.argv[1]); say(store.create(title="Left").id); hear()', str(root)
+    )
     id = str(child.hear())
     child.kill()
     child.close()
@@ -160,7 +179,10 @@ async def test_a_lock_of_a_dead_program_is_taken_over_when_the_user_says_yes(
         assert error(await client.call_tool("lock_conversation", {"id": id})).startswith(CANT)
     assert store.read(id) == before
     async with talking(store, era, elicitation_callback=yes) as client:
-        assert data(await client.call_tool("lock_conversation", {"id": id})) == {"id": id, "locked": True}
+        assert data(await client.call_tool("lock_conversation", {"id": id})) == {
+            "id": id,
+            "locked": True,
+        }
     holder = f"{lock['user']} on {lock['host']} since {lock['timestamp']}"
     question = f'Take over the lock on "Left" ({id})? It is of {holder}, whose program is gone.'
     assert no.questions == yes.questions == [question]
@@ -175,17 +197,25 @@ async def test_a_persons_words_are_replaced_when_they_agree_and_an_agents_own_wi
         store.append(plan, role="assistant", content="Yes.", **{"from": name})
 
     async def edited(client: Client, which: str) -> Any:
-        return await client.call_tool("edit_message", {"id": plan, "message": which, "content": "To the hills?"})
+        return await client.call_tool(
+            "edit_message", {"id": plan, "message": which, "content": "To the hills?"}
+        )
 
     no, yes = Answering("decline"), Answering("accept", {"yes": True})
     async with talking(store, era) as client:
         said = error(await edited(client, "@0"))
         assert f"capsule edit {plan} --which {message.id}" in said and "confirm" not in said
-    async with Client(serving(store, Access("reviewer")), mode=era, elicitation_callback=no) as client:
+    async with Client(
+        serving(store, Access("reviewer")), mode=era, elicitation_callback=no
+    ) as client:
         assert not (await edited(client, "@1")).is_error and no.questions == []
         assert "builder" in error(await edited(client, "@2")) and no.questions == []
         assert "declined" in error(await edited(client, "@0"))
-    assert [message.content for message in store.tail(plan, 3)] == ["To the sea?", "To the hills?", "Yes."]
+    assert [message.content for message in store.tail(plan, 3)] == [
+        "To the sea?",
+        "To the hills?",
+        "Yes.",
+    ]
     async with talking(store, era, elicitation_callback=yes) as client:
         assert data(await edited(client, "@0"))["message"] == message.id
     assert no.questions == yes.questions
@@ -196,7 +226,9 @@ async def test_a_persons_words_are_replaced_when_they_agree_and_an_agents_own_wi
 async def test_in_a_chat_the_yes_of_the_user_lets_an_agent_change_and_remove_what_is_not_its_own(
     store: Store, era: str
 ) -> None:
-    messages = [{"role": "user", "content": text, "from": "alice"} for text in ("one", "two", "three")]
+    messages = [
+        {"role": "user", "content": text, "from": "alice"} for text in ("one", "two", "three")
+    ]
     chat = store.beside(keep_locks=False).create(title="Plan", messages=messages).id
     no, yes = Answering("decline"), Answering("accept", {"yes": True})
     calls: list[tuple[str, dict[str, Any]]] = [
@@ -206,15 +238,21 @@ async def test_in_a_chat_the_yes_of_the_user_lets_an_agent_change_and_remove_wha
     ]
     with store.beside(keep_locks=False, agent="anna") as anna:
         for user in (None, no):
-            async with Client(serving(anna, Access("anna")), mode=era, elicitation_callback=user) as client:
+            async with Client(
+                serving(anna, Access("anna")), mode=era, elicitation_callback=user
+            ) as client:
                 for tool, arguments in calls:
                     answer = await client.call_tool(tool, {"id": chat, **arguments})
                     assert error(answer).startswith("Nothing was done")
         assert [entry.content for entry in store.load(chat).history] == ["one", "two", "three"]
-        async with Client(serving(anna, Access("anna")), mode=era, elicitation_callback=yes) as client:
+        async with Client(
+            serving(anna, Access("anna")), mode=era, elicitation_callback=yes
+        ) as client:
             for tool, arguments in calls[:2]:
                 assert not (await client.call_tool(tool, {"id": chat, **arguments})).is_error
-            left = [(entry.content, entry.from_, entry.edited_by) for entry in store.load(chat).history]
+            left = [
+                (entry.content, entry.from_, entry.edited_by) for entry in store.load(chat).history
+            ]
             assert left == [("ONE", "alice", "anna"), ("three", "alice", None)]
             assert not (await client.call_tool("delete_conversation", {"id": chat})).is_error
     assert not store.engine.exists("conversations", chat)

@@ -41,16 +41,26 @@ async def test_the_newest_are_read_and_older_ones_by_cursor(store: Store, era: s
         assert places(found) == list(range(25, 45))
         assert "newer" not in found
         assert text(answer).endswith(f'\nFor older messages: cursor: "{found["older"]}"')
-        found = data(await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]}))
+        found = data(
+            await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]})
+        )
         assert places(found) == list(range(5, 25))
-        older = data(await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]}))
+        older = data(
+            await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]})
+        )
         assert places(older) == list(range(5))
         assert "older" not in older
-        newer = data(await client.call_tool("read_conversation", {"id": id, "cursor": older["newer"], "last": 3}))
+        newer = data(
+            await client.call_tool(
+                "read_conversation", {"id": id, "cursor": older["newer"], "last": 3}
+            )
+        )
         assert places(newer) == [5, 6, 7]
 
 
-async def test_reading_the_newest_reads_no_more_than_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_the_newest_reads_no_more_than_the_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = filled(store, ["x" * 1000] * 3000)
 
     def whole(*args: object) -> object:
@@ -60,17 +70,30 @@ async def test_reading_the_newest_reads_no_more_than_the_end(store: Store, monke
     tail = module.tail_entries
     monkeypatch.setattr(store, "document", whole)
     monkeypatch.setattr(store, "load", whole)
-    monkeypatch.setattr(module, "tail_entries", lambda engine, id, n: (asked.append(n), tail(engine, id, n))[1])
+    monkeypatch.setattr(
+        module, "tail_entries", lambda engine, id, n: (asked.append(n), tail(engine, id, n))[1]
+    )
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": id}))
         data(await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]}))
-        data(await client.call_tool("read_conversation", {"id": id, "message": found["messages"][0]["id"]}))
+        data(
+            await client.call_tool(
+                "read_conversation", {"id": id, "message": found["messages"][0]["id"]}
+            )
+        )
     assert max(asked) <= 300
 
 
 async def test_no_answer_costs_more_than_10000_tokens_unless_asked(store: Store, era: str) -> None:
     rng = random.Random(4)
-    kinds = ["plain words and no end ", "漢字かな交じり文", "{[!]} == 0x7f; ", "\x1b[31m\u202e", '"\\\n', "привет мир "]
+    kinds = [
+        "plain words and no end ",
+        "漢字かな交じり文",
+        "{[!]} == 0x7f; ",
+        "\x1b[31m\u202e",
+        '"\\\n',
+        "привет мир ",
+    ]
     texts = [rng.choice(kinds) * rng.choice([1, 30, 300]) for _ in range(300)]
     texts[140] = kinds[1] * 4000
     id = filled(store, texts)
@@ -79,12 +102,16 @@ async def test_no_answer_costs_more_than_10000_tokens_unless_asked(store: Store,
             answer = await client.call_tool("read_conversation", {"id": id, **arguments})
             assert len(data(answer)["messages"]) >= 1
             assert cost(answer) <= 10_000
-        more = await client.call_tool("read_conversation", {"id": id, "last": 500, "maxTokens": 40_000})
+        more = await client.call_tool(
+            "read_conversation", {"id": id, "last": 500, "maxTokens": 40_000}
+        )
         assert 10_000 < cost(more) <= 40_000
 
 
 @pytest.mark.parametrize(("way", "begin"), [("older", {}), ("newer", {"message": "@0", "last": 1})])
-async def test_following_the_cursors_shows_every_message_once(store: Store, way: str, begin: dict[str, Any]) -> None:
+async def test_following_the_cursors_shows_every_message_once(
+    store: Store, way: str, begin: dict[str, Any]
+) -> None:
     rng = random.Random(5)
     texts = [f"{n} " + "word " * rng.choice([1, 50, 500, 2500]) for n in range(120)]
     id = filled(store, texts)
@@ -92,7 +119,11 @@ async def test_following_the_cursors_shows_every_message_once(store: Store, way:
         found = data(await client.call_tool("read_conversation", {"id": id, "last": 50, **begin}))
         seen = places(found)
         while way in found:
-            found = data(await client.call_tool("read_conversation", {"id": id, "last": 50, "cursor": found[way]}))
+            found = data(
+                await client.call_tool(
+                    "read_conversation", {"id": id, "last": 50, "cursor": found[way]}
+                )
+            )
             assert found["messages"]
             seen += places(found)
     assert sorted(seen) == list(range(120))
@@ -110,7 +141,8 @@ async def test_a_huge_message_is_cut_and_its_rest_can_be_read(store: Store, era:
         while "restFrom" in message:
             offset = message["restFrom"]
             answer = await client.call_tool(
-                "read_conversation", {"id": id, "message": message["id"], "offset": offset, "maxTokens": 50_000}
+                "read_conversation",
+                {"id": id, "message": message["id"], "offset": offset, "maxTokens": 50_000},
             )
             assert cost(answer) <= 50_000
             (message,) = data(answer)["messages"]
@@ -120,13 +152,17 @@ async def test_a_huge_message_is_cut_and_its_rest_can_be_read(store: Store, era:
 
 async def test_a_list_of_long_titles_and_many_tags_stays_within_its_budget(store: Store) -> None:
     for n in range(100):
-        store.create(id=f"c{n:02}", title="題" * 190, tags=[f"tag {i} " + "x" * 80 for i in range(30)])
+        store.create(
+            id=f"c{n:02}", title="題" * 190, tags=[f"tag {i} " + "x" * 80 for i in range(30)]
+        )
     async with talking(store, "legacy") as client:
         answer = await client.call_tool("list_conversations", {"limit": 100})
         found = data(answer)
         assert cost(answer) <= 10_000
         assert 0 < len(found["conversations"]) < 100
-        after = data(await client.call_tool("list_conversations", {"limit": 1, "cursor": found["cursor"]}))
+        after = data(
+            await client.call_tool("list_conversations", {"limit": 1, "cursor": found["cursor"]})
+        )
     assert after["conversations"][0]["id"] == f"c{99 - len(found['conversations']):02}"
 
 

@@ -54,8 +54,12 @@ async def test_a_retry_after_the_server_was_killed_before_it_answered_doubles_no
     assert [message.content for message in store.tail(id, 9)] == ["once"]
 
 
-async def test_a_retry_gets_the_conversation_that_the_first_call_made(store: Store, root: Path, era: str) -> None:
-    plan = store.create(id="plan-1", title="Plan", type="group", messages=[{"role": "user", "content": "a"}]).id
+async def test_a_retry_gets_the_conversation_that_the_first_call_made(
+    store: Store, root: Path, era: str
+) -> None:
+    plan = store.create(
+        id="plan-1", title="Plan", type="group", messages=[{"role": "user", "content": "a"}]
+    ).id
     calls: list[tuple[str, dict[str, str]]] = [
         ("create_conversation", {"title": "New", "content": "Hello"}),
         ("create_conversation", {"title": "Empty", "idempotencyKey": "other"}),
@@ -76,12 +80,21 @@ async def test_a_retry_gets_the_conversation_that_the_first_call_made(store: Sto
     assert set(store.ids()) == {plan, *made}
 
 
-async def test_a_retry_gets_the_message_that_the_first_call_made_and_moves_nothing(store: Store, era: str) -> None:
+async def test_a_retry_gets_the_message_that_the_first_call_made_and_moves_nothing(
+    store: Store, era: str
+) -> None:
     talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     store.create(id="plan-1", title="Plan", type="group", messages=talk)
     async with talking(store, era) as client:
-        for n, arguments in enumerate(({"action": "edit", "message": "@0"}, {"action": "regenerate", "message": "@1"})):
-            arguments = {"id": "plan-1", "content": f"new {n}", "idempotencyKey": f"k{n}", **arguments}
+        for n, arguments in enumerate(
+            ({"action": "edit", "message": "@0"}, {"action": "regenerate", "message": "@1"})
+        ):
+            arguments = {
+                "id": "plan-1",
+                "content": f"new {n}",
+                "idempotencyKey": f"k{n}",
+                **arguments,
+            }
             first = data(await client.call_tool("branch", arguments))["leaf"]
             store.branches.switch("plan-1", "@1")
             before = store.read("plan-1")
@@ -94,7 +107,9 @@ async def test_a_retry_gets_the_message_that_the_first_call_made_and_moves_nothi
 
 
 @pytest.mark.sample
-async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(store: Store, era: str) -> None:
+async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(
+    store: Store, era: str
+) -> None:
     async with talking(store, era) as client:
         first = {"content": "Hello", "idempotencyKey": "k"}
         id = data(await client.call_tool("create_conversation", first))["id"]
@@ -102,7 +117,9 @@ async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(st
         assert "used before" in said and id in said
         titled = {"title": "One", "idempotencyKey": "titled"}
         other = data(await client.call_tool("create_conversation", titled))["id"]
-        assert "used before" in error(await client.call_tool("create_conversation", {**titled, "title": "Two"}))
+        assert "used before" in error(
+            await client.call_tool("create_conversation", {**titled, "title": "Two"})
+        )
         store.rename(other, "A person's")
         assert data(await client.call_tool("create_conversation", titled))["id"] == other
         store.delete(other)
@@ -110,7 +127,9 @@ async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(st
         assert data(await client.call_tool("create_conversation", first))["title"] == "A person's"
         store.delete(id)
         assert "deleted since" in error(await client.call_tool("create_conversation", first))
-        assert "idempotency key" in error(await client.call_tool("create_conversation", {"idempotencyKey": " "}))
+        assert "idempotency key" in error(
+            await client.call_tool("create_conversation", {"idempotencyKey": " "})
+        )
     assert store.ids() == []
 
 

@@ -1,4 +1,6 @@
-"""Over HTTP each session is an instance, and so is each holder of a token; whose locks last how long."""
+"""Over HTTP each session is an instance, and so is each holder of a token; whose locks last how
+long.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(r
 
 
 def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(root: Path) -> None:
-    (root / "capsule.toml").write_text('[lock]\nttl = "5s"\n', encoding="utf-8")  # In which its two requests come.
+    (root / "capsule.toml").write_text(
+        '[lock]\nttl = "5s"\n', encoding="utf-8"
+    )  # In which its two requests come.
     with over_http(root) as server:
         session = server.session()
         session.call("lock_conversation", id=ID)
@@ -86,7 +90,9 @@ def test_a_session_serves_only_the_holder_who_began_it(root: Path) -> None:
         assert "locked by anna" in text(told["result"])
 
 
-def test_without_a_session_a_token_makes_a_holder_whose_lock_outlives_the_server(root: Path) -> None:
+def test_without_a_session_a_token_makes_a_holder_whose_lock_outlives_the_server(
+    root: Path,
+) -> None:
     anna, bert = admit(root, "anna"), admit(root, "bert")
     with over_http(root) as server:
         assert not server.modern_call("append_message", anna, id=ID, content="free").get("isError")
@@ -106,7 +112,9 @@ def test_without_a_session_a_token_makes_a_holder_whose_lock_outlives_the_server
         assert not server.modern_call("append_message", bert, id=ID, content="now").get("isError")
 
 
-def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_released(root: Path) -> None:
+def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_released(
+    root: Path,
+) -> None:
     anna = admit(root, "anna")
     with over_http(root) as server:
         session = server.session(anna)
@@ -138,14 +146,18 @@ def test_a_killed_server_leaves_no_live_lock(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", "2026-07-28")])
-def test_the_client_of_the_sdk_writes_and_reads_with_a_token_in_both_eras(root: Path, mode: Any, version: str) -> None:
+def test_the_client_of_the_sdk_writes_and_reads_with_a_token_in_both_eras(
+    root: Path, mode: Any, version: str
+) -> None:
     anna = admit(root, "anna")
 
     async def talk(url: str) -> None:
         own = create_mcp_http_client(headers={"Authorization": f"Bearer {anna}"})
         async with own, Client(streamable_http_client(url, http_client=own), mode=mode) as client:
             assert client.protocol_version == version
-            assert not (await client.call_tool("append_message", {"id": ID, "content": "Grüße"})).is_error
+            assert not (
+                await client.call_tool("append_message", {"id": ID, "content": "Grüße"})
+            ).is_error
             assert not (await client.call_tool("lock_conversation", {"id": ID})).is_error
             with Store.open(root) as other, pytest.raises(Locked):
                 other.append(ID, content="not now")
@@ -153,9 +165,10 @@ def test_the_client_of_the_sdk_writes_and_reads_with_a_token_in_both_eras(root: 
 
     with over_http(root) as server:
         anyio.run(talk, server.url)
-    assert [m["content"] for m in json.loads((root / "conversations" / f"{ID}.json").read_bytes())["history"]] == [
-        "Grüße"
-    ]
+    assert [
+        m["content"]
+        for m in json.loads((root / "conversations" / f"{ID}.json").read_bytes())["history"]
+    ] == ["Grüße"]
     assert locks(root) == []
 
 

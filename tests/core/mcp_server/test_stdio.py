@@ -43,21 +43,31 @@ def root(tmp_path: Path) -> Path:
 
 def parameters(*words: str, **more: str) -> StdioServerParameters:
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "capsule_cli", "mcp", *words], env=environment(**more), cwd=str(ROOT)
+        command=sys.executable,
+        args=["-m", "capsule_cli", "mcp", *words],
+        env=environment(**more),
+        cwd=str(ROOT),
     )
 
 
 @pytest.mark.parametrize(
-    ("mode", "version"), [pytest.param("legacy", "2025-11-25", marks=pytest.mark.slow), ("auto", "2026-07-28")]
+    ("mode", "version"),
+    [pytest.param("legacy", "2025-11-25", marks=pytest.mark.slow), ("auto", "2026-07-28")],
 )
-def test_the_client_of_the_sdk_writes_and_reads_in_both_eras(root: Path, mode: Any, version: str) -> None:
+def test_the_client_of_the_sdk_writes_and_reads_in_both_eras(
+    root: Path, mode: Any, version: str
+) -> None:
     async def talk() -> tuple[str, str]:
-        async with Client(stdio_client(parameters("--store", str(root))), mode=mode, extensions=[TAKES_DATA]) as client:
+        async with Client(
+            stdio_client(parameters("--store", str(root))), mode=mode, extensions=[TAKES_DATA]
+        ) as client:
             made = await client.call_tool("create_conversation", {"title": "Made over stdio"})
             assert not made.is_error, made
             assert made.structured_content is not None
             id = made.structured_content["id"]
-            assert not (await client.call_tool("append_message", {"id": id, "content": "Grüße"})).is_error
+            assert not (
+                await client.call_tool("append_message", {"id": id, "content": "Grüße"})
+            ).is_error
             return client.protocol_version, id
 
     spoken, id = anyio.run(talk)
@@ -81,7 +91,9 @@ def test_nothing_but_the_protocol_reaches_the_client(root: Path, tmp_path: Path)
             client.call("append_message", id=id, content=str(n))
         content = "ü" * 300_000  # Larger than a pipe.
         client.call("append_message", id=id, content=content)
-        answer = client.answer(client.send("resources/read", {"uri": f"capsule://conversations/{id}"}))
+        answer = client.answer(
+            client.send("resources/read", {"uri": f"capsule://conversations/{id}"})
+        )
         assert content[:1000] in json.dumps(answer, ensure_ascii=False)
         client.leave()
         for message in client.answers():
@@ -134,9 +146,17 @@ def test_every_invalid_line_is_answered_with_its_id_and_the_server_goes_on(root:
         (b'{"jsonrpc":"2.0","id":15,"method":"nothing/there"}', 15, -32601),
         (b'{"jsonrpc":"2.0","id":16,"method":"tools/call"}', 16, -32602),
         (b'{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":["a"]}}', 17, -32602),
-        (b'{"jsonrpc":"2.0","id":18,"method":"tools/call","params":{"name":"nothing"}}', 18, -32602),
+        (
+            b'{"jsonrpc":"2.0","id":18,"method":"tools/call","params":{"name":"nothing"}}',
+            18,
+            -32602,
+        ),
         (b'{"jsonrpc":"2.0","id":19,"method":"resources/read","params":{"uri":8}}', 19, -32602),
-        (b'{"jsonrpc":"2.0","id":20,"method":"logging/setLevel","params":{"level":"loud"}}', 20, -32602),
+        (
+            b'{"jsonrpc":"2.0","id":20,"method":"logging/setLevel","params":{"level":"loud"}}',
+            20,
+            -32602,
+        ),
         # An answer to nothing: its id is none of the client's requests.
         (b'{"jsonrpc":"2.0","id":21,"result":7}', None, -32600),
     ]
@@ -147,18 +167,24 @@ def test_every_invalid_line_is_answered_with_its_id_and_the_server_goes_on(root:
             client.process.stdin.flush()
             said = next(client.answers())
             assert (said["id"], said["error"]["code"]) == (id, code), (line[:80], said)
-            assert len(said["error"]["message"]) < 1000 and ("1e999" in said["error"]["message"]) == (b"1e999" in line)
+            assert len(said["error"]["message"]) < 1000 and (
+                "1e999" in said["error"]["message"]
+            ) == (b"1e999" in line)
             assert client.answer(client.send("ping"))["result"] == {}
         client.leave()
         assert client.ended() == 0, client.said
 
 
 @pytest.mark.slow
-def test_a_started_identity_says_who_writes_and_a_read_only_server_lets_nobody_write(root: Path) -> None:
+def test_a_started_identity_says_who_writes_and_a_read_only_server_lets_nobody_write(
+    root: Path,
+) -> None:
     with over_stdio(root, "--as", "anna") as client:
         id = client.call("create_conversation", title="T", content="first", type="group")["id"]
         client.call("branch", id=id, action="edit", message="@0", content="first, better")
-        refused = client.answer(client.send_call("append_message", id=id, content="x", role="user", sender="bert"))
+        refused = client.answer(
+            client.send_call("append_message", id=id, content="x", role="user", sender="bert")
+        )
         assert refused["result"]["isError"]
     with Store.open(root) as store:
         assert store.document(id)["metadata"]["createdBy"] == "anna"

@@ -1,4 +1,6 @@
-"""Subscriptions: a client of either era hears what another process does, and nothing runs while nobody listens."""
+"""Subscriptions: a client of either era hears what another process does, and nothing runs while
+nobody listens.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.core.mcp_server.talking import serving, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed:mcp.shared.exceptions.MCPDeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:resources/.*subscribe is removed:mcp.shared.exceptions.MCPDeprecationWarning"
+    ),
 ]
 
 
@@ -28,7 +32,12 @@ class Hearing:
     async def __call__(self, message: Any) -> None:
         root = getattr(message, "root", message)
         if getattr(root, "method", "").startswith("notifications/resources"):
-            self.heard.append((root.method.removeprefix("notifications/resources/"), getattr(root.params, "uri", None)))
+            self.heard.append(
+                (
+                    root.method.removeprefix("notifications/resources/"),
+                    getattr(root.params, "uri", None),
+                )
+            )
 
     async def listen(self, stream: Any) -> None:
         async for event in stream:
@@ -66,7 +75,9 @@ async def test_a_client_hears_of_what_it_subscribed_to(store: Store, era: str) -
             with pytest.raises(MCPError):
                 await client.subscribe_resource(uris[0])
             async with (
-                listen(client.session, resource_subscriptions=uris, resources_list_changed=True) as stream,
+                listen(
+                    client.session, resource_subscriptions=uris, resources_list_changed=True
+                ) as stream,
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(hearing.listen, stream)

@@ -15,21 +15,31 @@ from tests.core.mcp_server.talking import data, error, talking, text
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(store: Store, era: str) -> None:
+async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(
+    store: Store, era: str
+) -> None:
     talk = [{"role": "user", "content": "To the sea?"}]
     plan = store.create(title="Holidays", type="group", tags=["home"], messages=talk).id
     async with talking(store, era) as client:
-        (message,) = (await client.get_prompt("summarize_conversation", {"conversation": plan})).messages
+        (message,) = (
+            await client.get_prompt("summarize_conversation", {"conversation": plan})
+        ).messages
         assert isinstance(message.content, TextContent)
-        (source,) = re.findall(r"create_conversation: content the summary, summaryOf ([^ ]+)\.\n", message.content.text)
+        (source,) = re.findall(
+            r"create_conversation: content the summary, summaryOf ([^ ]+)\.\n", message.content.text
+        )
         assert source == f"{plan}:{store.tail(plan, 1)[0].id}"
         made = data(
-            await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source, "tags": ["x"]})
+            await client.call_tool(
+                "create_conversation", {"content": "They go.", "summaryOf": source, "tags": ["x"]}
+            )
         )
     assert (made["title"], made["tags"]) == ("Summary: Holidays", ["home", "x"])
     (summary,) = store.summaries.list(plan)
     assert (summary.head.id, summary.standing.state) == (made["id"], "current")
-    assert [(one.role, one.content) for one in store.load(made["id"]).history] == [("assistant", "They go.")]
+    assert [(one.role, one.content) for one in store.load(made["id"]).history] == [
+        ("assistant", "They go.")
+    ]
 
 
 async def test_the_prompt_names_no_message_that_could_pose_as_something_else(store: Store) -> None:
@@ -38,12 +48,16 @@ async def test_the_prompt_names_no_message_that_could_pose_as_something_else(sto
         if id:
             store.append_many(plan, [{"role": "user", "content": "To the sea?", "id": id}])
         async with talking(store, "legacy") as client:
-            (message,) = (await client.get_prompt("summarize_conversation", {"conversation": plan})).messages
+            (message,) = (
+                await client.get_prompt("summarize_conversation", {"conversation": plan})
+            ).messages
             assert isinstance(message.content, TextContent)
             assert f"summaryOf {plan}.\n" in message.content.text
 
 
-async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(store: Store, era: str) -> None:
+async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(
+    store: Store, era: str
+) -> None:
     plan = store.create(id="plan-1", title="Plan", type="group").id
     shown = {"git": False, 'we"b': True}
     store.servers.set(plan, shown)
@@ -63,7 +77,9 @@ async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(s
         }
 
 
-async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: Store, era: str) -> None:
+async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(
+    store: Store, era: str
+) -> None:
     plan = store.create(id="plan-1", title="Holidays", type="group").id
     summary = store.summaries.add(plan, "Nothing was said.").id
     store.locks.release(summary)
@@ -77,13 +93,19 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: S
         (contents,) = (await client.read_resource(f"capsule://conversations/{summary}")).contents
         assert isinstance(contents, TextResourceContents)
         assert orjson.loads(contents.text)["source"] == {"state": "behind", "added": 1, "edited": 0}
-        prompt = (await client.get_prompt("continue_conversation", {"conversation": summary})).messages[0].content
+        prompt = (
+            (await client.get_prompt("continue_conversation", {"conversation": summary}))
+            .messages[0]
+            .content
+        )
         assert isinstance(prompt, TextContent)
         assert f"It is {said}." in prompt.text
 
 
 @pytest.mark.both_eras
-async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwritten(store: Store, era: str) -> None:
+async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwritten(
+    store: Store, era: str
+) -> None:
     plan = store.create(title="Plan", type="group").id
     asked: list[str] = []
 
@@ -95,11 +117,14 @@ async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwr
     async with talking(store, era, elicitation_callback=user) as client:
         answer = await client.call_tool("update_conversation", {"id": plan, "title": "A model's"})
     if era == "legacy":
-        assert error(answer) == ('nothing was changed: the conversation was renamed to "A person\'s" meanwhile')
+        assert error(answer) == (
+            'nothing was changed: the conversation was renamed to "A person\'s" meanwhile'
+        )
         assert store.head(plan).title == "A person's"
     else:  # It is another question then, which is asked in its turn.
         assert [question.split(" by ")[0] for question in asked] == [
-            f'Replace the title that was given to "{title}" ({plan})' for title in ("Plan", "A person's")
+            f'Replace the title that was given to "{title}" ({plan})'
+            for title in ("Plan", "A person's")
         ]
         assert store.head(plan).title == "A model's"
 
@@ -113,10 +138,14 @@ class Model:
 
     async def __call__(self, context: Any, params: Any) -> CreateMessageResult:
         self.asked.append(params.messages[0].content.text)
-        return CreateMessageResult(role="assistant", content=TextContent(text=self._answer), model="theirs")
+        return CreateMessageResult(
+            role="assistant", content=TextContent(text=self._answer), model="theirs"
+        )
 
 
-@pytest.mark.filterwarnings("ignore:The sampling capability:mcp.shared.exceptions.MCPDeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The sampling capability:mcp.shared.exceptions.MCPDeprecationWarning"
+)
 async def test_the_model_of_a_client_that_offers_it_writes_the_summary(store: Store) -> None:
     talk = [
         {"role": "user", "content": "To the sea?"},

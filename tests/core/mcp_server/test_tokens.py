@@ -76,7 +76,9 @@ def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
     assert [one.scope for one in tokens.all()] == ["admin", "admin"]
 
 
-def test_what_is_stored_is_a_hash_that_only_its_owner_may_read_and_not_in_the_store(tokens: Tokens, root: Path) -> None:
+def test_what_is_stored_is_a_hash_that_only_its_owner_may_read_and_not_in_the_store(
+    tokens: Tokens, root: Path
+) -> None:
     token = tokens.add("anna")
     assert len(token) >= 43
     assert token.encode() not in tokens.path.read_bytes()
@@ -107,7 +109,13 @@ def test_a_file_of_another_form_or_that_others_may_write_admits_nobody(tokens: T
     with pytest.raises(Refused, match="chmod 600"):
         tokens.holder_of(token)
     tokens.path.chmod(0o600)
-    for data in (b"", b"{", b"[]", b'{"version": 2, "tokens": []}', b'{"version": 1, "tokens": [{}]}'):
+    for data in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 2, "tokens": []}',
+        b'{"version": 1, "tokens": [{}]}',
+    ):
         tokens.path.write_bytes(data)
         for ask in (lambda: tokens.holder_of(token), lambda: tokens.add("bert")):
             with pytest.raises(InvalidDocument):
@@ -123,7 +131,9 @@ def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Pat
     assert json.loads(run(root, "mcp", "tokens", "add", "bert", "--json").stdout)["name"] == "bert"
     listed = run(root, "mcp", "tokens", "list")
     assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["anna", "bert"]
-    assert [one["name"] for one in json.loads(run(root, "--json", "mcp", "tokens", "list").stdout)] == ["anna", "bert"]
+    assert [
+        one["name"] for one in json.loads(run(root, "--json", "mcp", "tokens", "list").stdout)
+    ] == ["anna", "bert"]
     assert token not in listed.stdout
     assert "anna" in run(root, "mcp", "tokens", "revoke", "anna").stdout
     assert json.loads(run(root, "mcp", "tokens", "revoke", "bert", "--json").stdout) == {
@@ -132,7 +142,9 @@ def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Pat
     }
     assert run(root, "mcp", "tokens", "list").stdout == ""
     assert (
-        json.loads(run(root, "mcp", "tokens", "revoke", "bert", "--json", expect=3).stderr)["error"]["kind"]
+        json.loads(run(root, "mcp", "tokens", "revoke", "bert", "--json", expect=3).stderr)[
+            "error"
+        ]["kind"]
         == "NotFound"
     )
     run(root, "mcp", "tokens", "add", "anna")

@@ -24,7 +24,9 @@ async def waited(client: Client, act: Callable[[], None], **arguments: str) -> A
     answers: list[Any] = []
 
     async def wait() -> None:
-        answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50, **arguments}))
+        answers.append(
+            await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50, **arguments})
+        )
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
@@ -32,16 +34,25 @@ async def waited(client: Client, act: Callable[[], None], **arguments: str) -> A
     return answers[0]
 
 
-async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Store, era: str) -> None:
+async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(
+    store: Store, era: str
+) -> None:
     async with talking(store, era) as client:
         answer = await client.call_tool("watch_changes", {"seconds": 0.05})
     found = data(answer)
     assert found["changes"] == []
-    assert text(answer) == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
+    assert (
+        text(answer)
+        == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
+    )
 
 
-async def test_the_clients_own_writes_are_marked_before_its_first_wait_too(store: Store, era: str) -> None:
-    """An agent that takes a cursor without waiting, or has one from before, does not answer itself."""
+async def test_the_clients_own_writes_are_marked_before_its_first_wait_too(
+    store: Store, era: str
+) -> None:
+    """An agent that takes a cursor without waiting, or has one from before,
+    does not answer itself.
+    """
     store.create(id="c1", title="t", type="group")
     with store.beside() as other:
         old = other.changes().cursor
@@ -52,7 +63,9 @@ async def test_the_clients_own_writes_are_marked_before_its_first_wait_too(store
                 else:
                     await client.call_tool("append_message", {"id": "c1", "content": content})
             for seconds in (0, 5):
-                changes = data(await client.call_tool("watch_changes", {"cursor": old, "seconds": seconds}))["changes"]
+                changes = data(
+                    await client.call_tool("watch_changes", {"cursor": old, "seconds": seconds})
+                )["changes"]
                 assert [change.get("own", False) for change in changes] == [True, False, True]
 
 
@@ -82,7 +95,9 @@ async def test_a_write_of_another_ends_the_wait(store: Store, era: str) -> None:
 
 
 @pytest.mark.both_eras
-async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_hears_that_the_wait_goes_on(
+    store: Store, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("capsule.mcp_server.tools.waiting._TELL_S", 0.01)
     heard: list[tuple[float, float | None, str | None]] = []
 
@@ -90,7 +105,9 @@ async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, mo
         heard.append((done, total, message))
 
     async with talking(store, era) as client, anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(client.call_tool, "watch_changes", {"seconds": 50}, progress_callback=progress))
+        tasks.start_soon(
+            partial(client.call_tool, "watch_changes", {"seconds": 50}, progress_callback=progress)
+        )
         await until(lambda: len(heard) > 3)
         tasks.cancel_scope.cancel()
     assert heard == sorted(heard)

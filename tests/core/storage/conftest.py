@@ -42,18 +42,24 @@ MAKERS: dict[str, Callable[[str], FileStorage]] = {
 
 def document(id: str, texts: list[str], title: str = "Plan") -> bytes:
     """A canonical capsule."""
-    messages = [{"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"} for text in texts]
+    messages = [
+        {"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"} for text in texts
+    ]
     return codec.encode(new.new_capsule(id, title, STAMP, messages=messages))
 
 
 def entry(text: str) -> bytes:
-    return codec.encode_entry({"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"})
+    return codec.encode_entry(
+        {"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"}
+    )
 
 
 def head(id: str, title: str, stamp: str = STAMP) -> bytes:
     """A head in the form that `rehead` takes."""
     whole = new.new_capsule(id, title, stamp)
-    return anatomy.joined(codec.encode({key: whole[key] for key in whole if key not in ("context", "history")}))
+    return anatomy.joined(
+        codec.encode({key: whole[key] for key in whole if key not in ("context", "history")})
+    )
 
 
 def texts_of(data: bytes) -> list[str]:

@@ -1,7 +1,8 @@
-"""A system in which one call fails, or all from one on; and the operations that the tests run on it.
+"""A system in which one call fails, or all from one on; and the operations that the tests run on
+it.
 
-What must stay true: a fault is injected by wrapping the seam, and nothing else; a `close` that fails has closed, as on
-Linux; any other call that fails has done nothing.
+What must stay true: a fault is injected by wrapping the seam, and nothing else; a `close` that
+fails has closed, as on Linux; any other call that fails has done nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Faulty(Syscalls):
 
 
 class Flushes(Syscalls):
-    """Records what is flushed, by the name of its folder: "logs", or "conversations" for a document.
+    """Records what is flushed, by the name of its folder: "logs", or "conversations" for a
+    document.
 
     Attributes:
         flushed: The names, in order.
@@ -124,13 +126,21 @@ def texts(store: Store) -> list[str]:
 
 def inodes(root: Path) -> tuple[int, int]:
     """Those of the document and its log."""
-    places = (root / "conversations" / "plan.json", root / ".capsule" / "logs" / "conversations-plan")
+    places = (
+        root / "conversations" / "plan.json",
+        root / ".capsule" / "logs" / "conversations-plan",
+    )
     return places[0].stat().st_ino, places[1].stat().st_ino
 
 
 def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:
     settings = load_settings(str(root))
-    return Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=sys, append=settings.append)), **options)
+    return Store(
+        str(root),
+        settings,
+        FilesEngine(FileStorage(str(root), sys=sys, append=settings.append)),
+        **options,
+    )
 
 
 class _BeforeTheCut(Syscalls):
@@ -141,7 +151,9 @@ class _BeforeTheCut(Syscalls):
 
 
 def cut_power(root: Path, id: str, text: str) -> None:
-    """Append a message, whose acknowledgement a power cut follows before the file is on the disk."""
+    """Append a message, whose acknowledgement a power cut follows before the file is on
+    the disk.
+    """
     path = root / "conversations" / f"{id}.json"
     before = path.read_bytes()
     with store_on(root, _BeforeTheCut(), keep_locks=False) as store:
@@ -165,7 +177,9 @@ def stale_save(root: Path, id: str) -> None:
 def tear(root: Path, id: str) -> None:
     """Write the file that a crash during a splice leaves."""
     path = root / "conversations" / f"{id}.json"
-    path.write_bytes(path.read_bytes()[:-7] + b',\n    {\n      "role": "user",\n      "content": "to')
+    path.write_bytes(
+        path.read_bytes()[:-7] + b',\n    {\n      "role": "user",\n      "content": "to'
+    )
     os.utime(path, (1, 1))
 
 

@@ -18,29 +18,50 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 MESSAGES = st.builds(
-    lambda text, more: {"role": "user", "content": text, "timestamp": STAMP, "id": "m", "more": more}, TEXTS, VALUES
+    lambda text, more: {
+        "role": "user",
+        "content": text,
+        "timestamp": STAMP,
+        "id": "m",
+        "more": more,
+    },
+    TEXTS,
+    VALUES,
 )
 
 
-def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = False, extra: object = None) -> bytes:
+def capsule(
+    messages: list[dict[str, object]], title: str = "", locked: bool = False, extra: object = None
+) -> bytes:
     lock = {"active": True, "instanceId": "i", "timestamp": STAMP} if locked else None
-    document = new.new_capsule("plan", title, STAMP, lock=lock, messages=messages, metadata={"extra": extra})
+    document = new.new_capsule(
+        "plan", title, STAMP, lock=lock, messages=messages, metadata={"extra": extra}
+    )
     return codec.encode(document)
 
 
 @pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
-def test_every_offset_is_right(messages: list[dict[str, object]], title: str, locked: bool, extra: object) -> None:
+def test_every_offset_is_right(
+    messages: list[dict[str, object]], title: str, locked: bool, extra: object
+) -> None:
     data = capsule(messages, title, locked, extra)
     found = anatomy.survey(data)
     assert found is not None
     assert found.size == len(data) and found.entries == len(messages)
-    assert data[found.updated_at :][:24].decode() == STAMP and data[found.updated_at - 14 :].startswith(b'"updatedAt"')
-    assert data[found.context :].startswith(b'  "context": ') and data[found.history - 1 : found.history] == b"["
+    assert data[found.updated_at :][:24].decode() == STAMP and data[
+        found.updated_at - 14 :
+    ].startswith(b'"updatedAt"')
+    assert (
+        data[found.context :].startswith(b'  "context": ')
+        and data[found.history - 1 : found.history] == b"["
+    )
     assert data[found.tail :] == anatomy.closing_of(found)
     head = anatomy.head_of(data)
     assert head is not None
-    assert orjson.loads(head) == {k: v for k, v in orjson.loads(data).items() if k not in ("context", "history")}
+    assert orjson.loads(head) == {
+        k: v for k, v in orjson.loads(data).items() if k not in ("context", "history")
+    }
     assert data.startswith(anatomy.joined(head))
 
 
@@ -93,7 +114,9 @@ def test_any_bytes_can_be_surveyed(data: bytes) -> None:
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))
-def test_an_entry_is_found_by_its_id_at_any_position(messages: list[dict[str, object]], at: int) -> None:
+def test_an_entry_is_found_by_its_id_at_any_position(
+    messages: list[dict[str, object]], at: int
+) -> None:
     id = "0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92"
     line = f'\n      "id": "{id}"'
     messages = [{**message, "toolCalls": [{"id": id}], "reasoning": line} for message in messages]
@@ -102,7 +125,9 @@ def test_an_entry_is_found_by_its_id_at_any_position(messages: list[dict[str, ob
     assert found is not None
     assert anatomy.made_ids(without[found.history : found.tail]) == frozenset()
     assert anatomy.entry_with(without[found.history : found.tail], id) is None
-    messages.insert(min(at, len(messages)), {"role": "user", "content": line, "timestamp": STAMP, "id": id})
+    messages.insert(
+        min(at, len(messages)), {"role": "user", "content": line, "timestamp": STAMP, "id": id}
+    )
     data = capsule(messages)
     found = anatomy.survey(data)
     assert found is not None

@@ -1,11 +1,13 @@
-"""Every state that a power cut can leave after any call of any write path: a store opens it without a loss.
+"""Every state that a power cut can leave after any call of any write path: a store opens it without
+a loss.
 
-The model of the file system, and what it assumes, is in `tests/torture/filesystem.py`. In each state:
+The model of the file system, and what it assumes, is in `tests/torture/filesystem.py`. In each
+state:
 
-- whoever loads the conversation gets every message that was acknowledged before, in the order of their writes, and of
-  the others a beginning;
-- where an editor was saving in place when the power went, and left no conversation, the error says so, and an older
-  version put in its place gets the acknowledged messages back;
+- whoever loads the conversation gets every message that was acknowledged before, in the order of
+  their writes, and of the others a beginning;
+- where an editor was saving in place when the power went, and left no conversation, the error says
+  so, and an older version put in its place gets the acknowledged messages back;
 - every operation works from then on.
 """
 
@@ -31,7 +33,14 @@ from capsule.format.saved import repair
 from capsule.format.validation import decoded
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
-from tests.torture.filesystem import Disk, Rebooted, Recorder, Remounted, contents_after_cut, materialise
+from tests.torture.filesystem import (
+    Disk,
+    Rebooted,
+    Recorder,
+    Remounted,
+    contents_after_cut,
+    materialise,
+)
 
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
 STAMP = "2025-01-12T10:30:00.000Z"
@@ -106,7 +115,9 @@ def two_writers(store: Store) -> None:
     system = system_of(store)
     with store_on(Path(store.root), system, keep_locks=False) as other:
         for mine, theirs in (("a", "b"), ("c", "d" * 600)):
-            if store.settings.append == "replace":  # It flushes under the mutex: the second one comes after it.
+            if (
+                store.settings.append == "replace"
+            ):  # It flushes under the mutex: the second one comes after it.
                 saying(store, mine)
                 saying(other, theirs)
                 continue
@@ -156,8 +167,8 @@ def not_waited_for(store: Store) -> None:
 
 
 BATCH = [{"role": "user", "content": text * 700} for text in "abc"]
-#: The texts at the start, the preparation of the file, the operation on the store, and the lists of texts that a power
-#: cut during it may leave; once the call has returned, only the last of these.
+#: The texts at the start, the preparation of the file, the operation on the store, and the lists of
+#: texts that a power cut during it may leave; once the call has returned, only the last of these.
 PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store], object], list[list[str]]]] = {
     "create": (
         ["one"], nothing, lambda store: store.create(id="second", messages=[{"role": "user", "content": "x"}]),
@@ -224,9 +235,17 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
 
 
 def reopened(
-    root: Path, system: Syscalls, may_be: list[list[str]], acknowledged: list[str], older: bytes, *, closely: bool
+    root: Path,
+    system: Syscalls,
+    may_be: list[list[str]],
+    acknowledged: list[str],
+    older: bytes,
+    *,
+    closely: bool,
 ) -> None:
-    """Open what a power cut left: the texts are one of `may_be`, with those acknowledged; and every operation works."""
+    """Open what a power cut left: the texts are one of `may_be`, with those acknowledged; and every
+    operation works.
+    """
     with store_on(root, system, instance="desk") as store:
         if not store.engine.storage.exists("conversations", "plan"):  # type: ignore[attr-defined]
             store.trash.restore("plan")
@@ -251,7 +270,9 @@ def reopened(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("append", "system"), [("splice", Rebooted), ("splice", Remounted), ("replace", Rebooted)])
+@pytest.mark.parametrize(
+    ("append", "system"), [("splice", Rebooted), ("splice", Remounted), ("replace", Rebooted)]
+)
 def test_a_power_cut_at_any_call_loses_nothing_acknowledged(
     memory: Path, rng: random.Random, path: str, append: str, system: type[Syscalls]
 ) -> None:
@@ -276,9 +297,15 @@ def test_a_power_cut_at_any_call_loses_nothing_acknowledged(
         if number:
             disk.play(recorder.events[number - 1])
         done = number >= returned
-        acknowledged = [event[1] for event in recorder.events[:number] if event[0] == "acknowledged"]
+        acknowledged = [
+            event[1] for event in recorder.events[:number] if event[0] == "acknowledged"
+        ]
         trees = list(disk.trees(rng, long=LONG))
-        for tree in trees if LONG else rng.sample(trees, min(len(trees), max(8, 600 // len(recorder.events)))):
+        for tree in (
+            trees
+            if LONG
+            else rng.sample(trees, min(len(trees), max(8, 600 // len(recorder.events))))
+        ):
             known = hash((done, len(acknowledged), tuple(sorted(tree.items()))))
             if known in tried:
                 continue
@@ -292,14 +319,20 @@ def test_a_power_cut_at_any_call_loses_nothing_acknowledged(
                         assert store.load("second").history[0].content == "x"
             except BaseException as failure:
                 shutil.copytree(place, memory / "failed", dirs_exist_ok=True)
-                failure.add_note(f"{path}, {append}: after call {number} {recorder.events[max(number - 1, 0)]!r:.200}")
+                failure.add_note(
+                    f"{path}, {append}: after call {number} "
+                    f"{recorder.events[max(number - 1, 0)]!r:.200}"
+                )
                 failure.add_note(repr(tree.get("conversations/plan.json"))[-700:])
                 raise
     assert len(tried) > 2
 
 
 def capsule_of(title: str, texts: list[str]) -> bytes:
-    messages = [{"role": "user", "content": text, "timestamp": STAMP, "id": f"m{n}"} for n, text in enumerate(texts)]
+    messages = [
+        {"role": "user", "content": text, "timestamp": STAMP, "id": f"m{n}"}
+        for n, text in enumerate(texts)
+    ]
     return codec.encode(new.new_capsule("plan", title, STAMP, messages=messages))
 
 
@@ -308,7 +341,14 @@ def spliced_versions(data: bytes, texts: list[str]) -> list[bytes]:
     parts = anatomy.survey(data)
     assert parts is not None
     entries = [
-        codec.encode_entry({"role": "user", "content": text, "timestamp": "2025-12-31T23:59:59.999Z", "id": f"n{n}"})
+        codec.encode_entry(
+            {
+                "role": "user",
+                "content": text,
+                "timestamp": "2025-12-31T23:59:59.999Z",
+                "id": f"n{n}",
+            }
+        )
         for n, text in enumerate(texts)
     ]
     block, _ = anatomy.spliced(parts, entries)
@@ -325,7 +365,9 @@ ADDED = [["new"], ['a\n"\\ \u00e9\u20ac\U0001f600' * 20], ["x" * 500, "y" * 200]
 def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
     rng: random.Random, count: int, added: list[str]
 ) -> None:
-    """The tail, and the time in the head, at each relevant position in a sector; on bytes alone, and so thousands."""
+    """The tail, and the time in the head, at each relevant position in a sector; on bytes alone,
+    and so thousands.
+    """
     tried = 0
     shifts = range(512) if LONG else [*range(0, 512, 37), *range(500, 512)]
     base = anatomy.survey(capsule_of("", ["t"] * count))
@@ -335,7 +377,9 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
     for place, anchor in wanted:
         data = capsule_of("T" * ((place - anchor) % 512), ["t"] * count)
         versions = spliced_versions(data, added)
-        for state in dict.fromkeys(contents_after_cut(versions, rng, long=LONG and len(added[0]) < 10)):
+        for state in dict.fromkeys(
+            contents_after_cut(versions, rng, long=LONG and len(added[0]) < 10)
+        ):
             tried += 1
             try:
                 document = decoded(state, "plan.json", "plan")
@@ -345,7 +389,9 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
                 document = decoded(mended.data, "plan.json", "plan")
                 assert anatomy.survey(mended.data) is not None and repair.mend(mended.data) is None
             texts = [message["content"] for message in document["history"]]
-            assert texts[:count] == ["t"] * count and texts[count:] in [added[:n] for n in range(len(added) + 1)]
+            assert texts[:count] == ["t"] * count and texts[count:] in [
+                added[:n] for n in range(len(added) + 1)
+            ]
     assert tried > 500
 
 
@@ -376,7 +422,9 @@ def test_a_typing_mistake_is_not_mended_as_a_crash(typed: Callable[[bytes], byte
         assert [m["content"] for m in orjson.loads(mended.data)["history"]] == ["one", "two"]
 
 
-def test_the_model_of_the_disk_keeps_what_was_flushed_and_may_lose_the_rest(tmp_path: Path, rng: random.Random) -> None:
+def test_the_model_of_the_disk_keeps_what_was_flushed_and_may_lose_the_rest(
+    tmp_path: Path, rng: random.Random
+) -> None:
     root = tmp_path / "disk"
     root.mkdir()
     (root / "a").write_bytes(b"old")
@@ -386,7 +434,11 @@ def test_the_model_of_the_disk_keeps_what_was_flushed_and_may_lose_the_rest(tmp_
     for event in recorder.events:
         disk.play(event)
     trees = list(disk.trees(rng, long=True))
-    assert {"a": b"old"} in trees and {"a": b"old", "b": b"new"} in trees and {"a": b"old", "b": b"n"} in trees
+    assert (
+        {"a": b"old"} in trees
+        and {"a": b"old", "b": b"new"} in trees
+        and {"a": b"old", "b": b"n"} in trees
+    )
     assert {"a": b"old", "b": b"\0\0\0"} in trees
     recorder.fsync(fd)
     disk.play(recorder.events[-1])

@@ -1,4 +1,6 @@
-"""Derived files are deleted, cut, overwritten or replaced by older ones while no store is open: no data is lost."""
+"""Derived files are deleted, cut, overwritten or replaced by older ones while no store is open: no
+data is lost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "NULs": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "garbage at the end": lambda path: path.write_bytes(path.read_bytes() + GARBAGE),
     "one bit": lambda path: (
-        path.write_bytes(path.read_bytes()[:-300] + bytes([path.read_bytes()[-300] ^ 1]) + path.read_bytes()[-299:])
+        path.write_bytes(
+            path.read_bytes()[:-300]
+            + bytes([path.read_bytes()[-300] ^ 1])
+            + path.read_bytes()[-299:]
+        )
         if path.stat().st_size > 300
         else None
     ),
@@ -62,7 +68,9 @@ def root(tmp_path: Path) -> Path:
         store.append("team", content="two")
         store.append("team", content="three")
     (root / ".capsule" / "instances").mkdir(exist_ok=True)
-    (root / ".capsule" / "instances" / "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31").write_bytes(b'{"pid": 1}\n')
+    (root / ".capsule" / "instances" / "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31").write_bytes(
+        b'{"pid": 1}\n'
+    )
     return root
 
 
@@ -88,7 +96,9 @@ def check(root: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("what", ["mutex", "instances", "logs"])
-def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: str, damage: str) -> None:
+def test_damage_to_all_derived_files_of_a_kind_loses_no_data(
+    root: Path, what: str, damage: str
+) -> None:
     for path in sorted((root / ".capsule" / what).iterdir()):
         if path.exists() and path.suffix != ".older":
             DAMAGES[damage](path)
@@ -99,7 +109,9 @@ def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: s
     check(root)
 
 
-@pytest.mark.parametrize("what", ["", "mutex", "log", "logs", "instances", "trash", "quarantine", ".gitignore"])
+@pytest.mark.parametrize(
+    "what", ["", "mutex", "log", "logs", "instances", "trash", "quarantine", ".gitignore"]
+)
 def test_deleting_a_derived_directory_loses_no_data(root: Path, what: str) -> None:
     place = root / ".capsule" / what
     if place.is_dir():
@@ -114,7 +126,12 @@ def test_the_derived_directory_of_another_store_loses_no_data(root: Path, tmp_pa
     Store.init(other)
     with Store.open(other) as store:
         store.create(id="chat", title="Other", messages=[{"role": "user", "content": "not mine"}])
-        store.create(id="team", title="Other", type="group", messages=[{"role": "user", "content": "not mine"}])
+        store.create(
+            id="team",
+            title="Other",
+            type="group",
+            messages=[{"role": "user", "content": "not mine"}],
+        )
     shutil.rmtree(root / ".capsule")
     shutil.copytree(other / ".capsule", root / ".capsule")
     with Store.open(root, instance="desk") as store:

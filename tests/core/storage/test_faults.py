@@ -1,4 +1,6 @@
-"""A fault at any call of any operation: the operation raises, the file is old or new, the store goes on working."""
+"""A fault at any call of any operation: the operation raises, the file is old or new, the store
+goes on working.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Trial:
         return bool(self.sys.hit)
 
     def check(self) -> None:
-        """Assert that nothing acknowledged is lost, and that this store and a new one go on working."""
+        """Assert that nothing acknowledged is lost, and that this store and a new one go on
+        working.
+        """
         if not self.path.exists():  # It was deleted, and the fault was in restoring it.
             self.store.trash.restore("plan")
         texts = [message.content for message in self.store.load("plan").history]
@@ -81,7 +85,9 @@ def template(memory: Path) -> Path:
     root = memory / "template"
     Store.init(root)
     with Store.open(root, keep_locks=False) as store:
-        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        store.create(
+            id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]
+        )
         store.append("plan", content="two")
         store.create(id="old", title="Old")
         store.delete("old")
@@ -90,9 +96,17 @@ def template(memory: Path) -> Path:
 
 @pytest.fixture
 def sweep(memory: Path, template: Path) -> Sweep:
-    """Runs an operation with a fault at its first call, its second, and so on. Returns: the number of runs."""
+    """Runs an operation with a fault at its first call, its second, and so on. Returns: the number
+    of runs.
+    """
 
-    def sweep(operation: str, *errors: int, lasting: bool = False, may_fail: bool = True, swaps: bool = True) -> int:
+    def sweep(
+        operation: str,
+        *errors: int,
+        lasting: bool = False,
+        may_fail: bool = True,
+        swaps: bool = True,
+    ) -> int:
         trials = 0
         while True:
             trials += 1
@@ -116,7 +130,9 @@ def sweep(memory: Path, template: Path) -> Sweep:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_fault_at_any_call_raises_and_leaves_the_file_old_or_new(sweep: Sweep, operation: str) -> None:
+def test_a_fault_at_any_call_raises_and_leaves_the_file_old_or_new(
+    sweep: Sweep, operation: str
+) -> None:
     assert sweep(operation, *ERRORS) > 3
 
 
@@ -131,13 +147,19 @@ def test_a_short_write_at_any_call_is_continued(sweep: Sweep, operation: str) ->
 
 
 @pytest.mark.parametrize("operation", ["rename", "edit", "append after a stale save"])
-def test_a_fault_without_an_atomic_swap_raises_and_leaves_the_file_old_or_new(sweep: Sweep, operation: str) -> None:
+def test_a_fault_without_an_atomic_swap_raises_and_leaves_the_file_old_or_new(
+    sweep: Sweep, operation: str
+) -> None:
     sweep(operation, errno.EIO, swaps=False)
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
-@pytest.mark.parametrize("operation", ["append", "rename", "edit", "create", "refresh a lock", "delete and restore"])
-def test_a_failed_flush_raises_and_is_not_repeated(memory: Path, template: Path, operation: str, call: str) -> None:
+@pytest.mark.parametrize(
+    "operation", ["append", "rename", "edit", "create", "refresh a lock", "delete and restore"]
+)
+def test_a_failed_flush_raises_and_is_not_repeated(
+    memory: Path, template: Path, operation: str, call: str
+) -> None:
     trial = Trial(template, memory / "store", operation)
     flushed: list[tuple[int, bool]] = []
     fail = [True]
@@ -194,7 +216,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("append", ["splice", "replace"])
-def test_a_full_disk_loses_nothing_and_the_store_works_when_there_is_space(small_disk: Path, append: str) -> None:
+def test_a_full_disk_loses_nothing_and_the_store_works_when_there_is_space(
+    small_disk: Path, append: str
+) -> None:
     root = small_disk / "store"
     Store.init(root)
     (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
@@ -211,7 +235,10 @@ def test_a_full_disk_loses_nothing_and_the_store_works_when_there_is_space(small
                 refused.append(error)
                 if len(refused) > 5:
                     break
-        assert all(getattr(error, "errno", None) == errno.ENOSPC and "space" in str(error) for error in refused)
+        assert all(
+            getattr(error, "errno", None) == errno.ENOSPC and "space" in str(error)
+            for error in refused
+        )
         for write in (
             lambda: store.create(title="x", messages=[{"role": "user", "content": "x" * 100_000}]),
             lambda: store.rename(id, "Renamed"),
@@ -279,7 +306,9 @@ def read_only(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     place.mkdir()
     if os.getuid() or not shutil.which("mount"):
         pytest.skip("mounting read-only takes root; the permissions' test runs elsewhere")
-    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, check=False
+    ).returncode:
         pytest.skip("nothing can be mounted here")
     Store.init(place / "store")
     with Store.open(place / "store", keep_locks=False) as store:
@@ -289,7 +318,9 @@ def read_only(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_store_on_a_read_only_disk_can_be_read_and_refuses_writes(read_only: tuple[Path, str]) -> None:
+def test_a_store_on_a_read_only_disk_can_be_read_and_refuses_writes(
+    read_only: tuple[Path, str],
+) -> None:
     root, id = read_only
     with Store.open(root) as store:
         assert store.load(id).history[0].content == "one" and store.tail(id, 1)[0].content == "one"

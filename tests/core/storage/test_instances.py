@@ -43,7 +43,11 @@ def instances(directory: Path) -> Iterator[FileLeases]:
 
 
 def on(directory: Path, sys: Syscalls) -> FileLeases:
-    return FileLeases(sys, layout := Layout(str(directory.parents[1])), Mutexes(sys, Directory(layout, sys, "mutex")))
+    return FileLeases(
+        sys,
+        layout := Layout(str(directory.parents[1])),
+        Mutexes(sys, Directory(layout, sys, "mutex")),
+    )
 
 
 def test_an_instance_of_another_process_is_alive_until_it_closes(
@@ -145,7 +149,9 @@ def test_what_a_live_instance_says_is_read_and_ends_with_its_process(
     assert instances.live() == {TWO: {"agent": "bob"}}
 
 
-def test_an_instance_without_readable_words_says_nothing(directory: Path, instances: FileLeases) -> None:
+def test_an_instance_without_readable_words_says_nothing(
+    directory: Path, instances: FileLeases
+) -> None:
     for words in (b"", b"{", b"[]", b'{"pid": 1}', b'{"about": 1}'):
         instances.take(ONE)
         (directory / ONE).write_bytes(words)
@@ -155,7 +161,9 @@ def test_an_instance_without_readable_words_says_nothing(directory: Path, instan
 
 
 def test_an_announcement_reads_no_other_instance(directory: Path) -> None:
-    """A save announces its instance under the document's mutex, so that the number of others must not matter."""
+    """A save announces its instance under the document's mutex, so that the number of others must
+    not matter.
+    """
 
     class Blind(Syscalls):
         def names(self, directory: str) -> NoReturn:

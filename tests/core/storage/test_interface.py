@@ -15,7 +15,14 @@ from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.errors import (
+    CapsuleError,
+    Interfered,
+    InvalidDocument,
+    InvalidInput,
+    NotFound,
+    Refused,
+)
 from capsule.format.json import anatomy, codec
 from capsule.format.saved.repair import mend
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
@@ -78,10 +85,14 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
 
 @pytest.mark.parametrize("title", ["New", "", "x" * 3000])
 @pytest.mark.parametrize("added", [[], ["two"]])
-def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: str, added: list[str]) -> None:
+def test_a_new_head_leaves_the_history_unchanged(
+    storage: FileStorage, title: str, added: list[str]
+) -> None:
     put(storage, "plan", ["one"])
     with storage.hold(KIND, "plan") as held:
-        after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
+        after = held.rehead(
+            looked(held), head("plan", title, LATER), [entry(text) for text in added], []
+        )
         assert held.look() == after
         after = held.splice(after, [entry("three")], LATER, [])
     assert texts_of(data_of(storage)) == ["one", *added, "three"]
@@ -89,7 +100,9 @@ def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: st
 
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
-def test_a_new_context_leaves_the_history_unchanged(storage: FileStorage, sizes: tuple[int, ...]) -> None:
+def test_a_new_context_leaves_the_history_unchanged(
+    storage: FileStorage, sizes: tuple[int, ...]
+) -> None:
     put(storage, "plan", ["one"])
     for size in sizes:
         context = {"fullContext": "x" * size, "metadata": {}} if size else {}
@@ -143,7 +156,9 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
 
 
 @pytest.mark.parametrize("size", ["the same size", "another size"])
-def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root: Path, size: str) -> None:
+def test_an_edit_in_place_is_noticed_by_the_next_look(
+    storage: FileStorage, root: Path, size: str
+) -> None:
     data = put(storage, "plan", ["one"])
     new = data.replace(b'"one"', b'"two"' if size == "the same size" else b'"something else"')
     path = root / KIND / "plan.json"
@@ -155,7 +170,9 @@ def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root
         got = held.read()
         assert got is not None and got[0] == new
         known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
-        assert held.look() == known and held.records() == []  # A file that was only read gets no log.
+        assert (
+            held.look() == known and held.records() == []
+        )  # A file that was only read gets no log.
         held.splice(known, [entry("three")], LATER, [])
     assert texts_of(data_of(storage))[1:] == ["three"]
 
@@ -179,19 +196,29 @@ def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage)
         assert held.records() == []
 
 
-def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(storage: FileStorage) -> None:
+def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(
+    storage: FileStorage,
+) -> None:
     put(storage, "plan", [])
     text = b"x" * 20_000
     for n in range(60):
         with storage.hold(KIND, "plan") as held:
-            records = [b'{"n": %d, "x": "%s"}' % (n, text), b'{"k":"head","n":%d,"x":"%s"}' % (n, text)]
+            records = [
+                b'{"n": %d, "x": "%s"}' % (n, text),
+                b'{"k":"head","n":%d,"x":"%s"}' % (n, text),
+            ]
             held.splice(looked(held), [entry(str(n))], LATER, records)
     with storage.hold(KIND, "plan") as held:
         for _ in range(900):
-            held.rehead(looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]])
+            held.rehead(
+                looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]]
+            )
         kept = [record for records in held.records() for record in records]
         messages = [int(record[6:].split(b",")[0]) for record in kept if record.startswith(b'{"n"')]
-        assert messages == list(range(60 - len(messages), 60)) and len(messages) * len(text) >= 256 << 10
+        assert (
+            messages == list(range(60 - len(messages), 60))
+            and len(messages) * len(text) >= 256 << 10
+        )
         large = b'"' + b"x" * 700_000 + b'"'
         for record in (large, b'"small"'):
             held.splice(looked(held), [entry(record[:2].hex())], LATER, [record])
@@ -223,13 +250,17 @@ def test_the_beginning_of_a_file_reaches_to_its_context(storage: FileStorage, ro
         storage.beginning(storage.path(KIND, "plan"))
 
 
-def test_a_deleted_document_is_in_the_trash_and_can_be_restored(storage: FileStorage, root: Path) -> None:
+def test_a_deleted_document_is_in_the_trash_and_can_be_restored(
+    storage: FileStorage, root: Path
+) -> None:
     data = put(storage, "plan", ["one"])
     with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
         assert held.look() is None and held.read() is None
     assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
-    assert storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
+    assert (
+        storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
+    )
     assert storage.keeping.trashed("agents") == []
     with storage.hold(KIND, "plan") as held:
         held.restore(trashed.token)
@@ -253,7 +284,9 @@ def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) ->
     assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
 
 
-def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(storage: FileStorage) -> None:
+def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(
+    storage: FileStorage,
+) -> None:
     put(storage, "plan", [])
     with storage.hold(KIND, "plan") as held:
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
@@ -263,7 +296,9 @@ def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(storag
     assert sorted(storage.keeping.purge(0)) == sorted(paths)
 
 
-def test_a_torn_document_is_mended_and_the_original_is_kept(storage: FileStorage, root: Path) -> None:
+def test_a_torn_document_is_mended_and_the_original_is_kept(
+    storage: FileStorage, root: Path
+) -> None:
     whole = put(storage, "plan", ["one", "two"])
     torn = whole[:-7] + b",\n    {\n      "
     path = root / KIND / "plan.json"
@@ -304,7 +339,9 @@ PLACES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", PLACES)
-def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, root: Path, what: str) -> None:
+def test_a_path_that_is_no_regular_file_is_no_document(
+    storage: FileStorage, root: Path, what: str
+) -> None:
     path = root / KIND / "plan.json"
     PLACES[what](path)
     with pytest.raises(InvalidDocument):
@@ -329,7 +366,10 @@ def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, r
     (root / KIND / ".plan.tmp").write_bytes(b"half")
     (root / KIND / "gone.json").unlink()
     found = {leftover.kind: leftover for leftover in storage.leftovers(KIND)}
-    assert {kind: leftover.id for kind, leftover in found.items()} == {"temporary": "plan", "vanished": "gone"}
+    assert {kind: leftover.id for kind, leftover in found.items()} == {
+        "temporary": "plan",
+        "vanished": "gone",
+    }
     for leftover in found.values():
         assert storage.sweep(KIND, leftover)
     assert storage.leftovers(KIND) == []
@@ -337,7 +377,9 @@ def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, r
     assert kept == [b"half"]
 
 
-def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage, root: Path) -> None:
+def test_a_leftover_temporary_blocks_no_writer_and_is_kept(
+    storage: FileStorage, root: Path
+) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / ".plan.tmp").write_bytes(b"half")
     with storage.hold(KIND, "plan") as held:
@@ -376,7 +418,10 @@ def test_a_document_is_read_from_an_offset(storage: FileStorage) -> None:
     data = put(storage, "plan", ["one", "two"])
     known = storage.known(KIND, "plan")
     for offset in (0, 1, 100, 10_000_000):
-        assert known is not None and storage.read(KIND, "plan", offset) == (data[offset:], known.signature)
+        assert known is not None and storage.read(KIND, "plan", offset) == (
+            data[offset:],
+            known.signature,
+        )
         assert storage.read(KIND, "nobody", offset) is None
 
 
@@ -401,7 +446,9 @@ def test_the_note_stays_when_the_file_changes(storage: FileStorage, root: Path) 
     assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
 
 
-def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(
+    storage: FileStorage, root: Path, make
+) -> None:  # type: ignore[no-untyped-def]
     derived, other = storage.derived, make(str(root)).derived
     assert derived.inode("index") == 0
     path = Path(derived.make("index.new"))
@@ -410,7 +457,11 @@ def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: 
         derived.make("index.new")
     path.write_bytes(b"x")
     derived.put("index.new", "index")
-    assert Path(derived.path("index")).read_bytes() == b"x" and derived.inode("index") and not path.exists()
+    assert (
+        Path(derived.path("index")).read_bytes() == b"x"
+        and derived.inode("index")
+        and not path.exists()
+    )
     release = derived.try_lock("index.lock")
     assert release is not None and other.try_lock("index.lock") is None
     release()
@@ -422,7 +473,9 @@ def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: 
     assert set(derived.names()) == {".gitignore", "index.lock"}
 
 
-def test_the_history_is_read_from_an_offset_under_the_mutex(storage: FileStorage, root: Path) -> None:
+def test_the_history_is_read_from_an_offset_under_the_mutex(
+    storage: FileStorage, root: Path
+) -> None:
     data = document("a", ["one", "two"])
     with storage.hold("conversations", "a") as held:
         known = held.replace(None, data, anatomy.survey(data), [])

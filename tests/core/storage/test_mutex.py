@@ -75,7 +75,9 @@ def test_two_threads_never_hold_one_mutex(storage: FileStorage) -> None:
     assert (most, total) == (1, 1600)
 
 
-def test_a_timeout_names_the_process_that_holds_the_mutex(storage: FileStorage, child: Start, tmp_path: Path) -> None:
+def test_a_timeout_names_the_process_that_holds_the_mutex(
+    storage: FileStorage, child: Start, tmp_path: Path
+) -> None:
     holder = child(HOLDER, tmp_path)
     assert_excluded(storage, holder)
     take(storage, "y")
@@ -84,7 +86,10 @@ def test_a_timeout_names_the_process_that_holds_the_mutex(storage: FileStorage, 
 
 
 def test_a_timeout_names_the_thread_that_holds_the_mutex(storage: FileStorage) -> None:
-    with storage.hold(KIND, "x"), pytest.raises(StoreBusy, match=f"thread of process {os.getpid()}"):
+    with (
+        storage.hold(KIND, "x"),
+        pytest.raises(StoreBusy, match=f"thread of process {os.getpid()}"),
+    ):
         take(storage, "x", 0.01)
     take(storage, "x")
 
@@ -140,7 +145,9 @@ def test_many_mutexes_keep_few_files_open(storage: FileStorage) -> None:
             take(storage, "held")
 
 
-def test_idle_descriptors_are_closed_when_the_system_has_no_more(tmp_path: Path, child: Start) -> None:
+def test_idle_descriptors_are_closed_when_the_system_has_no_more(
+    tmp_path: Path, child: Start
+) -> None:
     process = child(
         """
         import resource
@@ -186,7 +193,9 @@ def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: S
     assert [process.hear() for _ in range(3)] == ["StoreBusy", "StoreBusy", "free"]
 
 
-def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, child: Start) -> None:
+def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(
+    tmp_path: Path, child: Start
+) -> None:
     process = child(
         """
         import threading, warnings

@@ -55,7 +55,9 @@ def test_a_header_with_any_wrong_byte_is_refused() -> None:
         raw = note.encode_header(known, position)
         assert len(raw) == note.HEADER_BYTES and note.decode_header(raw) == (known, position)
         for place in {*range(len(raw) - 1)} - {8}:
-            assert note.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
+            assert (
+                note.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
+            )
         assert note.decode_header(raw[:-50]) is None
 
 
@@ -66,7 +68,12 @@ WRONG = (None, -1, 2**40, "x", [1])
 def places_in(raw: bytes) -> list[tuple[str, int | None]]:
     """The fields of a header, and the places in those that are lists."""
     fields = orjson.loads(raw[9:])
-    lists = [(name, place) for name, value in fields.items() if isinstance(value, list) for place in range(len(value))]
+    lists = [
+        (name, place)
+        for name, value in fields.items()
+        if isinstance(value, list)
+        for place in range(len(value))
+    ]
     return [*((name, None) for name in fields), *lists]
 
 
@@ -82,19 +89,27 @@ def spoil(mutex: Path, name: str, place: int | None, wrong: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_header_with_a_true_checksum_and_wrong_fields_costs_a_look_at_the_document(root: Path, store: Store) -> None:
+def test_a_header_with_a_true_checksum_and_wrong_fields_costs_a_look_at_the_document(
+    root: Path, store: Store
+) -> None:
     mutex = root / ".capsule" / "mutex" / "conversations-plan"
     expected = ["one"]
     for name, place in places_in(mutex.read_bytes()):
         for wrong in WRONG:
-            store.append("plan", content=f"sound {len(expected)}")  # So that there is a log for the header to name.
+            store.append(
+                "plan", content=f"sound {len(expected)}"
+            )  # So that there is a log for the header to name.
             expected.append(f"sound {len(expected)}")
             spoil(mutex, name, place, wrong)
             store.flush()
             spoil(mutex, name, place, wrong)
             assert [head.title for head in store.heads()] == ["Plan"]
             spoil(mutex, name, place, wrong)
-            assert [message.content for message in store.load("plan").history] == expected, (name, place, wrong)
+            assert [message.content for message in store.load("plan").history] == expected, (
+                name,
+                place,
+                wrong,
+            )
             spoil(mutex, name, place, wrong)
             store.append("plan", content=f"spoilt {len(expected)}")
             expected.append(f"spoilt {len(expected)}")
@@ -147,7 +162,9 @@ def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> N
     end = log.position.end
     starts = [0, *(at + 1 for at in range(end) if whole[at : at + 1] == b"\n")]
     for place in range(end):
-        (tmp_path / "log").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        (tmp_path / "log").write_bytes(
+            whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :]
+        )
         again = Log.open(SYS, str(tmp_path / "log"), None)
         assert again is not None
         assert again.position.end == max(start for start in starts if start <= place)

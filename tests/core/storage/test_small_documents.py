@@ -1,4 +1,6 @@
-"""Documents without entries, as agents and doorbells: a change is whole and durable, and keeps an editor's save."""
+"""Documents without entries, as agents and doorbells: a change is whole and durable, and keeps an
+editor's save.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_a_save_of_an_editor_during_a_change_stays(
     assert engine.read("agents", "anna") == saved[0] + b"\n"
 
 
-def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memory: Path, rng: random.Random) -> None:
+def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(
+    memory: Path, rng: random.Random
+) -> None:
     root, place, old, new = memory / "store", memory / "after", b'{"n": 1}\n', b'{"n": 2}\n' * 200
     (root / "conversations").mkdir(parents=True)
     (root / "agents").mkdir()
@@ -71,7 +75,9 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
             left.close()
 
 
-def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(root: Path, storage: FileStorage) -> None:
+def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(
+    root: Path, storage: FileStorage
+) -> None:
     machine, path = FilesEngine(storage).machine, root / ".capsule" / "doorbells" / "anna.json"
     machine.edit("doorbells", "anna", lambda before: {"n": 1})
     assert machine.read("doorbells", "anna") == {"n": 1}
@@ -89,7 +95,9 @@ def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(root: Path
 
 
 @pytest.mark.parametrize("writes", [50, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(storage: FileStorage, writes: int) -> None:
+def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(
+    storage: FileStorage, writes: int
+) -> None:
     machine = FilesEngine(storage).machine
     machine.edit("doorbells", "anna", lambda before: {"n": 0})
 

@@ -1,4 +1,6 @@
-"""A store that was cloned or unpacked with symlinks in it: no file behind one is written or deleted."""
+"""A store that was cloned or unpacked with symlinks in it: no file behind one is written or
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -78,18 +80,24 @@ def use(root: Path) -> list[CapsuleError]:
 
 
 @pytest.mark.parametrize("link", ["", "mutex", "logs", "instances", "trash", "quarantine"])
-def test_a_symlink_in_place_of_a_derived_directory_is_refused(root: Path, elsewhere: Path, link: str) -> None:
+def test_a_symlink_in_place_of_a_derived_directory_is_refused(
+    root: Path, elsewhere: Path, link: str
+) -> None:
     before = everything(elsewhere)
     place = root / ".capsule" / link
     shutil.rmtree(place, ignore_errors=True)
     place.symlink_to(elsewhere)
     errors = use(root)
-    assert any(isinstance(error, Refused) and f"rm {place}" in error.message for error in errors), errors
+    assert any(isinstance(error, Refused) and f"rm {place}" in error.message for error in errors), (
+        errors
+    )
     assert everything(elsewhere) == before
 
 
 @pytest.mark.parametrize("link", ["", "doorbells"])
-def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(root: Path, elsewhere: Path, link: str) -> None:
+def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(
+    root: Path, elsewhere: Path, link: str
+) -> None:
     (elsewhere / "doorbells").mkdir()
     for directory in ("", "doorbells"):
         (elsewhere / directory / "anna.json").write_bytes(b"{}")
@@ -111,7 +119,9 @@ def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(root: Pa
     assert everything(elsewhere) == before
 
 
-def test_a_symlink_in_place_of_a_directory_of_documents_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_symlink_in_place_of_a_directory_of_documents_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     """It most likely leads to another store, which guards its documents with mutexes of its own."""
     (root / "conversations").rename(tmp_path / "moved")
     (root / "conversations").symlink_to(tmp_path / "moved")

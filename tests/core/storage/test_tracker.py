@@ -68,13 +68,17 @@ def test_a_write_is_reported_once(tmp_path: Path, how: str) -> None:
     tracked.close()
 
 
-def test_names_that_are_no_document_are_not_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_names_that_are_no_document_are_not_reported(
+    tmp_path: Path, tracked: InotifyTracker
+) -> None:
     for name in (".plan.json", "plan.json~", "plan.swp", ".tmp"):
         (tmp_path / name).write_bytes(b"")
     assert tracked.changed() == set()
 
 
-def test_writes_through_a_temporary_name_are_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_writes_through_a_temporary_name_are_reported(
+    tmp_path: Path, tracked: InotifyTracker
+) -> None:
     temporary, path = tmp_path / ".plan.tmp", tmp_path / "plan.json"
     with temporary.open("wb", buffering=0) as file:
         path.hardlink_to(temporary)
@@ -111,7 +115,9 @@ def test_an_acknowledged_write_is_reported_at_once(
     writer.say(None)
 
 
-def test_the_tracker_reports_an_overflow_and_then_works_again(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_the_tracker_reports_an_overflow_and_then_works_again(
+    tmp_path: Path, tracked: InotifyTracker
+) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     paths = [tmp_path / f"{number}.json" for number in range(2)]
     for number in range(most + 10):
@@ -132,7 +138,9 @@ def test_a_removed_directory_ends_its_tracker(tmp_path: Path, how: str) -> None:
     tracked.close()
 
 
-def test_a_forked_child_takes_no_event_of_its_parent(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_a_forked_child_takes_no_event_of_its_parent(
+    tmp_path: Path, tracked: InotifyTracker
+) -> None:
     (tmp_path / "plan.json").write_bytes(b"x")
     child = os.fork()
     if not child:
@@ -152,7 +160,9 @@ def test_a_tracker_uses_one_descriptor_until_it_is_closed(tmp_path: Path) -> Non
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_no_tracker_opens_without_a_free_descriptor(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
     taker = child(
         """
         import resource
@@ -167,7 +177,9 @@ def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Calla
     assert 0 < taker.hear() < 40
 
 
-def test_a_file_system_without_reliable_notices_has_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_reliable_notices_has_no_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert open_tracker("/proc", ".json") is None
     assert open_tracker(str(tmp_path / "nowhere" / "at all"), ".json") is None
     monkeypatch.setattr(directory_tracker, "_LOCAL", frozenset({"nfs4"}))
@@ -187,7 +199,10 @@ def test_the_file_system_of_a_path_is_that_of_its_longest_mount() -> None:
 
 
 def test_the_options_of_a_mount_name_no_machine_no_person_and_no_path() -> None:
-    line = b"1 0 0:20 / / rw,noatime - nfs4 server:/home/anna rw,vers=4.2,addr=10.0.0.1,username=anna,subvol=/home/anna"
+    line = (
+        b"1 0 0:20 / / rw,noatime - nfs4 server:/home/anna "
+        b"rw,vers=4.2,addr=10.0.0.1,username=anna,subvol=/home/anna"
+    )
     assert of_longest("/x", [line]).options == ("rw", "noatime", "vers=4.2")
 
 

@@ -1,7 +1,8 @@
-"""One person saves in the middle of an append, another reads in the middle of it and saves later: nothing is lost.
+"""One person saves in the middle of an append, another reads in the middle of it and saves later:
+nothing is lost.
 
-The first one's save may lie between any two calls of the append to the system, the other one's read between any two
-behind it; and the writer goes on, or is killed there.
+The first one's save may lie between any two calls of the append to the system, the other one's read
+between any two behind it; and the writer goes on, or is killed there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Watched(Syscalls):
     """The system, with something else that happens right before each call.
 
     Attributes:
-        meanwhile: Called with the number of the call, counted from 0; None: nothing happens, and no call is counted.
+        meanwhile: Called with the number of the call, counted from 0; None: nothing happens, and no
+            call is counted.
         calls: The calls counted so far.
     """
 
@@ -51,9 +53,11 @@ def canonical(document: dict[str, Any]) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def lost(root: Path, saved_at: int, read_at: int, killed: bool, tags: int = 0) -> tuple[list[str], int]:
-    """Append while one person saves and another reads, who saves after so many tags were added. Returns: the
-    acknowledged messages that are gone, and the number of calls of the append."""
+def lost(
+    root: Path, saved_at: int, read_at: int, killed: bool, tags: int = 0
+) -> tuple[list[str], int]:
+    """Append while one person saves and another reads, who saves after so many tags were added.
+    Returns: the acknowledged messages that are gone, and the number of calls of the append."""
     sys = Watched()
     Store.init(root)
     with Store.open(root) as store:
@@ -109,7 +113,9 @@ def lost(root: Path, saved_at: int, read_at: int, killed: bool, tags: int = 0) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_save_and_a_read_within_an_append_lose_nothing_acknowledged(memory: Path, killed: bool) -> None:
+def test_a_save_and_a_read_within_an_append_lose_nothing_acknowledged(
+    memory: Path, killed: bool
+) -> None:
     _, calls = lost(memory / "none", -1, -1, False)
     assert calls > 10
     for saved_at in range(calls):
@@ -119,7 +125,9 @@ def test_a_save_and_a_read_within_an_append_lose_nothing_acknowledged(memory: Pa
 
 
 @pytest.mark.parametrize("tags", [0, 120])  # So many push the oldest heads out of the log.
-def test_an_interrupted_append_shows_nobody_what_its_time_stands_beside(memory: Path, tags: int) -> None:
+def test_an_interrupted_append_shows_nobody_what_its_time_stands_beside(
+    memory: Path, tags: int
+) -> None:
     _, calls = lost(memory / "none", -1, -1, False)
     for at in range(calls - 7, calls - 4):  # About the write of `updatedAt`.
         assert lost(memory / str(at), at, at + 2, False, tags)[0] == []

@@ -1,4 +1,6 @@
-"""A store in memory, or one of files for the tests that use its directory; and a group with two messages."""
+"""A store in memory, or one of files for the tests that use its directory; and a group with two
+messages.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from capsule import Store, timestamps
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A fresh store, open: of files where the test also takes their directory, `root`, else in memory.
+    """A fresh store, open: of files where the test also takes their directory, `root`, else in
+    memory.
 
     In a module with `KEEPS_LOCKS = False` it keeps no locks.
     """
@@ -26,7 +29,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that advances a millisecond at every reading: the times of writes decide which an editor has read."""
+    """A clock that advances a millisecond at every reading: the times of writes decide which an
+    editor has read.
+    """
     at = [1_800_000_000_000]
 
     def now(not_before: str = "") -> str:

@@ -1,6 +1,8 @@
-"""Every door of a store, by the name of its method: how to ask for one conversation, to write to it, to ask for all.
+"""Every door of a store, by the name of its method: how to ask for one conversation, to write to
+it, to ask for all.
 
-A further word behind the name tells two ways to ask apart. `test_canaries` says that no method is missing here.
+A further word behind the name tells two ways to ask apart. `test_canaries` says that no method is
+missing here.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "summaries.mark": lambda store, id: store.summaries.mark(id),
     "locks.take": lambda store, id: store.locks.take(id).__exit__(None, None, None),
     "locks.release": lambda store, id: store.locks.release(id, force=True),
-    "versions.restore": lambda store, id: store.versions.restore(id, store.inner.whole.document("conversations", id)),
+    "versions.restore": lambda store, id: store.versions.restore(
+        id, store.inner.whole.document("conversations", id)
+    ),
     "edits.migrate": lambda store, id: store.edits.migrate(id, check=True),
 }
 #: Every way to write to a conversation.
@@ -64,7 +68,11 @@ CURSOR: list[str] = []
 
 def cursor_of(store: Store) -> str:
     """That cursor, as who asks gets it."""
-    return CURSOR[0] if store.agent is None else Seal(store.agent, store.inner.whole.machine).seal(CURSOR[0])
+    return (
+        CURSOR[0]
+        if store.agent is None
+        else Seal(store.agent, store.inner.whole.machine).seal(CURSOR[0])
+    )
 
 
 #: Every way to ask for all conversations.
@@ -72,7 +80,9 @@ FOR_ALL: dict[str, Callable[[Store], Any]] = {
     "ids": lambda store: store.ids(),
     "heads": lambda store: list(store.heads()),
     "list": lambda store: store.list(Filter(archived=None)).heads,
-    "list of an agent": lambda store: [store.list(Filter(agent=agent, archived=None)) for agent in ("anna", "eve")],
+    "list of an agent": lambda store: [
+        store.list(Filter(agent=agent, archived=None)) for agent in ("anna", "eve")
+    ],
     "list of a program": lambda store: store.list(Filter(source="here", archived=None), "created"),
     "search": lambda store: store.search("first", profile="exact").hits,
     "search titles": lambda store: store.search("Team", title_only=True).hits,

@@ -1,4 +1,6 @@
-"""The files of conversations, as people and editors change them, and what a store reads from them."""
+"""The files of conversations, as people and editors change them, and what a store reads
+from them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def save(root: Path, id: str, document: dict[str, Any]) -> None:
     put_over(file_of(root, id), text_of(document))
 
 
-def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], object], layout: int = orjson.OPT_INDENT_2) -> None:
+def by_hand(
+    root: Path,
+    id: str,
+    change: Callable[[dict[str, Any]], object],
+    layout: int = orjson.OPT_INDENT_2,
+) -> None:
     """Change a file in place. With the usual layout it stays canonical, if the change does."""
     document = opened(root, id)
     change(document)

@@ -19,28 +19,56 @@ def make(store: Store, id: str, *participants: Any, type: str = "group", **metad
     return _made(store, id, type, participants, metadata, [_message(id, "first", role="user")])
 
 
-def branched(store: Store, id: str, *participants: Any, type: str = "group", **metadata: Any) -> str:
+def branched(
+    store: Store, id: str, *participants: Any, type: str = "group", **metadata: Any
+) -> str:
     """As `make`, with two answers to the message; the second is the end of the active branch."""
-    answers = [_message(id, answer, role="assistant", parent=f"{id}-first") for answer in ("one", "two")]
-    return _made(store, id, type, participants, metadata, [_message(id, "first", role="user"), *answers])
+    answers = [
+        _message(id, answer, role="assistant", parent=f"{id}-first") for answer in ("one", "two")
+    ]
+    return _made(
+        store, id, type, participants, metadata, [_message(id, "first", role="user"), *answers]
+    )
 
 
 def _message(id: str, content: str, **fields: Any) -> dict[str, Any]:
-    return {"content": content, "timestamp": EARLY, "id": f"{id}-{content}", "from": "anna", **fields}
+    return {
+        "content": content,
+        "timestamp": EARLY,
+        "id": f"{id}-{content}",
+        "from": "anna",
+        **fields,
+    }
 
 
-def _made(store: Store, id: str, type: str, participants: Any, metadata: Any, messages: list[dict[str, Any]]) -> str:
+def _made(
+    store: Store,
+    id: str,
+    type: str,
+    participants: Any,
+    metadata: Any,
+    messages: list[dict[str, Any]],
+) -> str:
     about = {"participants": list(participants), **metadata}
     messages = [order_message(message) for message in messages]
-    write_new(store.inner, new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about))
+    write_new(
+        store.inner,
+        new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about),
+    )
     return id
 
 
 def channel(store: Store, id: str, *participants: Any, **settings: Any) -> str:
     """Make an empty channel of these participants, with the settings of `Channel`."""
     _, scope, name = id.split("_")
-    about = {"participants": list(participants), "channel": Channel(name, scope, **settings).as_json()}
-    write_new(store.inner, new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about))
+    about = {
+        "participants": list(participants),
+        "channel": Channel(name, scope, **settings).as_json(),
+    }
+    write_new(
+        store.inner,
+        new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about),
+    )
     return id
 
 

@@ -20,7 +20,10 @@ ACL = "system.posix_acl_access"
 WRITES: dict[str, Callable[[Store, Path], object]] = {
     "rename": lambda store, root: store.rename("plan", "Named"),
     "edit": lambda store, root: store.edits.message("plan", "@0", "edited"),
-    "append to another layout": lambda store, root: (lay_out(root, "plan"), store.append("plan", content="x")),
+    "append to another layout": lambda store, root: (
+        lay_out(root, "plan"),
+        store.append("plan", content="x"),
+    ),
     "repair": lambda store, root: (tear(root, "plan"), store.load("plan")),
 }
 
@@ -35,12 +38,20 @@ def acl(user: int) -> bytes:
 def root(tmp_path: Path) -> Path:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
-        store.create(id="plan", type="group", messages=[{"role": "user", "content": text} for text in ("one", "two")])
+        store.create(
+            id="plan",
+            type="group",
+            messages=[{"role": "user", "content": text} for text in ("one", "two")],
+        )
     return tmp_path
 
 
 def attributes(path: Path) -> dict[str, bytes]:
-    return {name: os.getxattr(path, name) for name in os.listxattr(path) if not name.startswith("security.")}
+    return {
+        name: os.getxattr(path, name)
+        for name in os.listxattr(path)
+        if not name.startswith("security.")
+    }
 
 
 def stat_after_write(root: Path, name: str, sys: Syscalls | None = None) -> os.stat_result:
@@ -76,7 +87,9 @@ def test_a_new_version_written_by_root_keeps_its_owner(root: Path) -> None:
         os.chown(path, 1234, 5678)
         path.chmod(0o600)
         found = stat_after_write(root, name)
-        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o600), name
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o600), (
+            name
+        )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")

@@ -70,7 +70,13 @@ def test_descendants_and_leaves_of_a_message_are_listed(store: Store) -> None:
     ids = [str(message.id) for message in store.load(id).history]
     assert store.branches.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id]
     assert store.branches.descendants(id, "@2") == []
-    assert [store.branches.alternatives(id, message).leaf for message in ids] == [on.id, ids[2], ids[2], on.id, on.id]
+    assert [store.branches.alternatives(id, message).leaf for message in ids] == [
+        on.id,
+        ids[2],
+        ids[2],
+        on.id,
+        on.id,
+    ]
     asks: list[Callable[[str, str], object]] = [
         store.branches.descendants,
         store.branches.alternatives,
@@ -84,7 +90,9 @@ def test_descendants_and_leaves_of_a_message_are_listed(store: Store) -> None:
 def test_regenerate_adds_an_alternative_of_the_last_answer(store: Store) -> None:
     id = talk(store, "question", "answer", "more?")
     slot = store.branches.slot(id)
-    assert (slot.message, slot.parent) == tuple(found.id for found in reversed(store.branches.path(id)[:2]))
+    assert (slot.message, slot.parent) == tuple(
+        found.id for found in reversed(store.branches.path(id)[:2])
+    )
     made = store.branches.regenerate(id, "better answer", model="m-2")
     assert (made.role, made.model, made.parent) == ("assistant", "m-2", slot.parent)
     assert path(store, id) == ["question", "better answer"]
@@ -100,7 +108,10 @@ def test_switch_leads_to_the_newest_answers_below_a_message(store: Store) -> Non
     assert done.changed and path(store, id) == ["question", "one", "more"]
     assert metadata(store, id)["currentNode"] == done.leaf == store.branches.path(id)[-1].id
     assert not store.branches.switch(id, "@1").changed
-    assert store.branches.switch(id, step=1).message == two.id and path(store, id) == ["question", "two"]
+    assert store.branches.switch(id, step=1).message == two.id and path(store, id) == [
+        "question",
+        "two",
+    ]
     assert store.branches.switch(id, str(two.id), step=-1).message == done.message
     assert store.branches.switch(id, str(two.id)[:-2]).leaf == two.id and is_canonical(store, id)
 
@@ -142,11 +153,18 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
         store.append(id, content=text)
         with Store.open(root) as other:
             other.append(id, content=f"{text}'")
-    assert file_of(root, id).stat().st_ino == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
+    assert file_of(root, id).stat().st_ino == before and path(store, id)[3:] == [
+        "a",
+        "a'",
+        "b",
+        "b'",
+    ]
 
 
 @pytest.mark.files
-def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file(root: Path, store: Store) -> None:
+def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file(
+    root: Path, store: Store
+) -> None:
     id = talk(store, "question", "one", "x" * 300_000)
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
@@ -178,7 +196,9 @@ def test_an_answer_moves_the_active_branch_only_if_its_parent_is_on_it(store: St
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(store: Store, is_open: bool) -> None:
+def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(
+    store: Store, is_open: bool
+) -> None:
     def prepared() -> tuple[str, list[str]]:
         id, _ = forked(store)
         ids = [str(message.id) for message in store.load(id).history]
@@ -207,7 +227,12 @@ def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(s
         for part in [messages] if at_once else [[message] for message in messages]:
             store.append_many(id, part)
         history = {str(message.id): message.content for message in store.load(id).history}
-        found.append([(entry["content"], history.get(entry.get("parent"))) for entry in store.document(id)["history"]])
+        found.append(
+            [
+                (entry["content"], history.get(entry.get("parent")))
+                for entry in store.document(id)["history"]
+            ]
+        )
         assert path(store, id) == ["question", "one", "more", "f", "g", "i"]
     assert found[0] == found[1]
 
@@ -224,7 +249,13 @@ def test_an_unknown_parent_is_refused_and_nothing_is_written(
     by_hand(root, id, lambda document: document.update(title="Mine"), layout)
     before = store.read(id)
     with pytest.raises(InvalidInput, match="is the id of no message"):
-        store.append_many(id, [{"role": "user", "content": "a"}, {"role": "user", "content": "b", "parent": "nobody"}])
+        store.append_many(
+            id,
+            [
+                {"role": "user", "content": "a"},
+                {"role": "user", "content": "b", "parent": "nobody"},
+            ],
+        )
     assert store.read(id) == before
 
 
@@ -242,16 +273,22 @@ def test_removing_a_message_removes_its_descendants_and_nothing_else(store: Stor
     store.branches.regenerate(id, "two", "@1")
     store.append(id, content="on two")
     planned = store.branches.remove(id, "@4", dry_run=True)
-    assert planned.roles == {"assistant": 1, "user": 1} and str(planned) == "2 messages (1 assistant, 1 user)"
+    assert (
+        planned.roles == {"assistant": 1, "user": 1}
+        and str(planned) == "2 messages (1 assistant, 1 user)"
+    )
     assert path(store, id)[-1] == "on two"
     assert store.branches.remove(id, "@4") == planned
     assert (
-        path(store, id) == ["question", "one", "more", "even more"] and store.branches.path(id)[-1].id == planned.leaf
+        path(store, id) == ["question", "one", "more", "even more"]
+        and store.branches.path(id)[-1].id == planned.leaf
     )
     assert is_canonical(store, id)
 
 
-def test_removal_of_the_active_branch_activates_the_newest_alternative_or_the_parent(store: Store) -> None:
+def test_removal_of_the_active_branch_activates_the_newest_alternative_or_the_parent(
+    store: Store,
+) -> None:
     id = talk(store, "question", "one")
     for text in ("two", "three"):
         store.branches.regenerate(id, text, "@1")
@@ -274,7 +311,11 @@ def test_pruning_leaves_one_branch(store: Store) -> None:
     store.append(id, content="last")
     assert store.branches.trim(id, dry_run=True).roles == {"assistant": 1}
     store.branches.trim(id)
-    assert path(store, id) == ["question", "one", "more", "last"] == [m.content for m in store.load(id).history]
+    assert (
+        path(store, id)
+        == ["question", "one", "more", "last"]
+        == [m.content for m in store.load(id).history]
+    )
     assert "currentNode" not in metadata(store, id) and is_canonical(store, id)
     before = store.read(id)
     assert store.branches.trim(id).ids == () and store.read(id) == before
@@ -286,7 +327,11 @@ def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_prune
     store.branches.switch(id, "@3")
 
     def taken(**more: Any) -> Removal:
-        return store.branches.trim(id, **more) if is_pruned else store.branches.remove(id, "@1", **more)
+        return (
+            store.branches.trim(id, **more)
+            if is_pruned
+            else store.branches.remove(id, "@1", **more)
+        )
 
     agreed = taken(dry_run=True)
     with store.beside() as other:
@@ -303,7 +348,10 @@ def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_prune
 def test_a_doubled_id_means_the_first_message(store: Store) -> None:
     id, twice = talk(store, "question", "one"), "00000000-0000-7000-8000-000000000000"
     store.append_many(id, [{"role": "user", "content": "first", "id": twice}])
-    store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.branches.path(id)[0].id}])
+    store.append_many(
+        id,
+        [{"role": "user", "content": "2nd", "id": twice, "parent": store.branches.path(id)[0].id}],
+    )
     done = store.append(id, content="under the first", parent=twice)
     with store.beside() as other:
         assert other.branches.switch(id, twice).leaf == done.id
@@ -337,12 +385,16 @@ def test_messages_without_ids_can_be_branched(root: Path, store: Store) -> None:
     assert store.branches.regenerate(id, "b").parent == named[0]
     assert [message.id for message in store.load(id).history[:2]] == named
     store.branches.switch(id, named[1])
-    by_hand(root, id, lambda document: document["history"].append({"role": "user", "content": "typed"}))
+    by_hand(
+        root, id, lambda document: document["history"].append({"role": "user", "content": "typed"})
+    )
     store.append(id, content="on")
     assert path(store, id) == ["q", "a", "on"] and path(store, id, "@3") == ["q", "b", "typed"]
 
 
-def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root: Path, store: Store) -> None:
+def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(
+    root: Path, store: Store
+) -> None:
     id = talk(store, "a", "b", "c", "d")
     ids = [str(message.id) for message in store.branches.path(id)]
 
@@ -353,7 +405,8 @@ def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root:
 
     by_hand(root, id, change)
     reported = [
-        (problem.where, problem.what.partition(";")[0]) for problem in CONVERSATION.problems_of(store.read(id), "x")
+        (problem.where, problem.what.partition(";")[0])
+        for problem in CONVERSATION.problems_of(store.read(id), "x")
     ]
     assert reported == [
         ("metadata.currentNode", "'no one' is the id of no message here"),
@@ -371,15 +424,20 @@ def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root:
     assert path(store, id)[-2:] == ["d", "e"]
 
 
-#: A hand-made tree: the id of each message, and its parent: not given, none (a root), any message, or a missing one.
+#: A hand-made tree: the id of each message, and its parent: not given, none (a root), any message,
+#: or a missing one.
 BY_HAND = st.lists(
-    st.tuples(st.integers(0, 7), st.one_of(st.none(), st.none(), st.integers(-2, 9))), min_size=1, max_size=9
+    st.tuples(st.integers(0, 7), st.one_of(st.none(), st.none(), st.integers(-2, 9))),
+    min_size=1,
+    max_size=9,
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
-@given(made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1]))
+@given(
+    made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1])
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_switch_in_any_hand_made_tree_follows_the_tree(
     root: Path,
@@ -394,7 +452,12 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
         return f"{n:08d}-0000-7000-8000-000000000000"
 
     history: list[dict[str, Any]] = [
-        {"role": "user", "content": str(at), "timestamp": "2025-01-12T10:00:00.000Z", "id": name(id if twice else at)}
+        {
+            "role": "user",
+            "content": str(at),
+            "timestamp": "2025-01-12T10:00:00.000Z",
+            "id": name(id if twice else at),
+        }
         | ({} if parent is None else {"parent": None if parent < 0 else name(parent)})
         for at, (id, parent) in enumerate(made)
     ]
@@ -406,7 +469,10 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
         siblings = tree.siblings_at(tree.places[message])
         index, leaves = siblings.index(tree.places[message]), [tree.leaf_at(at) for at in siblings]
         alternatives = store.branches.alternatives(id, message)
-        assert (alternatives.index, list(alternatives.ids)) == (index, [tree.ids[at] for at in siblings])
+        assert (alternatives.index, list(alternatives.ids)) == (
+            index,
+            [tree.ids[at] for at in siblings],
+        )
         assert list(alternatives.leaves) == [tree.ids[at] for at in leaves]
         if 0 <= index + step < len(siblings):
             leaf = tree.ids[leaves[index + step]]
@@ -436,7 +502,9 @@ with Store.open(sys.argv[1]) as store:
 
 
 @pytest.mark.slow
-def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store, child: Start) -> None:
+def test_processes_that_append_at_once_make_one_branch(
+    root: Path, store: Store, child: Start
+) -> None:
     id, two = forked(store)
     writers = [child(APPENDER, root, id, name) for name in "abc"]
     together(*writers)
@@ -452,7 +520,9 @@ def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store,
 
 
 @pytest.mark.files
-def test_switching_while_another_process_appends_loses_nothing(root: Path, store: Store, child: Start) -> None:
+def test_switching_while_another_process_appends_loses_nothing(
+    root: Path, store: Store, child: Start
+) -> None:
     id = talk(store, "question", "one")
     two = str(store.branches.regenerate(id, "two").id)
     one = str(store.branches.path(id, "@1")[-1].id)
@@ -466,4 +536,6 @@ def test_switching_while_another_process_appends_loses_nothing(root: Path, store
     there = {str(found.id) for message in (one, two) for found in store.branches.path(id, message)}
     assert set(done) <= {str(message.id) for message in store.load(id).history}
     assert set(done) <= there, "every message is on one of the two branches"
-    assert is_canonical(store, id) and not [found for found in examine(store) if found.kind != "lock"]
+    assert is_canonical(store, id) and not [
+        found for found in examine(store) if found.kind != "lock"
+    ]

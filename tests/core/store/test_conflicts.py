@@ -14,7 +14,9 @@ from capsule.format.merge.merge import merge
 from tests.core.store.files import file_of, put_over
 
 
-def merge_into(root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def merge_into(
+    root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
     """Merge as git's merge driver does, and write the result to the working tree."""
     put_over(file_of(root, base["id"]), codec.encode(merge(base, ours, theirs).document))
 
@@ -22,18 +24,26 @@ def merge_into(root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: d
 @pytest.fixture
 def disputed(root: Path, store: Store) -> str:
     """A conversation whose title and description differ between two clones."""
-    id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]).id
+    id = store.create(
+        title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]
+    ).id
     base, sides = store.document(id), []
     at = base["updatedAt"]
     for name in ("Anna's", "Ben's"):
         at = timestamps.later_than(at)
-        about = base["metadata"] | {"titleSetBy": "user", "titleSetAt": at, "description": f"{name} words"}
+        about = base["metadata"] | {
+            "titleSetBy": "user",
+            "titleSetAt": at,
+            "description": f"{name} words",
+        }
         sides.append(base | {"title": f"{name} plan", "updatedAt": at, "metadata": about})
     merge_into(root, base, *sides)
     return id
 
 
-def test_conflicts_are_listed_with_their_values_and_heads_name_their_fields(store: Store, disputed: str) -> None:
+def test_conflicts_are_listed_with_their_values_and_heads_name_their_fields(
+    store: Store, disputed: str
+) -> None:
     store.create(title="Another")
     found = store.conflicts.list()
     assert found == store.conflicts.list(disputed)
@@ -44,10 +54,14 @@ def test_conflicts_are_listed_with_their_values_and_heads_name_their_fields(stor
     assert [value for value, _ in found[1].values] == ["Anna's plan", "Ben's plan"]
     assert all(at for _, at in found[1].values)
     assert store.head(disputed).conflicts == ("metadata.description", "title")
-    assert [head.conflicts for head in store.heads() if head.id == disputed] == [("metadata.description", "title")]
+    assert [head.conflicts for head in store.heads() if head.id == disputed] == [
+        ("metadata.description", "title")
+    ]
 
 
-def test_settling_the_last_conflict_removes_the_conflicts_field(store: Store, disputed: str) -> None:
+def test_settling_the_last_conflict_removes_the_conflicts_field(
+    store: Store, disputed: str
+) -> None:
     store.conflicts.resolve(disputed, "metadata.description", "Anna's words")
     assert [one.field for one in store.conflicts.list()] == ["title"]
     before = store.head(disputed).updated_at
@@ -72,7 +86,9 @@ def test_an_impossible_settlement_changes_nothing(store: Store, disputed: str) -
     assert store.read(disputed) == before
 
 
-def test_settling_is_refused_while_another_instance_holds_the_lock(store: Store, disputed: str) -> None:
+def test_settling_is_refused_while_another_instance_holds_the_lock(
+    store: Store, disputed: str
+) -> None:
     with store.beside() as holder, holder.locks.take(disputed):
         with pytest.raises(Locked):
             store.conflicts.resolve(disputed, "title", "x")

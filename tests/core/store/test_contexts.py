@@ -21,7 +21,12 @@ KEEPS_LOCKS = False
 STAMP = "2025-01-12T10:30:00.000Z"
 CONTEXT: dict[str, Any] = {
     "fullContext": "# Project\n\n  },\n",
-    "metadata": {"projectPath": "/p", "filesIncluded": 1, "estimatedTokens": 2, "contextHash": None},
+    "metadata": {
+        "projectPath": "/p",
+        "filesIncluded": 1,
+        "estimatedTokens": 2,
+        "contextHash": None,
+    },
 }
 
 
@@ -35,7 +40,9 @@ def is_canonical(store: Store, id: str) -> bool:
 @pytest.fixture
 def plan(root: Path, store: Store) -> str:
     """A conversation in a file, as these tests compare the bytes around a context."""
-    return store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]).id
+    return store.create(
+        id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]
+    ).id
 
 
 @pytest.mark.files
@@ -66,7 +73,10 @@ def test_unknown_fields_inside_and_around_a_context_survive(root: Path, store: S
     st.lists(
         st.recursive(
             st.none() | st.integers(-5, 5) | st.text(max_size=8),
-            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+            ),
             max_leaves=8,
         ),
         min_size=1,
@@ -74,8 +84,13 @@ def test_unknown_fields_inside_and_around_a_context_survive(root: Path, store: S
     ),
     st.integers(0, 3),
 )
-def test_a_context_put_in_by_offsets_has_the_canonical_layout(values: list[Any], messages: int) -> None:
-    history = [{"role": "user", "content": "  },\n", "timestamp": STAMP, "id": f"m{n}"} for n in range(messages)]
+def test_a_context_put_in_by_offsets_has_the_canonical_layout(
+    values: list[Any], messages: int
+) -> None:
+    history = [
+        {"role": "user", "content": "  },\n", "timestamp": STAMP, "id": f"m{n}"}
+        for n in range(messages)
+    ]
     for value in values:
         document = new.new_capsule("plan", "Plan", STAMP, messages=history) | {
             "context": {"fullContext": "", "own": value}
@@ -89,7 +104,9 @@ def test_a_context_put_in_by_offsets_has_the_canonical_layout(values: list[Any],
         assert anatomy.context_end(lines + b"rest", first=True) == len(lines)
 
 
-def test_a_context_is_read_as_it_was_written_with_the_digits_of_its_numbers(root: Path, store: Store) -> None:
+def test_a_context_is_read_as_it_was_written_with_the_digits_of_its_numbers(
+    root: Path, store: Store
+) -> None:
     for context in [
         {},
         {"fullContext": 'a\n"\\b'},

@@ -24,7 +24,9 @@ def place(store: Store, name: str) -> Path:
 
 
 def diverge(store: Store, name: str = SYNCTHING) -> None:
-    """Make a conversation of two messages, with one more message here and a different one in a copy."""
+    """Make a conversation of two messages, with one more message here and a different one in a
+    copy.
+    """
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     store.create(id=ID, title="Plan", messages=messages)
     common = place(store, ID).read_bytes()
@@ -47,12 +49,20 @@ def contents(store: Store, id: str = ID) -> list[str]:
     return [message["content"] for message in store.document(id)["history"]]
 
 
-def copies(store: Store, *, repair: bool = False, ancestor: Ancestor | None = None) -> list[Finding]:
-    return [f for f in examine(store, repair=repair, ancestor=ancestor) if f.kind not in ("leftover", "vanished")]
+def copies(
+    store: Store, *, repair: bool = False, ancestor: Ancestor | None = None
+) -> list[Finding]:
+    return [
+        f
+        for f in examine(store, repair=repair, ancestor=ancestor)
+        if f.kind not in ("leftover", "vanished")
+    ]
 
 
 def quarantined(store: Store, reason: str) -> list[bytes]:
-    found = sorted(Path(store.root, ".capsule", "quarantine").glob(f"conversations~{ID}~*~{reason}~*.json"))
+    found = sorted(
+        Path(store.root, ".capsule", "quarantine").glob(f"conversations~{ID}~*~{reason}~*.json")
+    )
     return [path.read_bytes() for path in found]
 
 
@@ -123,15 +133,22 @@ def test_a_copy_of_a_locked_conversation_is_not_merged(store: Store) -> None:
     assert copies(store, repair=True)[0].repaired
 
 
-def test_a_merge_with_an_ancestor_removes_what_one_side_removed_and_keeps_both_files(store: Store) -> None:
+def test_a_merge_with_an_ancestor_removes_what_one_side_removed_and_keeps_both_files(
+    store: Store,
+) -> None:
     diverge(store)
     document = codec.decode(place(store, SYNCTHING).read_bytes(), "")
-    document["history"] = [document["history"][0], document["history"][2] | {"parent": document["history"][0]["id"]}]
+    document["history"] = [
+        document["history"][0],
+        document["history"][2] | {"parent": document["history"][0]["id"]},
+    ]
     place(store, SYNCTHING).write_bytes(codec.encode(document))
     base = codec.decode(place(store, ID).read_bytes(), "")
     base["history"] = base["history"][:2]
     ours = place(store, ID).read_bytes()
-    assert copies(store, repair=True, ancestor=lambda id, mine, theirs: codec.encode(base))[0].repaired
+    assert copies(store, repair=True, ancestor=lambda id, mine, theirs: codec.encode(base))[
+        0
+    ].repaired
     assert sorted(contents(store)) == ["here", "one", "there"]
     assert quarantined(store, "merged") == [ours]
 
@@ -169,7 +186,11 @@ def test_a_copy_of_a_document_without_a_history_is_merged(store: Store, kind: st
     (folder / f"{id}.json").write_bytes(here)
     (folder / f"{id} (conflicted copy 2026-07-10 070952).json").write_bytes(there)
     (finding,) = copies(store)
-    assert (finding.kind, finding.what, finding.repaired) == ("copy", f"a conflict copy of {kind} {id}", None)
+    assert (finding.kind, finding.what, finding.repaired) == (
+        "copy",
+        f"a conflict copy of {kind} {id}",
+        None,
+    )
     (finding,) = copies(store, repair=True)
     assert finding.repaired and finding.repaired.startswith(f"merged into the {kind}")
     assert codec.decode((folder / f"{id}.json").read_bytes(), "")["more"] == 1

@@ -20,7 +20,9 @@ def source(store: Store) -> str:
         {"role": "assistant", "content": "one"},
         {"role": "user", "content": "thanks"},
     ]
-    id = store.create(title="Plan", type="group", tags=["work"], mode="toolbox", messages=messages).id
+    id = store.create(
+        title="Plan", type="group", tags=["work"], mode="toolbox", messages=messages
+    ).id
     store.branches.regenerate(id, "two")
     return id
 
@@ -29,13 +31,24 @@ def source(store: Store) -> str:
 def test_a_fork_has_the_texts_and_times_of_a_branch_and_new_ids(root: Path, store: Store) -> None:
     id = source(store)
     head = store.forks.create(id)
-    assert (head.title, head.tags, head.mode, head.type) == ("Fork of Plan", ("work",), "toolbox", "group")
+    assert (head.title, head.tags, head.mode, head.type) == (
+        "Fork of Plan",
+        ("work",),
+        "toolbox",
+        "group",
+    )
     assert head.forked_from == id and head == store.head(head.id)
     mine, theirs = store.branches.path(id), store.load(head.id).history
-    assert [message.content for message in theirs] == ["look", "two"] == [message.content for message in mine]
+    assert (
+        [message.content for message in theirs]
+        == ["look", "two"]
+        == [message.content for message in mine]
+    )
     assert [message.timestamp for message in theirs] == [message.timestamp for message in mine]
     ids = [str(message.id) for message in theirs]
-    assert ids == sorted(ids) and not set(ids) & {str(message.id) for message in store.load(id).history}
+    assert ids == sorted(ids) and not set(ids) & {
+        str(message.id) for message in store.load(id).history
+    }
     assert all("parent" not in message.model_fields_set for message in theirs)
     assert theirs[0].attachments == [{"name": "a.png"}] and theirs[0].model_extra == {"own": 1}
     assert not list(examine(store))
@@ -46,7 +59,9 @@ def test_a_fork_can_end_at_a_message_and_leave_out_attachments(store: Store) -> 
     head = store.forks.create(id, at="@1", title="Mine", attachments=False, new_id="mine")
     assert (head.id, head.title, head.title_set_by) == ("mine", "Mine", "user")
     history = store.load("mine").history
-    assert [message.content for message in history] == ["look", "one"] and history[0].attachments is None
+    assert [message.content for message in history] == ["look", "one"] and history[
+        0
+    ].attachments is None
     with pytest.raises(NotFound):
         store.forks.create(id, at="nobody")
     with pytest.raises(InvalidInput):
@@ -67,7 +82,11 @@ def test_a_reply_in_a_fork_names_the_copy_of_the_message_it_is_a_reply_to(store:
 def test_an_empty_conversation_and_one_with_the_longest_title_can_be_forked(store: Store) -> None:
     empty = store.create(title="x" * 200).id
     head = store.forks.create(empty)
-    assert store.load(head.id).history == [] and head.title.startswith("Fork of xxx") and len(head.title) == 200
+    assert (
+        store.load(head.id).history == []
+        and head.title.startswith("Fork of xxx")
+        and len(head.title) == 200
+    )
 
 
 def test_a_locked_source_is_forked_without_a_change(store: Store) -> None:

@@ -1,4 +1,6 @@
-"""Where the room is missing that judges agents, the store fails closed for them, and stays open for its owner."""
+"""Where the room is missing that judges agents, the store fails closed for them, and stays open for
+its owner.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,14 @@ def test_without_its_guard_an_agent_is_refused_what_it_would_judge_and_the_owner
     chat = store.create().id
     store.locks.release(chat)
     about = {"participants": ["anna", "bob"], "createdBy": "anna"}
-    write_new(store.inner, new_capsule(DIRECT, "anna, bob", "2026-01-01T00:00:00.000Z", type="direct", metadata=about))
-    with Store.open(root, agent="anna", keep_locks=False) as anna, Store.open(root, keep_locks=False) as owner:
+    write_new(
+        store.inner,
+        new_capsule(DIRECT, "anna, bob", "2026-01-01T00:00:00.000Z", type="direct", metadata=about),
+    )
+    with (
+        Store.open(root, agent="anna", keep_locks=False) as anna,
+        Store.open(root, keep_locks=False) as owner,
+    ):
         assert anna.append(chat, content="hi").from_ == "anna"
         with pytest.raises(errors.Refused):
             anna.head(DIRECT)

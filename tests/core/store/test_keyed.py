@@ -27,7 +27,11 @@ def test_a_key_used_for_another_message_is_an_error_and_writes_nothing(store: St
     id = store.create(title="t").id
     store.append_once(id, "k", content="one")
     before = store.read(id)
-    for other in ({"content": "two"}, {"content": "one", "role": "assistant"}, {"content": "one", "from": "bob"}):
+    for other in (
+        {"content": "two"},
+        {"content": "one", "role": "assistant"},
+        {"content": "one", "from": "bob"},
+    ):
         with pytest.raises(InvalidInput, match="used before"):
             store.append_once(id, "k", **other)
     assert store.read(id) == before
@@ -111,7 +115,9 @@ def test_a_text_that_looks_like_the_line_of_an_id_is_no_id(store: Store) -> None
     assert contents(store, id) == [line, "new"]
 
 
-def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(store: Store, root: Path) -> None:
+def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(
+    store: Store, root: Path
+) -> None:
     id = store.create(title="t").id
     first, _ = store.append_once(id, "k", content="once")
     assert first.id == keyed_message_id(id, "k") and first.at == 0
@@ -127,7 +133,9 @@ def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(store: S
     assert len(contents(store, id)) == 51
 
 
-def test_another_process_finds_the_message_of_a_key_without_derived_files(store: Store, root: Path) -> None:
+def test_another_process_finds_the_message_of_a_key_without_derived_files(
+    store: Store, root: Path
+) -> None:
     id = store.create(title="t").id
     first, _ = store.append_once(id, "k", content="once")
     store.close()
@@ -165,7 +173,9 @@ def test_a_retry_in_a_locked_conversation_finds_the_message(store: Store) -> Non
 
 def test_several_fields_of_a_head_change_in_one_write(store: Store) -> None:
     id = store.create(title="t", tags=["old"]).id
-    head = store.update(id, title="new", tags=["a", "b"], pinned=True, archived=False, mcp_servers={"git": True})
+    head = store.update(
+        id, title="new", tags=["a", "b"], pinned=True, archived=False, mcp_servers={"git": True}
+    )
     assert (head.title, head.tags, head.pinned, head.archived) == ("new", ("a", "b"), True, False)
     assert store.document(id)["metadata"]["mcpServers"] == {"git": {"enabled": True}}
     assert "archived" not in store.document(id)["metadata"]

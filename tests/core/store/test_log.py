@@ -1,4 +1,6 @@
-"""The log repairs stale saves, failed flushes, retried writes, and files that are still being saved."""
+"""The log repairs stale saves, failed flushes, retried writes, and files that are still being
+saved.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ KIND = "conversations"
 
 @pytest.fixture
 def path(root: Path, store: Store) -> Path:
-    store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+    store.create(
+        id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]
+    )
     return root / "conversations" / "plan.json"
 
 
 def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
     root: Path, store: Store, path: Path, rng: Any
 ) -> None:
-    """No store has read the stale save before the power cut, so that the log alone has the message."""
+    """No store has read the stale save before the power cut, so that the log alone has
+    the message.
+    """
     store.close()
     before, stale = Disk(root), path.read_bytes()
     recorder = Recorder(root)
@@ -63,7 +69,10 @@ def test_a_write_that_a_power_cut_may_have_interrupted_does_not_count_as_acknowl
     for system, said in ((None, "overwritten"), (Rebooted(), kind)):
         with Store.open(root) if system is None else store_on(root, system) as again:
             (found,) = doctor.examine(again)
-            assert (found.kind, "lacks what was acknowledged" in found.what) == (said, said == "overwritten")
+            assert (found.kind, "lacks what was acknowledged" in found.what) == (
+                said,
+                said == "overwritten",
+            )
     with store_on(root, Rebooted()) as again:
         assert [each.repaired for each in doctor.examine(again, repair=True)] == ["merged back"]
         assert contents(again) == ["one", "two", "three"]
@@ -73,7 +82,10 @@ def test_a_write_that_a_power_cut_may_have_interrupted_does_not_count_as_acknowl
     ("change", "is_done"),
     [
         (lambda store: store.untag("plan", "old"), lambda store: store.head("plan").tags == ()),
-        (lambda store: store.rename("plan", "Plan"), lambda store: store.head("plan").title == "Plan"),
+        (
+            lambda store: store.rename("plan", "Plan"),
+            lambda store: store.head("plan").title == "Plan",
+        ),
         (lambda store: store.branches.remove("plan", "@0"), lambda store: contents(store) == []),
     ],
 )
@@ -104,7 +116,9 @@ class FailingFlush(Syscalls):
         os.fdatasync(fd)
 
 
-def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(root: Path, store: Store, path: Path) -> None:
+def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(
+    root: Path, store: Store, path: Path
+) -> None:
     store.append("plan", content="two")
     system = FailingFlush()
     with store_on(root, system, keep_locks=False) as failing:
@@ -126,7 +140,9 @@ def meddler(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
     system, writer = store.engine.storage.sys, threading.get_ident()
 
     def lstat(place: str) -> os.stat_result:
-        if todo and place == str(path) and threading.get_ident() == writer:  # Not the thread that flushes behind.
+        if (
+            todo and place == str(path) and threading.get_ident() == writer
+        ):  # Not the thread that flushes behind.
             todo.pop()()
         return os.lstat(place)
 
@@ -165,17 +181,22 @@ def test_a_message_is_there_once_when_an_editor_saves_it_or_moves_the_file_away(
 def test_a_message_that_a_person_removes_before_it_is_acknowledged_stays_removed(
     store: Store, path: Path, meddler: list[Any]
 ) -> None:
-    # The append was interrupted by the person's save, found its message gone, and appended it again.
+    # The append was interrupted by the person's save, found its message gone, and appended it
+    # again.
     def take_out() -> None:
         document = orjson.loads(path.read_bytes())
         taken_out.append(document["history"].pop()["content"])
-        put_over(path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        put_over(
+            path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
 
     taken_out: list[str] = []
     store.append("plan", content="two")
     for write in (
         lambda: [store.append("plan", content="three")],
-        lambda: store.append_many("plan", [{"role": "user", "content": text} for text in ("three", "four")]),
+        lambda: store.append_many(
+            "plan", [{"role": "user", "content": text} for text in ("three", "four")]
+        ),
         lambda: [store.append_once("plan", "k", content="three")[0]],
     ):
         before = contents(store)
@@ -189,7 +210,8 @@ def test_a_message_that_a_person_removes_before_it_is_acknowledged_stays_removed
 def test_a_half_saved_version_that_interrupted_an_append_is_left_alone(
     root: Path, store: Store, path: Path, meddler: list[Any]
 ) -> None:
-    # The half that vim had written was taken for the remains of a crash, and the append was written behind it.
+    # The half that vim had written was taken for the remains of a crash, and the append was written
+    # behind it.
     store.append_many("plan", [{"role": "user", "content": text} for text in ("two", "three")])
     document = orjson.loads(path.read_bytes())
     whole = orjson.dumps(document | {"title": "By hand"}, option=orjson.OPT_INDENT_2)
@@ -204,10 +226,14 @@ def test_a_half_saved_version_that_interrupted_an_append_is_left_alone(
         store.append("plan", content="four")
     assert not meddler and path.read_bytes() == half and quarantined(root) == []
     path.write_bytes(whole)
-    assert contents(store) == ["one", "two", "three", "four"] and store.head("plan").title == "By hand"
+    assert (
+        contents(store) == ["one", "two", "three", "four"] and store.head("plan").title == "By hand"
+    )
 
 
-def test_messages_with_the_same_id_and_the_deepest_message_come_back(store: Store, path: Path) -> None:
+def test_messages_with_the_same_id_and_the_deepest_message_come_back(
+    store: Store, path: Path
+) -> None:
     stale = path.read_bytes()
     deep: Any = {}
     for _ in range(249):
@@ -251,7 +277,9 @@ def test_delete_and_restore_keep_messages_that_a_stale_save_lacks_and_a_new_conv
     assert contents(store) == ["new"]
 
 
-@pytest.mark.parametrize("is_renamed", [False, True])  # The log keeps records of heads for longer than messages.
+@pytest.mark.parametrize(
+    "is_renamed", [False, True]
+)  # The log keeps records of heads for longer than messages.
 def test_a_loss_of_messages_too_old_for_the_log_is_logged(
     store: Store, path: Path, caplog: pytest.LogCaptureFixture, is_renamed: bool
 ) -> None:
@@ -273,7 +301,9 @@ def test_every_write_has_a_later_updated_at(store: Store, path: Path) -> None:
     assert stamps == sorted(set(stamps))
 
 
-def test_a_save_with_a_pause_is_left_alone_until_it_is_whole(root: Path, store: Store, path: Path) -> None:
+def test_a_save_with_a_pause_is_left_alone_until_it_is_whole(
+    root: Path, store: Store, path: Path
+) -> None:
     for n in range(4):
         store.append("plan", content=f"{n} " + "x" * 3000)
     typed = orjson.loads(path.read_bytes())
@@ -306,7 +336,9 @@ def test_a_half_saved_version_that_parses_is_read_again(
         path.write_bytes(orjson.dumps(whole))
 
     monkeypatch.setattr(external_edits.time, "sleep", sleep)
-    monkeypatch.setattr(external_edits.time, "time_ns", lambda: looks.pop() if looks else real() + 10**9)
+    monkeypatch.setattr(
+        external_edits.time, "time_ns", lambda: looks.pop() if looks else real() + 10**9
+    )
     store.append("plan", content="x")
     assert contents(store) == ["one", "typed", "x"] and store.head("plan").tags == ("kept",)
 
@@ -315,7 +347,9 @@ def is_log(fd: int) -> bool:
     return "/.capsule/logs/" in os.readlink(f"/proc/self/fd/{fd}")
 
 
-def test_a_save_right_before_a_splice_is_not_overwritten(root: Path, store: Store, path: Path) -> None:
+def test_a_save_right_before_a_splice_is_not_overwritten(
+    root: Path, store: Store, path: Path
+) -> None:
     store.append("plan", content="two")
     typed = orjson.loads(path.read_bytes())
     typed["history"].append({"role": "user", "content": "typed"})
@@ -347,16 +381,21 @@ def test_a_copy_made_during_an_append_is_completed(root: Path, store: Store, pat
     halves = (
         before + after[len(before) :],  # The old closing, then what was written behind it.
         before[:tail] + after[tail : len(before)],  # What was written, up to where the file ended.
-        before[:border].ljust(border, b"\0") + after[border:],  # One sector old, or missing, and the next ones new.
+        before[:border].ljust(border, b"\0")
+        + after[border:],  # One sector old, or missing, and the next ones new.
     )
     for half in halves:
         put_over(path, half.replace(b'"Plan"', b'"A much longer title, by sed"'))
-        assert contents(store) == ["one", "x" * 2000] and store.head("plan").title.startswith("A much")
+        assert contents(store) == ["one", "x" * 2000] and store.head("plan").title.startswith(
+            "A much"
+        )
         put_over(path, after)
         assert contents(store) == ["one", "x" * 2000]
 
 
-def test_a_log_with_purged_texts_still_protects_the_other_messages(root: Path, store: Store, path: Path) -> None:
+def test_a_log_with_purged_texts_still_protects_the_other_messages(
+    root: Path, store: Store, path: Path
+) -> None:
     stale = path.read_bytes()
     for text in ("canary in a message", "kept", "canary before an edit"):
         store.append("plan", content=text)
@@ -372,7 +411,9 @@ def test_a_log_with_purged_texts_still_protects_the_other_messages(root: Path, s
     assert contents(store) == ["one", "kept", "edited"]
 
 
-def test_an_append_that_fails_in_the_log_leaves_the_file_unchanged(root: Path, store: Store, path: Path) -> None:
+def test_an_append_that_fails_in_the_log_leaves_the_file_unchanged(
+    root: Path, store: Store, path: Path
+) -> None:
     class Refusing(Syscalls):
         refuses = False
 
@@ -394,7 +435,9 @@ def test_an_append_that_fails_in_the_log_leaves_the_file_unchanged(root: Path, s
         assert contents(writing) == ["one", "two", "three"]
 
 
-def test_a_flush_looks_only_at_what_was_written_since_the_last_one(root: Path, store: Store, path: Path) -> None:
+def test_a_flush_looks_only_at_what_was_written_since_the_last_one(
+    root: Path, store: Store, path: Path
+) -> None:
     store.append("plan", content="two")
     store.create(id="other", type="group")
     store.flush()

@@ -1,4 +1,6 @@
-"""How large the log of a conversation is: it follows what a stale save may lack, not what was ever written at once."""
+"""How large the log of a conversation is: it follows what a stale save may lack, not what was ever
+written at once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_a_message_of_megabytes_stays_in_the_log_until_as_much_came_after_it_as_
     inode = log.stat().st_ino
     store.append("plan", content="y")
     store.flush()
-    assert log.stat().st_size > 3_000_000 and log.stat().st_ino == inode  # It is not written anew for nothing.
+    assert (
+        log.stat().st_size > 3_000_000 and log.stat().st_ino == inode
+    )  # It is not written anew for nothing.
     for _ in range(3):
         store.append("plan", content="z" * (logs.MESSAGE_BYTES // 2))
     store.flush()

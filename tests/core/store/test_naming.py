@@ -36,7 +36,14 @@ def test_a_title_replaced_with_consent_counts_as_given_by_a_person(store: Store)
 
 def test_a_title_of_version_2_0_counts_as_given_by_a_person(store: Store, root: Path) -> None:
     stamp = "2025-01-12T10:00:00Z"
-    old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp, "history": []}
+    old = {
+        "id": "old-1",
+        "title": "Old",
+        "version": "2.0",
+        "createdAt": stamp,
+        "updatedAt": stamp,
+        "history": [],
+    }
     (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old))
     assert store.titles.suggest("old-1", "New") is None
     assert store.titles.suggest("old-1", "New", instead_of="Old") is not None
@@ -48,7 +55,9 @@ def test_a_person_wins_over_a_suggestion_at_the_same_time() -> None:
             id = store.create().id
             together = threading.Barrier(2)
 
-            def suggest(store: Store = store, id: str = id, together: threading.Barrier = together) -> None:
+            def suggest(
+                store: Store = store, id: str = id, together: threading.Barrier = together
+            ) -> None:
                 together.wait()
                 store.titles.suggest(id, "A model's")
 
@@ -60,14 +69,20 @@ def test_a_person_wins_over_a_suggestion_at_the_same_time() -> None:
             assert store.head(id).title == "A person's"
 
 
-def test_an_edit_of_the_first_message_changes_its_title_but_not_a_suggested_one(store: Store) -> None:
+def test_an_edit_of_the_first_message_changes_its_title_but_not_a_suggested_one(
+    store: Store,
+) -> None:
     made, suggested = (
-        store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id for _ in range(2)
+        store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id
+        for _ in range(2)
     )
     store.titles.suggest(suggested, "Sorting")
     for id in (made, suggested):
         store.edits.message(id, "@0", "How do I sort a tree?")
-    assert (store.head(made).title, store.head(suggested).title) == ("How do I sort a tree?", "Sorting")
+    assert (store.head(made).title, store.head(suggested).title) == (
+        "How do I sort a tree?",
+        "Sorting",
+    )
 
 
 def test_the_first_message_with_words_gives_the_title(store: Store) -> None:

@@ -39,15 +39,22 @@ def test_the_file_has_only_servers_that_were_switched(store: Store) -> None:
     assert store.load(id).metadata.mcp_servers is None
 
 
-def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, store: Store) -> None:
+def test_heads_from_the_file_and_from_the_index_have_the_overrides(
+    root: Path, store: Store
+) -> None:
     id = store.create(title="Plan").id
     assert next(iter(store.heads())).mcp_servers == {}
     cursor = store.changes().cursor
     head = store.update(id, mcp_servers={"git": False, "web": True})
     assert head.mcp_servers == {"git": False, "web": True}
     assert head.as_json()["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
-    assert store.head(id) == next(iter(store.heads())) and store.head(id).mcp_servers == head.mcp_servers
-    assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [("mcp_servers",)]
+    assert (
+        store.head(id) == next(iter(store.heads()))
+        and store.head(id).mcp_servers == head.mcp_servers
+    )
+    assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [
+        ("mcp_servers",)
+    ]
     by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git"]))
     assert store.head(id).mcp_servers == next(iter(store.heads())).mcp_servers == {"git": True}
     by_hand(root, id, lambda document: document["metadata"].update(mcpServers={"git": 1}))
@@ -59,19 +66,25 @@ def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, s
 def test_other_fields_of_an_override_survive(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     by_hand(
-        root, id, lambda document: document["metadata"].update(mcpServers={"git": {"why": "mine", "enabled": True}})
+        root,
+        id,
+        lambda document: document["metadata"].update(
+            mcpServers={"git": {"why": "mine", "enabled": True}}
+        ),
     )
     store.servers.toggle(id, "git")
     assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
 
 
-def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(root: Path, store: Store) -> None:
+def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(
+    root: Path, store: Store
+) -> None:
     id = store.create(title="Plan").id
     by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git", "web"]))
     assert store.servers.get(id) == {"git": True, "web": True}
-    assert [problem.where for problem in CONVERSATION.problems_of(file_of(root, id).read_bytes(), "x")] == [
-        "metadata.mcpServers"
-    ]
+    assert [
+        problem.where for problem in CONVERSATION.problems_of(file_of(root, id).read_bytes(), "x")
+    ] == ["metadata.mcpServers"]
     store.rename(id, "Other")
     assert servers(store, id) == ["git", "web"]
     assert store.load(id).metadata.mcp_servers == ["git", "web"]
@@ -85,7 +98,8 @@ def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store
         id = store.create(title="Plan").id
         by_hand(root, id, lambda document: document["metadata"].update(mcpServers=wrong))
         with pytest.raises(
-            InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
+            InvalidDocument,
+            match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"',
         ):
             store.servers.get(id)
 
@@ -142,7 +156,9 @@ def test_one_of_many_conversations_made_at_once_gets_the_pending_overrides(store
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + ["{'git': {'enabled': False}}"]
+    assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + [
+        "{'git': {'enabled': False}}"
+    ]
 
 
 @pytest.mark.slow
@@ -170,7 +186,9 @@ def test_a_power_cut_at_any_step_of_a_creation_loses_no_pending_override(
     assert twice  # After a power cut between the two writes they apply once more, as documented.
 
 
-def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: Store, root: Path) -> None:
+def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(
+    store: Store, root: Path
+) -> None:
     path = root / "overrides" / "next.json"
     store.servers.set(None, {"git": False})
     for wrong, line in ((b'{\n  "mcpServers": {"git": true}\n}\n', 2), (b"{", 1)):
@@ -180,10 +198,14 @@ def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: 
             lambda: store.servers.get(None),
             lambda: store.servers.toggle(None, "git"),
         ):
-            with pytest.raises(InvalidDocument, match=rf"next.json:{line}:.*correct the file or remove it"):
+            with pytest.raises(
+                InvalidDocument, match=rf"next.json:{line}:.*correct the file or remove it"
+            ):
                 call()
         found = list(examine(store, repair=True))
-        assert [(finding.path, finding.line, finding.kind) for finding in found] == [(str(path), line, "damaged")]
+        assert [(finding.path, finding.line, finding.kind) for finding in found] == [
+            (str(path), line, "damaged")
+        ]
         assert path.read_bytes() == wrong
     assert store.ids() == []
     path.unlink()
@@ -191,7 +213,9 @@ def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: 
     assert list(examine(store)) == []
 
 
-def test_a_hand_written_file_of_pending_overrides_is_used_and_keeps_its_other_fields(store: Store, root: Path) -> None:
+def test_a_hand_written_file_of_pending_overrides_is_used_and_keeps_its_other_fields(
+    store: Store, root: Path
+) -> None:
     (root / "overrides").mkdir()
     path = root / "overrides" / "next.json"
     path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
@@ -199,15 +223,27 @@ def test_a_hand_written_file_of_pending_overrides_is_used_and_keeps_its_other_fi
     assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
 
 
-def test_the_file_of_pending_overrides_has_a_version_and_an_unknown_one_is_refused(store: Store, root: Path) -> None:
+def test_the_file_of_pending_overrides_has_a_version_and_an_unknown_one_is_refused(
+    store: Store, root: Path
+) -> None:
     store.servers.set(None, {"git": False})
     path = root / "overrides" / "next.json"
-    assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
-    for version, expected in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
+    assert orjson.loads(path.read_bytes()) == {
+        "version": "2.1",
+        "mcpServers": {"git": {"enabled": False}},
+    }
+    for version, expected in (
+        ('"3.0"', "3.0"),
+        ('"1.0"', "must be 2.1"),
+        ("2", "must be a text"),
+        ('"2.9"', ""),
+    ):
         path.write_text(f'{{"version": {version}, "mcpServers": {{"git": {{"enabled": true}}}}}}')
         before = path.read_bytes()
         if expected:
-            with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{expected}.*correct the file"):
+            with pytest.raises(
+                InvalidDocument, match=rf"next.json:1:13: version: .*{expected}.*correct the file"
+            ):
                 store.servers.set(None, {"web": True})
             assert path.read_bytes() == before
         else:

@@ -1,4 +1,6 @@
-"""Purged texts are gone from all files of the store: from the log, the index, the trash, the memory of imports."""
+"""Purged texts are gone from all files of the store: from the log, the index, the trash, the memory
+of imports.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from capsule import Store
 
 pytestmark = pytest.mark.files
 
-CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole", "restored", "byhand", "imported"]
+CANARIES = [
+    "edited",
+    "deleted",
+    "pruned",
+    "overruled",
+    "titled",
+    "gone",
+    "whole",
+    "restored",
+    "byhand",
+    "imported",
+]
 
 
 def canary(what: str) -> str:
@@ -22,9 +35,12 @@ def canary(what: str) -> str:
 
 
 def canaries_left(root: Path, canaries: Iterable[str] = CANARIES) -> set[str]:
-    """The canaries that occur in any file of the store, whatever kind of document it is, or in the name of one."""
+    """The canaries that occur in any file of the store, whatever kind of document it is, or in the
+    name of one.
+    """
     all_bytes = b"".join(
-        path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in root.rglob("*")
+        path.name.encode() + (path.read_bytes() if path.is_file() else b"")
+        for path in root.rglob("*")
     )
     return {what for what in canaries if canary(what).encode() in all_bytes}
 
@@ -46,12 +62,16 @@ def conversation(store: Store, root: Path) -> str:
     _saved_by_an_editor(store, id)
     read = store.read(id)
     document = orjson.loads(read)
-    document["history"] = [entry for entry in document["history"] if entry["content"] != canary("whole")]
+    document["history"] = [
+        entry for entry in document["history"] if entry["content"] != canary("whole")
+    ]
     store.edits.rewrite(id, orjson.dumps(document), read)
     store.branches.remove(id, "@0", keep_children=True)
     store.edits.message(id, "@0", canary("restored"))
     store.trash.restore_messages(store.trash.removed(id)[0].trashed)
-    gone = store.create(title=canary("gone"), messages=[{"role": "user", "content": canary("gone")}]).id
+    gone = store.create(
+        title=canary("gone"), messages=[{"role": "user", "content": canary("gone")}]
+    ).id
     store.search(canary("gone"))
     store.delete(gone)
     store.search("one")
@@ -63,7 +83,9 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
     path = Path(store.head(id).path)
     document = orjson.loads(path.read_bytes())
     store.edits.message(id, "@1", canary("overruled"))
-    document["history"] = [entry for entry in document["history"] if entry["content"] != canary("byhand")]
+    document["history"] = [
+        entry for entry in document["history"] if entry["content"] != canary("byhand")
+    ]
     document["history"][1]["content"] = "one"
     document["history"][1]["edited"] = "by hand"
     path.write_bytes(orjson.dumps(document))
@@ -71,7 +93,15 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
 
 
 def test_purged_texts_are_in_no_file(store: Store, root: Path, conversation: str) -> None:
-    assert canaries_left(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
+    assert canaries_left(root) >= {
+        "edited",
+        "deleted",
+        "pruned",
+        "titled",
+        "gone",
+        "whole",
+        "restored",
+    }
     (root / f"conversations/.{conversation}.tmp").write_text(canary("gone"))  # Of a dead writer.
     store.trash.purge()
     assert canaries_left(root) == set()
@@ -94,7 +124,9 @@ def test_purge_by_age_keeps_later_removals(store: Store, root: Path, conversatio
     assert {canary("deleted"), canary("pruned"), canary("titled")} <= texts
 
 
-def test_another_open_store_works_after_a_purge(store: Store, root: Path, conversation: str) -> None:
+def test_another_open_store_works_after_a_purge(
+    store: Store, root: Path, conversation: str
+) -> None:
     with Store.open(root, keep_locks=False) as other:
         assert other.search("two").hits
         store.trash.purge()

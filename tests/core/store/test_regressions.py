@@ -1,6 +1,7 @@
 """Failures that the torture tests of editors found, each reduced to the smallest case.
 
-All of these failed once, except two: the test of the missing warning, and that of the editor that never reads again.
+All of these failed once, except two: the test of the missing warning, and that of the editor that
+never reads again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from tests.core.store.files import contents, file_of, opened, put_over, quaranti
 FUTURE = "2999-01-01T00:00:00.000Z"
 
 
-def test_a_stale_save_in_a_file_from_a_clock_ahead_loses_nothing(root: Path, store: Store, group: str) -> None:
-    # All writes have the same updatedAt until the clock catches up; the first of them was taken for the version read.
+def test_a_stale_save_in_a_file_from_a_clock_ahead_loses_nothing(
+    root: Path, store: Store, group: str
+) -> None:
+    # All writes have the same updatedAt until the clock catches up; the first of them was taken for
+    # the version read.
     save(root, group, opened(root, group) | {"updatedAt": FUTURE})
     store.head(group)
     document = opened(root, group)
@@ -36,8 +40,8 @@ def test_a_stale_save_in_a_file_from_a_clock_ahead_loses_nothing(root: Path, sto
 def test_two_editors_that_read_at_different_times_lose_nothing_between_them(
     root: Path, store: Store, group: str
 ) -> None:
-    # The messages that the first save lacked came back in one write. The second save had half of them, and was taken to
-    # have read the other half.
+    # The messages that the first save lacked came back in one write. The second save had half of
+    # them, and was taken to have read the other half.
     first = opened(root, group)
     store.append(group, content="three")
     second = opened(root, group)
@@ -54,7 +58,9 @@ def test_repair_brings_back_messages_lost_by_an_editor_that_died_in_a_save(
     text = text_of(opened(root, group))
     half = text[: text.index(b'"one"') + 2]
     file_of(root, group).write_bytes(half)
-    assert [finding.repaired is not None for finding in doctor.examine(store, repair=True)] == [True]
+    assert [finding.repaired is not None for finding in doctor.examine(store, repair=True)] == [
+        True
+    ]
     assert contents(store, group) == ["one", "two"]
     assert half in quarantined(root)
     assert list(doctor.examine(store)) == []
@@ -87,14 +93,18 @@ def test_a_write_waits_while_vim_has_moved_the_old_version_away(
 def test_a_title_changed_by_hand_and_back_without_a_write_in_between_stays_so(
     root: Path, store: Store, group: str
 ) -> None:
-    # Both saves have one updatedAt; the first was applied again as an edit by the store. (Found by the model.)
+    # Both saves have one updatedAt; the first was applied again as an edit by the store. (Found by
+    # the model.)
     for title in ("Other", "Plan"):
         save(root, group, opened(root, group) | {"title": title})
         assert store.document(group)["title"] == title
 
 
-def test_a_stale_save_does_not_bring_back_a_lock_that_was_refreshed(root: Path, store: Store) -> None:
-    # No record has the time of such a lock, so that it was taken for one added by the person. (Found by the model.)
+def test_a_stale_save_does_not_bring_back_a_lock_that_was_refreshed(
+    root: Path, store: Store
+) -> None:
+    # No record has the time of such a lock, so that it was taken for one added by the person.
+    # (Found by the model.)
     id = store.create(title="Plan", type="group").id
     with store.locks.take(id):
         store.locks.take(id)
@@ -116,9 +126,12 @@ def test_the_same_words_typed_twice_in_one_place_are_two_messages(root: Path, st
     assert len({message.id for message in store.load(id).history}) == 2
 
 
-def test_an_editor_that_never_reads_again_loses_no_message_in_the_log(root: Path, store: Store, group: str) -> None:
-    # Its saves have the time of the version that it read. Once the record of that version is cut off the log, the first
-    # save must not be taken for it: every earlier message would count as read.
+def test_an_editor_that_never_reads_again_loses_no_message_in_the_log(
+    root: Path, store: Store, group: str
+) -> None:
+    # Its saves have the time of the version that it read. Once the record of that version is cut
+    # off the log, the first save must not be taken for it: every earlier message would count as
+    # read.
     document = opened(root, group)
     for n in range(17):
         store.append(group, content=f"{n} " + "x" * 10_000)
@@ -145,8 +158,11 @@ def test_a_tag_added_in_the_same_millisecond_as_the_version_read_stays(
     assert set(store.head(group).tags) == {"old", "store", "hand"}
 
 
-def test_a_save_between_the_rename_and_the_note_is_noticed(root: Path, store: Store, group: str) -> None:
-    # The note took the editor's file for the store's: its offsets were wrong, and later writes raised StoreBusy.
+def test_a_save_between_the_rename_and_the_note_is_noticed(
+    root: Path, store: Store, group: str
+) -> None:
+    # The note took the editor's file for the store's: its offsets were wrong, and later writes
+    # raised StoreBusy.
     path, sys = file_of(root, group), store.engine.storage.sys
     exchange, typed = sys.exchange, orjson.dumps(opened(root, group) | {"title": "By hand"})
 
@@ -165,8 +181,8 @@ def test_a_save_between_the_rename_and_the_note_is_noticed(root: Path, store: St
 
 
 def test_no_reader_sees_a_version_that_is_taken_back(root: Path, store: Store, group: str) -> None:
-    # The store exchanged its new version with the one that an editor had just saved, and back. The editor read in
-    # between, and its next save lacked what its last one had.
+    # The store exchanged its new version with the one that an editor had just saved, and back. The
+    # editor read in between, and its next save lacked what its last one had.
     path, sys = file_of(root, group), store.engine.storage.sys
     open_, seen = sys.open, []
     typed = opened(root, group)
@@ -192,7 +208,9 @@ def test_no_reader_sees_a_version_that_is_taken_back(root: Path, store: Store, g
 
 
 def test_a_lock_without_a_record_is_no_conflict() -> None:
-    """A writer was killed between its lock and the record of it; the next save put the old lock into the quarantine."""
+    """A writer was killed between its lock and the record of it; the next save put the old lock
+    into the quarantine.
+    """
     free, held = (
         new_format.inactive_lock(),
         {"active": True, "instanceId": "a", "timestamp": None, "user": None, "host": None},
@@ -200,7 +218,13 @@ def test_a_lock_without_a_record_is_no_conflict() -> None:
     document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z", lock=free)
     records = [
         [head_record(document["updatedAt"], document, 0)],
-        [head_record(document["updatedAt"], document | {"metadata": document["metadata"] | {"lock": held}}, 0)],
+        [
+            head_record(
+                document["updatedAt"],
+                document | {"metadata": document["metadata"] | {"lock": held}},
+                0,
+            )
+        ],
     ]
     killed = held | {"instanceId": "b"}
     outcome = reconcile(document | {"metadata": document["metadata"] | {"lock": killed}}, records)
@@ -219,11 +243,13 @@ def test_empty_metadata_stays_an_object_when_the_title_changes() -> None:
 
 
 def test_an_unknown_field_beside_the_history_is_neither_doubled_nor_lost(root: Path) -> None:
-    """After a rewrite the cached head held the field too, and the next rename wrote it twice. The record of a rename
-    lacks the field, and the merge of a stale save took that for its removal."""
+    """After a rewrite the cached head held the field too, and the next rename wrote it twice. The
+    record of a rename lacks the field, and the merge of a stale save took that for its removal."""
     path = file_of(root, "plan")
     with Store.open(root, keep_locks=False) as store:
-        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        store.create(
+            id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]
+        )
         path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"zebra": {"a": 1}}))
         store.rename("plan", "Rewritten")
         read = path.read_bytes()

@@ -33,7 +33,9 @@ def _tree(store: Store, id: str) -> tuple[dict[str, str | None], str]:
     """The parent of each message, and the end of the active branch."""
     _, tree, current = store.branches.tree(id)
     parents = (None if above < 0 else tree.ids[above] for above in tree.parents)
-    return dict(zip(map(str, tree.ids), parents, strict=True)), str(tree.ids[tree.active_leaf(current)])
+    return dict(zip(map(str, tree.ids), parents, strict=True)), str(
+        tree.ids[tree.active_leaf(current)]
+    )
 
 
 def _edit_whole(store: Store, id: str) -> None:
@@ -49,7 +51,9 @@ REMOVALS: dict[str, tuple[Callable[[Store, str], Any], str, list[str]]] = {
     "edit the whole": (_edit_whole, "edited", ["one", "three"]),
     "delete a message": (lambda store, id: store.branches.remove(id, "@1"), "deleted", ["two", "three"]),
     "delete it alone": (lambda store, id: store.branches.remove(id, "@1", keep_children=True), "deleted", ["two"]),
-    "delete the end": (lambda store, id: store.branches.remove(id, "@last"), "deleted", ["two, said better"]),
+    "delete the end": (lambda store, id: store.branches.remove(id, "@last"), "deleted", [("two, "
+                                                                                         "said "
+                                                                                         "better")]),
     "delete all": (lambda store, id: store.branches.remove(id, "@0"), "deleted",
                    ["one", "two", "three", "two, said better"]),
     "prune": (lambda store, id: store.branches.trim(id), "pruned", ["two", "three"]),
@@ -115,11 +119,20 @@ def test_any_removed_messages_are_restored_in_their_places(data: st.DataObject) 
     for place in range(count):
         entry: dict[str, Any] = {"id": f"m{place}", "role": "user", "content": str(place)}
         if data.draw(st.booleans()):
-            entry["parent"] = data.draw(st.sampled_from([None, *(f"m{one}" for one in range(place))]))
+            entry["parent"] = data.draw(
+                st.sampled_from([None, *(f"m{one}" for one in range(place))])
+            )
         history.append(entry)
     tree = Tree(history)
     current = data.draw(st.sampled_from([None, *tree.ids]))
-    before = {"version": "2.0", "id": "x", "title": "T", "updatedAt": "1", "metadata": {}, "history": history}
+    before = {
+        "version": "2.0",
+        "id": "x",
+        "title": "T",
+        "updatedAt": "1",
+        "metadata": {},
+        "history": history,
+    }
     if current is not None:
         before["metadata"] = {"currentNode": current}
     gone = data.draw(st.sets(st.integers(0, count - 1), min_size=1))

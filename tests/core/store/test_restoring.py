@@ -33,11 +33,19 @@ def contents(store: Store) -> list[str]:
 @pytest.mark.files
 def test_an_earlier_version_replaces_the_present_one_which_is_kept(store: Store, type: str) -> None:
     document = earlier_version(store, type)
-    now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
+    now, here = (
+        store.document(ID),
+        Path(store.engine.storage.path("conversations", ID)).read_bytes(),
+    )
     restored = store.versions.restore(ID, document)
     after = store.document(ID)
-    assert after == document | {"updatedAt": after["updatedAt"]} and after["updatedAt"] >= now["updatedAt"]
-    assert restored.head.title == "Plan" and restored.kept and Path(restored.kept).read_bytes() == here
+    assert (
+        after == document | {"updatedAt": after["updatedAt"]}
+        and after["updatedAt"] >= now["updatedAt"]
+    )
+    assert (
+        restored.head.title == "Plan" and restored.kept and Path(restored.kept).read_bytes() == here
+    )
     store.append(ID, content="three")
     assert contents(store) == ["one", "three"]
 
@@ -73,7 +81,11 @@ def test_a_damaged_file_is_replaced_and_kept(store: Store) -> None:
 
 def test_a_document_that_is_no_version_of_the_conversation_is_refused(store: Store) -> None:
     document = earlier_version(store)
-    for wrong in (document | {"id": "plan-2"}, document | {"version": "3.0"}, document | {"title": 7}):
+    for wrong in (
+        document | {"id": "plan-2"},
+        document | {"version": "3.0"},
+        document | {"title": 7},
+    ):
         with pytest.raises(InvalidDocument):
             store.versions.restore(ID, wrong)
     assert contents(store) == ["one", "two"]

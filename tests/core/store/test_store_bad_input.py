@@ -68,7 +68,9 @@ def test_an_invalid_message_is_refused_before_anything_is_written(store: Store) 
         assert store.read(id) == before and store.ids() == ids
 
 
-def test_a_keyword_that_is_no_field_is_refused_and_a_field_of_ones_own_is_given_as_extra(store: Store) -> None:
+def test_a_keyword_that_is_no_field_is_refused_and_a_field_of_ones_own_is_given_as_extra(
+    store: Store,
+) -> None:
     id = store.create(messages=[{"role": "assistant", "content": "hi"}]).id
     before = store.read(id)
     calls: list[Callable[..., Any]] = [
@@ -95,7 +97,9 @@ def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(store:
         lambda: store.append(id, content="€" * 4_000_000),
         lambda: store.append(id, content="x", extra={"more": "y" * 11_000_000}),
         lambda: store.create(id="new", messages=[{"role": "user", "content": "x" * 10_000_001}]),
-        lambda: store.create(id="new", messages=[{"role": "user", "content": "x", "more": "y" * 11_000_000}]),
+        lambda: store.create(
+            id="new", messages=[{"role": "user", "content": "x", "more": "y" * 11_000_000}]
+        ),
     ):
         with pytest.raises(InvalidInput, match=r"10,000,000"):
             use()
@@ -144,7 +148,10 @@ def test_invalid_settings_are_refused_by_name(root: Path) -> None:
         ("[limits]\nmessage_bytes = -1", ":2:1: limits.message_bytes: "),
         ("[lock]\nttl = 30", ":2:1: lock.ttl: "),
         ("= x", ":1:"),
-        ("[channels.a]\naccess = 'open'\n[channels.b]\naccess = 'opn'", ":4:1: channels.b.access: "),
+        (
+            "[channels.a]\naccess = 'open'\n[channels.b]\naccess = 'opn'",
+            ":4:1: channels.b.access: ",
+        ),
         ("[links]\n'my.app' = 'web'", ":2:1: links.my.app: "),
         ("agents.bob = 1", ":1:1: agents.bob: "),
         ("[notifications]\nfiles = 'CLAUDE.md'", ":2:1: notifications.files: "),
@@ -163,10 +170,16 @@ def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
 ) -> None:
     for text, expected in [
         ("[lock]\nttI = '1h'", r"capsule\.toml:2:1: lock\.ttI: .*lock\.ttl"),
-        ("[limit]\nmessage_bytes = 9", r"capsule\.toml:2:1: limit\.message_bytes: .*limits\.message_bytes"),
+        (
+            "[limit]\nmessage_bytes = 9",
+            r"capsule\.toml:2:1: limit\.message_bytes: .*limits\.message_bytes",
+        ),
         ("mutex_timeout = '1s'", r"capsule\.toml:1:1: mutex_timeout: .*storage\.mutex_timeout"),
         ("storage.colour = 1", r"capsule\.toml:1:1: storage\.colour: .*storage\.append"),
-        ("[channels.a]\n[channels.'b c']\nacess = 1", r"capsule\.toml:3:1: channels\.b c\.acess: .*NAME\.access"),
+        (
+            "[channels.a]\n[channels.'b c']\nacess = 1",
+            r"capsule\.toml:3:1: channels\.b c\.acess: .*NAME\.access",
+        ),
         ("links = 1", r"capsule\.toml:1:1: links: "),
     ]:
         (root / "capsule.toml").write_text(text)
@@ -174,8 +187,13 @@ def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
         assert re.search(expected, caplog.text)
 
 
-def test_a_file_too_large_to_be_read_damages_no_other_conversation(root: Path, store: Store) -> None:
-    good, large = store.create(title="Good", type="group").id, store.create(title="Large", type="group").id
+def test_a_file_too_large_to_be_read_damages_no_other_conversation(
+    root: Path, store: Store
+) -> None:
+    good, large = (
+        store.create(title="Good", type="group").id,
+        store.create(title="Large", type="group").id,
+    )
     (root / "capsule.toml").write_text("[limits]\ndocument_bytes = 100_000\n")
     os.truncate(root / "conversations" / f"{large}.json", 8 << 30)
     with Store.open(root) as store:
@@ -183,7 +201,13 @@ def test_a_file_too_large_to_be_read_damages_no_other_conversation(root: Path, s
         assert damaged[good] == "" and "limits.document_bytes" in damaged[large]
         assert [finding.id for finding in examine(store)] == [large]
         assert [hit.id for hit in store.search("good").hits] == [good]
-        for act in (store.load, store.read, store.head, lambda id: store.append(id, content="x"), store.tail):
+        for act in (
+            store.load,
+            store.read,
+            store.head,
+            lambda id: store.append(id, content="x"),
+            store.tail,
+        ):
             with pytest.raises(InvalidDocument, match=r"limits\.document_bytes"):
                 act(*(large, 1)[: 2 if act == store.tail else 1])
         store.delete(large)
@@ -194,7 +218,9 @@ def test_a_file_too_large_to_be_read_damages_no_other_conversation(root: Path, s
 
 def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, store: Store) -> None:
     """Such a write may leave the signature unchanged."""
-    id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]).id
+    id = store.create(
+        title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]
+    ).id
     path = root / "conversations" / f"{id}.json"
     whole = path.read_bytes()
     reads = (store.load, store.read, store.document, store.head, lambda id: store.tail(id, 1),
@@ -229,7 +255,9 @@ def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, sto
     assert store.load(id).history[0].content == "HELLO"
 
 
-def test_a_damaged_file_that_another_instance_holds_is_not_deleted(root: Path, store: Store) -> None:
+def test_a_damaged_file_that_another_instance_holds_is_not_deleted(
+    root: Path, store: Store
+) -> None:
     id = store.create(title="Plan").id
     path = root / "conversations" / f"{id}.json"
     store.append(id, content="x")
@@ -247,7 +275,12 @@ def _symlink(path: Path) -> None:
     path.symlink_to(target)
 
 
-PLACES: list[Callable[[Path], None]] = [_symlink, lambda path: path.symlink_to("nowhere"), os.mkfifo, Path.mkdir]
+PLACES: list[Callable[[Path], None]] = [
+    _symlink,
+    lambda path: path.symlink_to("nowhere"),
+    os.mkfifo,
+    Path.mkdir,
+]
 
 
 def test_a_document_that_is_no_regular_file_is_refused_and_left(root: Path, store: Store) -> None:
@@ -280,7 +313,9 @@ def test_a_symlink_in_place_of_a_mutex_is_not_followed(root: Path, store: Store)
     assert victim.read_bytes() == b"mine"
 
 
-def test_a_file_whose_name_differs_from_its_id_is_damaged_and_hides_no_other(root: Path, store: Store) -> None:
+def test_a_file_whose_name_differs_from_its_id_is_damaged_and_hides_no_other(
+    root: Path, store: Store
+) -> None:
     id = store.create(title="Good", type="group").id
     shutil.copy(root / "conversations" / f"{id}.json", root / "conversations" / "copy.json")
     with pytest.raises(InvalidDocument, match="file's name"):
@@ -297,7 +332,8 @@ def test_files_whose_names_are_no_ids_are_listed_as_damaged(root: Path, store: S
     assert {head.id: bool(head.damaged) for head in store.heads()} == {id: False, "no id": True}
 
 
-#: Become an ordinary user. All modules are loaded before, as only root may be able to read the interpreter.
+#: Become an ordinary user. All modules are loaded before, as only root may be able to read the
+#: interpreter.
 DROP = """
 def drop():
     import tempfile, encodings.ascii
@@ -368,7 +404,9 @@ def test_a_store_without_write_permission_can_be_read(
                 place.chmod(0o755)
 
 
-def test_a_file_without_read_permission_is_refused_and_hides_no_other(child: Callable[..., Child]) -> None:
+def test_a_file_without_read_permission_is_refused_and_hides_no_other(
+    child: Callable[..., Child],
+) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:

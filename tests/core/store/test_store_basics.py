@@ -17,8 +17,15 @@ PLAIN = {"role": "user", "content": "hello"}
 
 
 def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
-    head = store.create(title="Plan", mode="toolbox", tags=["work", "home", "work"], messages=[PLAIN])
-    assert (head.title, head.mode, head.tags, head.title_set_by) == ("Plan", "toolbox", ("work", "home"), "user")
+    head = store.create(
+        title="Plan", mode="toolbox", tags=["work", "home", "work"], messages=[PLAIN]
+    )
+    assert (head.title, head.mode, head.tags, head.title_set_by) == (
+        "Plan",
+        "toolbox",
+        ("work", "home"),
+        "user",
+    )
     message = store.append(head.id, role="assistant", content="hi", from_="helper", model="m-1")
     assert message.at == 1 and message.from_ == "helper"
     capsule = store.load(head.id)
@@ -28,14 +35,18 @@ def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
     assert is_canonical(store, head.id)
 
 
-def test_messages_are_appended_in_one_write_and_the_tail_has_the_last_with_their_positions(store: Store) -> None:
+def test_messages_are_appended_in_one_write_and_the_tail_has_the_last_with_their_positions(
+    store: Store,
+) -> None:
     id = store.create().id
     written = store.append_many(id, (PLAIN | {"content": str(n)} for n in range(5)))
     assert [(message.at, message.content) for message in written] == [(n, str(n)) for n in range(5)]
     assert store.append_many(id, []) == []
     for count in (0, 1, 2, 7):
         tail, wanted = store.tail(id, count), written[-count:] if count else []
-        assert [(found.id, found.at) for found in tail] == [(message.id, message.at) for message in wanted]
+        assert [(found.id, found.at) for found in tail] == [
+            (message.id, message.at) for message in wanted
+        ]
 
 
 def test_head_changes_keep_every_message_and_set_updated_at(store: Store) -> None:
@@ -76,13 +87,19 @@ def test_resolve_accepts_a_prefix_of_four_and_latest(store: Store) -> None:
     one = store.create(id="abcd-one").id
     two = store.create(id="abcd-two").id
     store.append(one, content="later")
-    assert store.resolve("abcd-o") == one and store.resolve(two) == two and store.resolve("@last") == one
+    assert (
+        store.resolve("abcd-o") == one
+        and store.resolve(two) == two
+        and store.resolve("@last") == one
+    )
     for wrong in ("abcd", "abc", "@las", ""):
         with pytest.raises(InvalidInput):
             store.resolve(wrong)
     with pytest.raises(NotFound):
         store.resolve("zzzz")
-    assert store.resolve(store.create(id="abcd").id) == "abcd"  # A full id wins over a longer one that begins with it.
+    assert (
+        store.resolve(store.create(id="abcd").id) == "abcd"
+    )  # A full id wins over a longer one that begins with it.
 
 
 def test_of_deleted_conversations_of_one_id_the_latest_is_restored_unchanged(store: Store) -> None:
@@ -90,7 +107,9 @@ def test_of_deleted_conversations_of_one_id_the_latest_is_restored_unchanged(sto
         store.create(id="plan-1", title=title, messages=[PLAIN])
         history = store.document("plan-1")["history"]
         trashed = store.delete("plan-1")
-        assert trashed.id == "plan-1" and trashed.token in [entry.token for entry in store.trash.list()]
+        assert trashed.id == "plan-1" and trashed.token in [
+            entry.token for entry in store.trash.list()
+        ]
         assert store.trash.head(trashed).title == title
     with pytest.raises(NotFound):
         store.load("plan-1")
@@ -133,7 +152,9 @@ def test_unknown_fields_survive_every_kind_of_write(root: Path, store: Store) ->
     path = root / "conversations" / f"{id}.json"
     text = path.read_text()
     text = text.replace('"role": "user",', '"role": "user",\n      "weight": 2.50,', 1)
-    text = text.replace('"mode": "api",', '"mode": "api",\n    "serial": 12345678901234567890123,', 1)
+    text = text.replace(
+        '"mode": "api",', '"mode": "api",\n    "serial": 12345678901234567890123,', 1
+    )
     path.write_text(text)
     store.append(id, content="one")
     store.append(id, content="two")
@@ -155,7 +176,10 @@ def test_init_overwrites_nothing_and_can_be_repeated(root: Path) -> None:
 def test_new_files_are_private_to_their_owner(root: Path, store: Store) -> None:
     id = store.create().id
     store.append(id, content="x")
-    for path in (root / "conversations" / f"{id}.json", root / ".capsule" / "mutex" / f"conversations-{id}"):
+    for path in (
+        root / "conversations" / f"{id}.json",
+        root / ".capsule" / "mutex" / f"conversations-{id}",
+    ):
         assert path.stat().st_mode & 0o777 == 0o600
     assert (root / "conversations").stat().st_mode & 0o777 == 0o700
 

@@ -1,4 +1,6 @@
-"""Threads, processes and forks on one store: every acknowledged message is there once, in its writer's order."""
+"""Threads, processes and forks on one store: every acknowledged message is there once, in its
+writer's order.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,15 @@ with Store.open(sys.argv[1]) as store:
 
 
 def in_order(texts: list[str], writers: list[str], count: int) -> bool:
-    return all([t for t in texts if t.startswith(w + " ")] == [f"{w} {n}" for n in range(count)] for w in writers)
+    return all(
+        [t for t in texts if t.startswith(w + " ")] == [f"{w} {n}" for n in range(count)]
+        for w in writers
+    )
 
 
-def test_processes_that_append_to_one_conversation_lose_nothing(root: Path, store: Store, child: Start) -> None:
+def test_processes_that_append_to_one_conversation_lose_nothing(
+    root: Path, store: Store, child: Start
+) -> None:
     id = store.create(type="group").id
     writers = [child(WRITER, root, name, id, 60) for name in "abc"]
     together(*writers)
@@ -62,7 +69,13 @@ def test_threads_share_one_store(store: Store) -> None:
     def read(name: str) -> None:
         start.wait()
         for _ in range(40):
-            store.load(group), store.tail(chat, 3), list(store.heads()), store.head(group), list(store.locks.list())
+            (
+                store.load(group),
+                store.tail(chat, 3),
+                list(store.heads()),
+                store.head(group),
+                list(store.locks.list()),
+            )
 
     with ThreadPoolExecutor(6) as pool:
         for running in [pool.submit(write if name < "e" else read, name) for name in "abcdef"]:
@@ -71,11 +84,15 @@ def test_threads_share_one_store(store: Store) -> None:
         texts = [message.content for message in store.load(id).history]
         assert len(texts) == 80
         for name in "abcd":
-            assert [t for t in texts if t.startswith(name)] == [f"{name} {n}" for n in range(40) if n % 2 == parity]
+            assert [t for t in texts if t.startswith(name)] == [
+                f"{name} {n}" for n in range(40) if n % 2 == parity
+            ]
 
 
 @pytest.mark.slow
-def test_readers_never_see_a_conversation_half_written(root: Path, store: Store, child: Start) -> None:
+def test_readers_never_see_a_conversation_half_written(
+    root: Path, store: Store, child: Start
+) -> None:
     id = store.create(type="group").id
     writer = child(WRITER, root, "a", id, 150)
     assert writer.hear() == "ready"
@@ -91,7 +108,9 @@ def test_readers_never_see_a_conversation_half_written(root: Path, store: Store,
 
 
 def test_a_read_during_a_splice_is_repeated(root: Path, store: Store) -> None:
-    """The signature may still be the old one, as the clock of the file system ticks every few milliseconds."""
+    """The signature may still be the old one, as the clock of the file system ticks every few
+    milliseconds.
+    """
     id = store.create(type="group", messages=[{"role": "user", "content": "one"}]).id
     size = (root / "conversations" / f"{id}.json").stat().st_size
     met = []
@@ -105,7 +124,9 @@ def test_a_read_during_a_splice_is_repeated(root: Path, store: Store) -> None:
                 return data[:-7] + b",\n    {"
             return data
 
-    with Store(str(root), store.settings, FilesEngine(FileStorage(str(root), sys=Meeting()))) as reader:
+    with Store(
+        str(root), store.settings, FilesEngine(FileStorage(str(root), sys=Meeting()))
+    ) as reader:
         assert [message.content for message in reader.load(id).history] == ["one"]
     assert met
 
@@ -114,13 +135,18 @@ def test_a_document_held_too_long_raises_busy_with_id_and_holder(root: Path, sto
     id = store.create(type="group").id
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')
     with Store.open(root) as hasty:
-        with store.engine.storage.hold("conversations", id), pytest.raises(StoreBusy, match=str(os.getpid())) as busy:
+        with (
+            store.engine.storage.hold("conversations", id),
+            pytest.raises(StoreBusy, match=str(os.getpid())) as busy,
+        ):
             hasty.append(id, content="x")
         assert busy.value.id == id and hasty.load(id).history == []
         hasty.append(id, content="x")
 
 
-def test_processes_that_create_one_id_at_once_make_one_conversation(root: Path, child: Start) -> None:
+def test_processes_that_create_one_id_at_once_make_one_conversation(
+    root: Path, child: Start
+) -> None:
     makers = [
         child(
             """

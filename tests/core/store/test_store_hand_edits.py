@@ -22,7 +22,9 @@ SAVES = pytest.mark.parametrize("save", [Path.write_bytes, put_over])
 def test_a_hand_edit_is_read_without_a_command(root: Path, store: Store, save) -> None:  # type: ignore[no-untyped-def]
     id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
     path = file_of(root, id)
-    save(path, path.read_bytes().replace(b"hello", b"good morning").replace(b'"Plan"', b'"Renamed"'))
+    save(
+        path, path.read_bytes().replace(b"hello", b"good morning").replace(b'"Plan"', b'"Renamed"')
+    )
     assert store.head(id).title == "Renamed"
     assert contents(store, id) == ["good morning"]
     assert [message.content for message in store.tail(id, 1)] == ["good morning"]
@@ -32,7 +34,9 @@ def test_a_hand_edit_is_read_without_a_command(root: Path, store: Store, save) -
 
 
 @SAVES
-def test_a_file_that_does_not_parse_is_reported_with_its_position_and_left(root: Path, save) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_does_not_parse_is_reported_with_its_position_and_left(
+    root: Path, save
+) -> None:  # type: ignore[no-untyped-def]
     with Store.open(root, keep_locks=False) as store:
         id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
         other = store.create(title="Other").id
@@ -52,7 +56,10 @@ def test_a_file_that_does_not_parse_is_reported_with_its_position_and_left(root:
         ):
             with pytest.raises(InvalidDocument) as refused:
                 use()
-            assert refused.value.problems[0].line in (line, line + 1) and refused.value.problems[0].column > 0
+            assert (
+                refused.value.problems[0].line in (line, line + 1)
+                and refused.value.problems[0].column > 0
+            )
             assert str(path) in str(refused.value)
             assert path.read_bytes() == broken
         damaged = {head.id: head.damaged for head in store.heads()}
@@ -89,7 +96,15 @@ def test_a_foreign_capsule_is_read_as_it_is_and_made_canonical_by_the_first_writ
         if isinstance(old, dict):
             assert isinstance(new, dict)
             for key in old:
-                if key not in {"updatedAt", "version", "lock", "title", "titleSetBy", "timestamp", "createdAt"}:
+                if key not in {
+                    "updatedAt",
+                    "version",
+                    "lock",
+                    "title",
+                    "titleSetBy",
+                    "timestamp",
+                    "createdAt",
+                }:
                     inside(old[key], new[key], f"{where}.{key}")
         elif isinstance(old, list):
             assert isinstance(new, list)
@@ -114,7 +129,9 @@ def test_a_foreign_capsule_is_read_as_it_is_and_made_canonical_by_the_first_writ
     ],
     ids=["bom", "crlf", "compact", "other order", "more white space", "no newline", "tabs"],
 )
-def test_any_layout_is_read_and_made_canonical_by_the_next_write(root: Path, store: Store, mangle) -> None:  # type: ignore[no-untyped-def]
+def test_any_layout_is_read_and_made_canonical_by_the_next_write(
+    root: Path, store: Store, mangle
+) -> None:  # type: ignore[no-untyped-def]
     id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
     path = file_of(root, id)
     path.write_bytes(mangle(path.read_bytes()))
@@ -131,7 +148,11 @@ def test_a_file_removed_by_hand_is_gone_until_it_is_put_back(root: Path, store: 
     path = file_of(root, id)
     data = path.read_bytes()
     path.unlink()
-    for use in (lambda: store.load(id), lambda: store.append(id, content="x"), lambda: store.tail(id, 1)):
+    for use in (
+        lambda: store.load(id),
+        lambda: store.append(id, content="x"),
+        lambda: store.tail(id, 1),
+    ):
         with pytest.raises(NotFound):
             use()
     assert list(store.heads()) == []
@@ -143,7 +164,9 @@ def test_a_file_removed_by_hand_is_gone_until_it_is_put_back(root: Path, store: 
 def test_the_next_read_mends_a_torn_tail_logs_it_and_keeps_a_copy(
     root: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    id = store.create(messages=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]).id
+    id = store.create(
+        messages=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    ).id
     path = file_of(root, id)
     torn = path.read_bytes()[:-7] + b',\n    {\n      "role": "user",\n      "content": "th'
     path.write_bytes(torn)
@@ -158,14 +181,31 @@ def test_the_next_read_mends_a_torn_tail_logs_it_and_keeps_a_copy(
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"", b"null", b"[]", b"{}", b'"text"', b"{", b"\0" * 100, b"\xff\xfe{\x00}\x00", b'{"id": 1}', b"\xc3\x28"],
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"text"',
+        b"{",
+        b"\0" * 100,
+        b"\xff\xfe{\x00}\x00",
+        b'{"id": 1}',
+        b"\xc3\x28",
+    ],
 )
-def test_a_file_that_is_no_capsule_is_refused_by_name_and_left(root: Path, store: Store, wrong: bytes) -> None:
+def test_a_file_that_is_no_capsule_is_refused_by_name_and_left(
+    root: Path, store: Store, wrong: bytes
+) -> None:
     good = store.create(title="Good").id
     path = file_of(root, "wrong")
     path.write_bytes(wrong)
     os.utime(path, (1, 1))
-    for use in (lambda: store.append("wrong", content="x"), lambda: store.load("wrong"), lambda: store.head("wrong")):
+    for use in (
+        lambda: store.append("wrong", content="x"),
+        lambda: store.load("wrong"),
+        lambda: store.head("wrong"),
+    ):
         with pytest.raises(InvalidDocument, match=r"wrong\.json"):
             use()
     assert path.read_bytes() == wrong

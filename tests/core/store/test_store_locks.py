@@ -71,7 +71,9 @@ def test_a_chat_locked_by_another_process_is_refused_until_that_closes(
     assert contents(store, id) == ["held", "mine"]
 
 
-def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(root: Path, store: Store) -> None:
+def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(
+    root: Path, store: Store
+) -> None:
     id = branched(store, "plan", type="chat")
     with Store.open(root) as other:
         other.branches.remove(id, "@2")
@@ -84,7 +86,9 @@ def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(ro
             "rewrite": lambda store, id: store.edits.rewrite(id, store.read(id), store.read(id)),
             "trim": lambda store, id: store.branches.trim(id),
             "toggle": lambda store, id: store.servers.toggle(id, "git"),
-            "restore": lambda store, id: store.versions.restore(id, store.document(id) | {"title": "x"}),
+            "restore": lambda store, id: store.versions.restore(
+                id, store.document(id) | {"title": "x"}
+            ),
             "restore messages": lambda store, id: store.trash.restore_messages(kept.trashed),
             "take": lambda store, id: store.locks.take(id),
             "release": lambda store, id: store.locks.release(id),
@@ -123,7 +127,9 @@ def test_the_next_write_of_a_holder_whose_lock_was_forced_is_refused(root: Path)
         before = file_of(root, id).read_bytes()
         with pytest.raises(LockLost) as lost:
             ours.append(id, content="three")
-        assert lost.value.holder is not None and lost.value.holder["instanceId"] == theirs.instance_id
+        assert (
+            lost.value.holder is not None and lost.value.holder["instanceId"] == theirs.instance_id
+        )
         assert file_of(root, id).read_bytes() == before
         theirs.locks.release(id)
         ours.append(id, content="four")
@@ -140,7 +146,9 @@ def test_a_lock_that_was_forced_and_released_is_lost(store: Store) -> None:
         assert ours.rename(id, "Mine").title == "Mine"
 
 
-def test_a_with_block_whose_lock_was_forced_ends_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_with_block_whose_lock_was_forced_ends_with_a_warning(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     with store.beside() as ours, store.beside() as theirs:
         id = ours.create(type="group").id
         with ours.locks.take(id):
@@ -151,7 +159,9 @@ def test_a_with_block_whose_lock_was_forced_ends_with_a_warning(store: Store, ca
         assert lock is not None and lock["instanceId"] == theirs.instance_id
 
 
-def test_a_lock_of_another_host_holds_until_it_is_forced_or_expires(root: Path, store: Store) -> None:
+def test_a_lock_of_another_host_holds_until_it_is_forced_or_expires(
+    root: Path, store: Store
+) -> None:
     id = store.create(type="group").id
     put_lock(root, id, host="lab-2")
     assert [lock.state for lock in store.locks.list()] == ["elsewhere"]
@@ -181,7 +191,9 @@ def test_a_lock_of_another_container_is_held_until_its_process_ends(
     store.append(id, content="mine")
 
 
-def test_a_lock_of_another_host_is_not_taken_for_that_of_a_container(root: Path, store: Store, id: str) -> None:
+def test_a_lock_of_another_host_is_not_taken_for_that_of_a_container(
+    root: Path, store: Store, id: str
+) -> None:
     put_lock(root, id, host="lab-2", boot="4c1f1c36-6e49-4a5a-9d0c-5a3c2b1d0e9f")
     assert [lock.state for lock in store.locks.list()] == ["elsewhere"]
 
@@ -214,7 +226,11 @@ def test_a_named_instance_keeps_its_lock_across_openings(store: Store) -> None:
 def test_a_named_lock_is_orphaned_without_writes(root: Path, store: Store) -> None:
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
-    by_hand(root, id, lambda document: document["metadata"]["lock"].update(timestamp="2025-01-12T10:30:00.000Z"))
+    by_hand(
+        root,
+        id,
+        lambda document: document["metadata"]["lock"].update(timestamp="2025-01-12T10:30:00.000Z"),
+    )
     assert [lock.state for lock in store.locks.list()] == ["orphaned"]
     store.append(id, content="after")
 
@@ -236,7 +252,9 @@ def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why:
             write()
             lock = desk.head(id).lock
             assert lock is not None and lock["timestamp"] > "2025-01-12T10:30:00.000Z"
-    assert [message.content for message in desk.load(id).history] == ["y"] and desk.head(id).title == "New"
+    assert [message.content for message in desk.load(id).history] == ["y"] and desk.head(
+        id
+    ).title == "New"
 
 
 def test_nested_locks_of_one_instance_are_released_by_the_outermost(store: Store) -> None:
@@ -338,7 +356,12 @@ def test_unknown_fields_of_a_lock_survive_take_and_release(root: Path) -> None:
     for layout in (0, orjson.OPT_INDENT_2):
         with Store.open(root) as store:
             id = store.create(type="group").id
-            by_hand(root, id, lambda document: document["metadata"]["lock"].update(note={"of": "another tool"}), layout)
+            by_hand(
+                root,
+                id,
+                lambda document: document["metadata"]["lock"].update(note={"of": "another tool"}),
+                layout,
+            )
             with store.locks.take(id):
                 assert store.document(id)["metadata"]["lock"]["note"] == {"of": "another tool"}
                 store.append(id, content="x")

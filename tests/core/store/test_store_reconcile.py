@@ -55,16 +55,30 @@ def _add(store: Store, *texts: str) -> None:
 
 
 NUMBERS = [str(n) for n in range(200)]
-#: What the store writes before an editor reads the file, and what after that; what the person changes; the texts and
-#: the title after the save; and what goes to quarantine.
+#: What the store writes before an editor reads the file, and what after that; what the person
+#: changes; the texts and the title after the save; and what goes to quarantine.
 SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
-    "a message deleted by hand stays deleted": (_nothing, _nothing, _without(1), ["one"], "Plan", b"two"),
+    "a message deleted by hand stays deleted": (
+        _nothing,
+        _nothing,
+        _without(1),
+        ["one"],
+        "Plan",
+        b"two",
+    ),
     # The updatedAt of the tag was not taken as evidence that the editor had read the message.
     "a message deleted after a change of the head stays deleted": (
         *(lambda store: store.tag("plan", "new"), _nothing, _without(1), ["one"], "Plan", b"two"),
     ),
     "a save deletes a message it read and lacks one it did not": (
-        *(_nothing, lambda store: _add(store, "three"), _without(0), ["two", "three"], "Plan", b"one"),
+        *(
+            _nothing,
+            lambda store: _add(store, "three"),
+            _without(0),
+            ["two", "three"],
+            "Plan",
+            b"one",
+        ),
     ),
     "a save without any message lacks one that it did not read": (
         *(_nothing, lambda store: _add(store, "three"), _without(0, 1), ["three"], "Plan", b"two"),
@@ -75,31 +89,78 @@ SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
     ),
     # The head most similar to the save was taken for the version read.
     "a title that a person changes back stays so": (
-        *(lambda store: store.rename("plan", "Other"), _nothing, _titled("Plan"), ["one", "two"], "Plan", b"Other"),
+        *(
+            lambda store: store.rename("plan", "Other"),
+            _nothing,
+            _titled("Plan"),
+            ["one", "two"],
+            "Plan",
+            b"Other",
+        ),
     ),
     "an edit that the editor did not read comes back": (
         *(_nothing, lambda store: store.edits.message("plan", "@0", "ONE"), _said(1, "TWO")),
         *(["ONE", "TWO"], "Plan", b""),
     ),
     "the person wins a conflict of edits": (
-        *(_nothing, lambda store: store.edits.message("plan", "@0", "by the store"), _said(0, "by hand")),
+        *(
+            _nothing,
+            lambda store: store.edits.message("plan", "@0", "by the store"),
+            _said(0, "by hand"),
+        ),
         *(["by hand", "two"], "Plan", b"by the store"),
     ),
     "an edit of a message that the save removes goes to quarantine": (
-        *(_nothing, lambda store: store.edits.message("plan", "@0", "edited"), _without(0), ["two"], "Plan", b"edited"),
+        *(
+            _nothing,
+            lambda store: store.edits.message("plan", "@0", "edited"),
+            _without(0),
+            ["two"],
+            "Plan",
+            b"edited",
+        ),
     ),
-    # The records of one write were distinguished by their times, and only the first counted as read.
+    # The records of one write were distinguished by their times, and only the first counted as
+    # read.
     "an edit that a person reverts stays reverted": (
-        *(lambda store: _rewrite(store, _upper), _nothing, _said(1, "two"), ["ONE", "two"], "Plan", b"TWO"),
+        *(
+            lambda store: _rewrite(store, _upper),
+            _nothing,
+            _said(1, "two"),
+            ["ONE", "two"],
+            "Plan",
+            b"TWO",
+        ),
     ),
     "a message removed by the store stays removed": (
-        *(_nothing, lambda store: _rewrite(store, _without(0)), _titled("By hand"), ["two"], "By hand", b""),
+        *(
+            _nothing,
+            lambda store: _rewrite(store, _without(0)),
+            _titled("By hand"),
+            ["two"],
+            "By hand",
+            b"",
+        ),
     ),
     "a message larger than the log comes back": (
-        *(_nothing, lambda store: _add(store, "x" * 400_000), _nothing, ["one", "two", "x" * 400_000], "Plan", b""),
+        *(
+            _nothing,
+            lambda store: _add(store, "x" * 400_000),
+            _nothing,
+            ["one", "two", "x" * 400_000],
+            "Plan",
+            b"",
+        ),
     ),
     "many messages come back": (
-        *(_nothing, lambda store: _add(store, *NUMBERS), _nothing, ["one", "two", *NUMBERS], "Plan", b""),
+        *(
+            _nothing,
+            lambda store: _add(store, *NUMBERS),
+            _nothing,
+            ["one", "two", *NUMBERS],
+            "Plan",
+            b"",
+        ),
     ),
 }
 
@@ -130,7 +191,11 @@ def test_a_head_is_merged_three_ways(root: Path, store: Store, group: str) -> No
     document["metadata"] |= {"tags": ["old", "hand"], "description": "typed"}
     save(root, group, document)
     head = store.head(group)
-    assert (head.title, head.pinned, set(head.tags)) == ("By the store", True, {"old", "new", "hand"})
+    assert (head.title, head.pinned, set(head.tags)) == (
+        "By the store",
+        True,
+        {"old", "new", "hand"},
+    )
     assert store.document(group)["metadata"]["description"] == "typed"
 
 
@@ -138,7 +203,9 @@ def test_messages_appended_since_an_editor_read_come_back_with_a_warning(
     root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     document = opened(root, group)
-    store.append_many(group, [{"role": "user", "content": "three"}, {"role": "user", "content": "four"}])
+    store.append_many(
+        group, [{"role": "user", "content": "three"}, {"role": "user", "content": "four"}]
+    )
     with Store.open(root) as other:
         other.append(group, content="five")
     ids = [message.id for message in store.load(group).history]
@@ -157,7 +224,9 @@ def test_messages_appended_since_an_editor_read_come_back_with_a_warning(
     assert caplog.text == "", "the merge was written once"
 
 
-def test_a_stale_save_does_not_bring_back_a_released_lock_or_drop_a_held_one(root: Path, store: Store) -> None:
+def test_a_stale_save_does_not_bring_back_a_released_lock_or_drop_a_held_one(
+    root: Path, store: Store
+) -> None:
     id = store.create(title="Plan").id
     document = opened(root, id)
     store.locks.release(id)

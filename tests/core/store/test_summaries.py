@@ -15,7 +15,9 @@ from tests.core.store.files import by_hand, opened
 @pytest.fixture
 def plan(store: Store) -> str:
     talk = [{"role": "user", "content": "To the sea?"}, {"role": "assistant", "content": "Yes."}]
-    id = store.create(id="plan-1", title="Holidays", tags=["home", "2026"], mode="toolbox", messages=talk).id
+    id = store.create(
+        id="plan-1", title="Holidays", tags=["home", "2026"], mode="toolbox", messages=talk
+    ).id
     store.locks.release(id)
     return id
 
@@ -45,7 +47,11 @@ def test_a_summary_is_a_conversation_that_names_its_source(store: Store, plan: s
 
 def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
     head = store.summaries.add(plan, "They go.", title="In short", tags=["short", "home"])
-    assert (head.title, head.tags, head.title_set_by) == ("In short", ("home", "2026", "short"), "user")
+    assert (head.title, head.tags, head.title_set_by) == (
+        "In short",
+        ("home", "2026", "short"),
+        "user",
+    )
 
 
 def test_any_title_of_the_source_makes_a_valid_title(root: Path, store: Store, plan: str) -> None:
@@ -75,15 +81,24 @@ def test_the_standing_of_a_summary_counts_new_and_edited_messages(store: Store, 
     store.append(plan, role="assistant", content="In May.")
     assert str(store.summaries.standing(summary)) == "its source has moved on since: 2 new messages"
     store.edits.message(plan, "@0", "To the mountains?")
-    assert str(store.summaries.standing(summary)) == "its source has moved on since: 2 new messages, 1 edited"
+    assert (
+        str(store.summaries.standing(summary))
+        == "its source has moved on since: 2 new messages, 1 edited"
+    )
     assert store.summaries.standing(plan) is None
 
 
-def test_messages_appended_while_the_summary_was_written_count_as_new(store: Store, plan: str) -> None:
+def test_messages_appended_while_the_summary_was_written_count_as_new(
+    store: Store, plan: str
+) -> None:
     mark = store.summaries.mark(plan)
     store.append(plan, content="Wait, when?")
     summary = store.summaries.add(plan, "They go.", of=mark).id
-    assert store.summaries.standing(summary).as_json() == {"state": "behind", "added": 1, "edited": 0}  # type: ignore[union-attr]
+    assert store.summaries.standing(summary).as_json() == {
+        "state": "behind",
+        "added": 1,
+        "edited": 0,
+    }  # type: ignore[union-attr]
 
 
 def test_a_summary_up_to_a_message_is_behind_by_the_later_ones(store: Store, plan: str) -> None:
@@ -104,13 +119,17 @@ def test_a_summary_stays_current_when_messages_get_ids(store: Store, root: Path)
     assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_a_source_that_changed_branch_or_lost_messages_is_elsewhere(root: Path, store: Store, plan: str) -> None:
+def test_a_source_that_changed_branch_or_lost_messages_is_elsewhere(
+    root: Path, store: Store, plan: str
+) -> None:
     summary = store.summaries.add(plan, "They go.").id
     first = store.find_message(plan, "@0").id
     by_hand(
         root,
         plan,
-        lambda document: document["history"].append({"role": "assistant", "content": "No.", "parent": first}),
+        lambda document: document["history"].append(
+            {"role": "assistant", "content": "No.", "parent": first}
+        ),
     )
     assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
     by_hand(root, plan, lambda document: document["history"].pop())
@@ -118,7 +137,9 @@ def test_a_source_that_changed_branch_or_lost_messages_is_elsewhere(root: Path, 
     assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
 
 
-def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_deleted(store: Store, plan: str) -> None:
+def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_deleted(
+    store: Store, plan: str
+) -> None:
     made = [store.summaries.add(plan, text).id for text in ("one", "two")]
     store.summaries.add(made[0], "of a summary")
     store.append(plan, content="more")
@@ -129,11 +150,15 @@ def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_d
     )
     assert {summary.standing.added for summary in found} == {1}
     store.delete(plan)
-    assert {str(summary.standing) for summary in store.summaries.list(plan)} == {"its source is gone, or can't be read"}
+    assert {str(summary.standing) for summary in store.summaries.list(plan)} == {
+        "its source is gone, or can't be read"
+    }
     assert store.summaries.list("nobody") == []
 
 
-def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, store: Store, plan: str) -> None:
+def test_the_standing_of_a_summary_without_source_or_end_is_unknown(
+    root: Path, store: Store, plan: str
+) -> None:
     summary = store.summaries.add(plan, "They go.").id
     written = opened(root, summary)["metadata"]
     for name in ("sourceConversationId", "summaryOf"):
@@ -143,12 +168,16 @@ def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, 
 
 
 @pytest.mark.files
-def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(root: Path, store: Store, plan: str) -> None:
+def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(
+    root: Path, store: Store, plan: str
+) -> None:
     summary = store.summaries.add(plan, "They go.").id
     assert list(examine(store)) == []
     store.append(plan, content="When?")
     found = list(examine(store, repair=True))
-    assert [(finding.id, finding.kind, finding.is_trouble) for finding in found] == [(summary, "behind", False)]
+    assert [(finding.id, finding.kind, finding.is_trouble) for finding in found] == [
+        (summary, "behind", False)
+    ]
     assert found[0].what == f"a summary of {plan}; its source has moved on since: 1 new message"
     store.delete(plan)
     assert list(examine(store)) == []
@@ -164,7 +193,9 @@ def test_an_edit_before_the_summary_is_in_it_even_in_a_large_file(store: Store, 
         assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_an_edit_counts_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
+def test_an_edit_counts_even_when_the_clock_is_behind_the_file(
+    root: Path, store: Store, plan: str
+) -> None:
     by_hand(root, plan, lambda document: document.update(updatedAt="2999-12-31T23:59:59.999Z"))
     summary = store.summaries.add(plan, "They go.").id
     store.edits.message(plan, "@0", "To the mountains?")

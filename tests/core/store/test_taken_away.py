@@ -1,4 +1,6 @@
-"""What a save takes away: a restore shows nobody what they have read, and what a save removes is kept and reported."""
+"""What a save takes away: a restore shows nobody what they have read, and what a save removes is
+kept and reported.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def group(request: pytest.FixtureRequest, store: Store, clock: None) -> str:
     """A group conversation with two messages, which its log knows or not."""
     messages = [{"role": "user", "content": text} for text in ("one", "two")]
     is_created_with = request.param != "appended"
-    id = store.create(id="plan", title="Plan", type="group", messages=messages if is_created_with else []).id
+    id = store.create(
+        id="plan", title="Plan", type="group", messages=messages if is_created_with else []
+    ).id
     if not is_created_with:
         store.append_many(id, messages)
     return id
@@ -68,7 +72,9 @@ def test_a_restored_message_is_there_once_after_a_program_sets_its_own_time(
     assert contents(store) == ["one", "two"]
 
 
-def test_a_power_cut_in_an_edit_doubles_no_restored_message(root: Path, store: Store, group: str, rng: Any) -> None:
+def test_a_power_cut_in_an_edit_doubles_no_restored_message(
+    root: Path, store: Store, group: str, rng: Any
+) -> None:
     remove(store)
     restore(store)
     store.close()
@@ -85,7 +91,9 @@ def test_a_power_cut_in_an_edit_doubles_no_restored_message(root: Path, store: S
                 assert contents(again) in (["one", "two"], ["one", "TWO"])
 
 
-def test_an_acknowledged_edit_of_a_restored_message_survives_a_stale_save(root: Path, store: Store, group: str) -> None:
+def test_an_acknowledged_edit_of_a_restored_message_survives_a_stale_save(
+    root: Path, store: Store, group: str
+) -> None:
     remove(store)
     restore(store)
     document = opened(root, group)
@@ -94,7 +102,9 @@ def test_an_acknowledged_edit_of_a_restored_message_survives_a_stale_save(root: 
     assert contents(store) == ["ONE", "TWO"]
 
 
-def test_a_message_that_was_removed_restored_and_removed_stays_removed(root: Path, store: Store, group: str) -> None:
+def test_a_message_that_was_removed_restored_and_removed_stays_removed(
+    root: Path, store: Store, group: str
+) -> None:
     document = opened(root, group)
     remove(store)
     restore(store)
@@ -154,7 +164,11 @@ def test_an_edit_that_a_save_reverts_is_kept(
     store.edits.message(group, "@0", "ONE")
     document = opened(root, group)
     for text in ("one", "by hand"):
-        save(root, group, edited(document, 0, text) | ({"updatedAt": updated_at} if updated_at else {}))
+        save(
+            root,
+            group,
+            edited(document, 0, text) | ({"updatedAt": updated_at} if updated_at else {}),
+        )
         assert contents(store) == [text, "two"]
         (kept,) = quarantined(root)
         assert b'"ONE"' in kept
@@ -181,7 +195,11 @@ def test_a_stale_save_with_a_time_of_its_own_reverts_nothing_in_silence(
     store.rename(group, "Other")
     store.edits.message(group, "@0", "ONE")
     remove(store, "@1")
-    save(root, group, document | {"updatedAt": timestamps.later_than(opened(root, group)["updatedAt"])})
+    save(
+        root,
+        group,
+        document | {"updatedAt": timestamps.later_than(opened(root, group)["updatedAt"])},
+    )
     assert (store.head(group).title, contents(store)) == ("Plan", ["one", "two"])
     (kept,) = quarantined(root)
     assert b'"Other"' in kept and b'"ONE"' in kept
@@ -201,7 +219,9 @@ def test_a_hand_edit_of_a_message_reports_nothing(
     assert (caplog.records, quarantined(root)) == ([], [])
 
 
-def test_a_message_that_is_put_back_by_hand_is_protected_again(root: Path, store: Store, group: str) -> None:
+def test_a_message_that_is_put_back_by_hand_is_protected_again(
+    root: Path, store: Store, group: str
+) -> None:
     document = opened(root, group)
     remove(store)
     stale = opened(root, group)

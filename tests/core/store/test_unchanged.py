@@ -21,10 +21,16 @@ TWICE: dict[str, Act] = {
     "pin": lambda store: store.pin("plan"),
     "unpin": lambda store: store.pin("plan", False),
     "archive": lambda store: store.archive("plan"),
-    "update": lambda store: store.update("plan", title="Named", tags=["x"], pinned=True, mcp_servers={"git": False}),
+    "update": lambda store: store.update(
+        "plan", title="Named", tags=["x"], pinned=True, mcp_servers={"git": False}
+    ),
     "edit a message": lambda store: store.edits.message("plan", "@0", "edited"),
-    "edit the file": lambda store: store.edits.rewrite("plan", store.read("plan"), store.read("plan")),
-    "set the context": lambda store: store.context.set("plan", {"fullContext": "a\nb", "metadata": {"x": 1.50}}),
+    "edit the file": lambda store: store.edits.rewrite(
+        "plan", store.read("plan"), store.read("plan")
+    ),
+    "set the context": lambda store: store.context.set(
+        "plan", {"fullContext": "a\nb", "metadata": {"x": 1.50}}
+    ),
     "clear the context": lambda store: store.context.clear("plan"),
     "switch": lambda store: store.branches.switch("plan", "m-1"),
     "unlock": lambda store: store.locks.release("plan"),
@@ -35,7 +41,10 @@ TWICE: dict[str, Act] = {
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
-        messages = [{"role": "user", "content": text, "id": f"m-{n}"} for n, text in enumerate(("one", "two"))]
+        messages = [
+            {"role": "user", "content": text, "id": f"m-{n}"}
+            for n, text in enumerate(("one", "two"))
+        ]
         store.create(id="plan", type="group", messages=messages)
         store.append("plan", content="three")
     return tmp_path
@@ -52,7 +61,10 @@ def test_a_repeated_write_leaves_the_file(root: Path, request: pytest.FixtureReq
             before, found = path.read_bytes(), path.stat()
             TWICE[name](store)
             assert path.read_bytes() == before
-            assert (path.stat().st_ino, path.stat().st_mtime_ns) == (found.st_ino, found.st_mtime_ns)
+            assert (path.stat().st_ino, path.stat().st_mtime_ns) == (
+                found.st_ino,
+                found.st_mtime_ns,
+            )
 
 
 def test_a_save_that_changes_the_lock_alone_keeps_updated_at(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if getattr(request, "param", "") == "watchfiles":
-        monkeypatch.setattr(DirectoryTracker, "sooner", staticmethod(lambda directory, suffix: None))
+        monkeypatch.setattr(
+            DirectoryTracker, "sooner", staticmethod(lambda directory, suffix: None)
+        )
 
 
 @pytest.fixture
@@ -70,9 +72,15 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def other(request: pytest.FixtureRequest, store: Store) -> Iterator[Store]:
-    """Another instance on the same documents; of files, the first one sees it as another process."""
+    """Another instance on the same documents; of files, the first one sees it as
+    another process.
+    """
     of_files = "root" in request.fixturenames
-    with Store.open(store.root, keep_locks=False) if of_files else store.beside(keep_locks=False) as other:
+    with (
+        Store.open(store.root, keep_locks=False)
+        if of_files
+        else store.beside(keep_locks=False) as other
+    ):
         yield other
 
 

@@ -20,10 +20,14 @@ HAPPENS = {
 
 
 @pytest.mark.parametrize("kind", HAPPENS)
-def test_an_event_has_the_topics_of_what_changed_and_no_text(store: Store, follower: Follower, kind: str) -> None:
+def test_an_event_has_the_topics_of_what_changed_and_no_text(
+    store: Store, follower: Follower, kind: str
+) -> None:
     made, other = HAPPENS[kind]
     type = "channel" if kind == "notes" else kind
-    id = store.create(id=f"{kind}_x", type=type, title="T", messages=[{"role": "user", "content": "SECRET"}]).id
+    id = store.create(
+        id=f"{kind}_x", type=type, title="T", messages=[{"role": "user", "content": "SECRET"}]
+    ).id
     event = as_json(created := follower.next("created"))
     assert (topics_of(created), event["topics"], event["cursor"]) == (made, made, created.cursor)
     assert "own" not in event and "SECRET" not in str(event)

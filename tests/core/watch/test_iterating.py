@@ -62,9 +62,10 @@ def test_a_watch_of_ids_finds_a_change_behind_many_others(
         other.append(unwanted, content=str(number))
         other.changes()  # Each append becomes a separate change.
     wanted = other.create().id
-    assert [change.id for change in store.wait_for_changes(cursor, ids=[wanted], timeout_s=PATIENCE_S).changes] == [
-        wanted
-    ]
+    assert [
+        change.id
+        for change in store.wait_for_changes(cursor, ids=[wanted], timeout_s=PATIENCE_S).changes
+    ] == [wanted]
 
     async def follow() -> str:
         return (await anext(store.watch(cursor, ids=[wanted]))).id
@@ -170,7 +171,11 @@ def test_closing_the_store_ends_every_wait() -> None:
     polled: list[object] = []
     poll = threading.Thread(target=lambda: polled.append(store.wait_for_changes(cursor).changes))
     poll.start()
-    until(lambda: store.inner.part(Listeners).hub is not None and store.inner.part(Listeners).hub.running)
+    until(
+        lambda: (
+            store.inner.part(Listeners).hub is not None and store.inner.part(Listeners).hub.running
+        )
+    )
 
     async def follow() -> None:
         watches = [asyncio.ensure_future(anext(store.watch(), None)) for _ in range(3)]
@@ -182,7 +187,9 @@ def test_closing_the_store_ends_every_wait() -> None:
     poll.join()
     assert polled == [[]]
     assert not [
-        thread for thread in threading.enumerate() if thread.name.startswith(("capsule-watch", "capsule-changes"))
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith(("capsule-watch", "capsule-changes"))
     ]
 
 
@@ -201,11 +208,23 @@ def test_a_watch_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) ->
 def test_a_long_poll_in_an_event_loop_uses_no_thread(store: Store, other: Store) -> None:
     async def poll() -> None:
         cursor = (await store.await_changes(timeout_s=0.01)).cursor
-        polls = [asyncio.ensure_future(store.await_changes(cursor, timeout_s=PATIENCE_S)) for _ in range(50)]
+        polls = [
+            asyncio.ensure_future(store.await_changes(cursor, timeout_s=PATIENCE_S))
+            for _ in range(50)
+        ]
         id = (await asyncio.to_thread(other.create)).id
         for found in await asyncio.gather(*polls):
             assert [change.id for change in found.changes] == [id]
-        assert len([thread for thread in threading.enumerate() if thread.name.startswith("capsule-changes")]) <= 2
+        assert (
+            len(
+                [
+                    thread
+                    for thread in threading.enumerate()
+                    if thread.name.startswith("capsule-changes")
+                ]
+            )
+            <= 2
+        )
 
     asyncio.run(poll())
 

@@ -47,13 +47,19 @@ def as_vim_does(path: Path, data: bytes) -> None:
 SAVES = pytest.mark.parametrize("save", [in_place, by_rename, as_vim_does])
 
 
-def test_writes_of_a_store_are_changes_of_their_kinds(store: Store, other: Store, follower: Follower) -> None:
+def test_writes_of_a_store_are_changes_of_their_kinds(
+    store: Store, other: Store, follower: Follower
+) -> None:
     id = other.create(title="Plan", type="group", messages=HELLO).id
     created = follower.next("created")
     assert (created.id, created.count, len(created.messages)) == (id, 1, 1)
-    messages = other.append_many(id, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    messages = other.append_many(
+        id, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    )
     appended = follower.next("appended")
-    assert appended.messages == tuple(str(message.id) for message in messages) and appended.count == 3
+    assert (
+        appended.messages == tuple(str(message.id) for message in messages) and appended.count == 3
+    )
     other.edits.message(id, str(messages[0].id), "A")
     assert follower.next("edited").messages == (messages[0].id,)
     other.rename(id, "Another plan")
@@ -81,7 +87,9 @@ def test_saves_of_an_editor_have_the_source_outside(
     path = file_of(root, id)
     sound = path.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(refreshing, "_QUIET_S", 60)  # A busy machine may stop an editor in the middle of a save.
+        patched.setattr(
+            refreshing, "_QUIET_S", 60
+        )  # A busy machine may stop an editor in the middle of a save.
         save(path, sound.replace(b"hello", b"good morning").replace(b'"Plan"', b'"Plans"'))
         news = follower.until(has("edited", "head"))
         message = store.tail(id, 1)[0].id
@@ -123,7 +131,9 @@ def test_a_file_copied_into_the_store_is_reported_as_created_from_outside(
     assert (created.id, created.source) == (sample.stem, "outside")
 
 
-def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, store: Store, other: Store) -> None:
+def test_writes_of_its_maker_to_a_new_conversation_are_reported(
+    root: Path, store: Store, other: Store
+) -> None:
     # In the kernel's notices the maker writes to the temporary name of the file.
     id = other.create(type="group", title="Plan").id
     written_ns = file_of(root, id).stat().st_ctime_ns
@@ -137,7 +147,9 @@ def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, stor
     assert follower.next("appended").messages == (message,)
 
 
-def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: Store, other: Store) -> None:
+def test_own_writes_are_distinguished_from_those_of_others(
+    root: Path, store: Store, other: Store
+) -> None:
     store.wait_for_changes(timeout_s=0)  # From here on it remembers.
     follower = Follower(store)
 
@@ -168,10 +180,12 @@ def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: St
 
 
 @pytest.mark.skipif(
-    os.environ.get("CAPSULE_ENGINE") == "postgres", reason="each write is a change of its own there: nothing is joined"
+    os.environ.get("CAPSULE_ENGINE") == "postgres",
+    reason="each write is a change of its own there: nothing is joined",
 )
 def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> None:
-    store.remember_own()  # A wait would start a thread, which may look at the index between two of these writes.
+    # A wait would start a thread, which may look at the index between two of these writes.
+    store.remember_own()
     id = store.create(type="group", title="Plan").id
     cursor = store.changes().cursor
     authors = (store, other, other, store, other)
@@ -183,13 +197,23 @@ def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> Non
     for number, part in enumerate(parts):
         left = [message for rest in parts[number + 1 :] for message in rest.messages]
         for reader in (store, other):
-            assert [message for change in reader.changes(part.cursor).changes for message in change.messages] == left
-    # Both wrote to a new conversation, and then both changed its head, before a store read the changes.
+            assert [
+                message
+                for change in reader.changes(part.cursor).changes
+                for message in change.messages
+            ] == left
+    # Both wrote to a new conversation, and then both changed its head, before a store read the
+    # changes.
     cursor = parts[-1].cursor
     both = store.create(type="group", title="Both", messages=HELLO).id
     last = str(other.append(both, content="y").id)
     created, appended = store.changes(cursor).changes
-    assert (created.kind, created.own, appended.kind, appended.own) == ("created", True, "appended", False)
+    assert (created.kind, created.own, appended.kind, appended.own) == (
+        "created",
+        True,
+        "appended",
+        False,
+    )
     assert appended.messages == (last,)
     cursor = appended.cursor
     other.rename(both, "Theirs")
@@ -201,7 +225,9 @@ def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> Non
     assert [change.own for change in store.changes(head.cursor).changes] == [True]
 
 
-def test_a_save_to_a_file_with_a_second_hard_link_is_reported(root: Path, store: Store, tmp_path: Path) -> None:
+def test_a_save_to_a_file_with_a_second_hard_link_is_reported(
+    root: Path, store: Store, tmp_path: Path
+) -> None:
     id = store.create(messages=HELLO).id
     store.changes()
     follower = Follower(store)

@@ -40,10 +40,14 @@ _WRITER = """
 def writers(
     root: Path, child: Callable[..., Any], rng: random.Random, *, many: int, messages: int
 ) -> Iterator[list[Future[list[str]]]]:
-    """Processes that append while the body runs. Yields: of each the ids of its messages, once it is done."""
+    """Processes that append while the body runs. Yields: of each the ids of its messages, once it
+    is done.
+    """
     with Store.open(root, keep_locks=False) as store:
         ids = [store.create(type="group", title=str(number)).id for number in range(4)]
-    processes = [child(_WRITER, root, json.dumps(ids), rng.randrange(2**32), messages) for _ in range(many)]
+    processes = [
+        child(_WRITER, root, json.dumps(ids), rng.randrange(2**32), messages) for _ in range(many)
+    ]
     for process in processes:
         process.say()
     with ThreadPoolExecutor(many) as pool:
@@ -59,7 +63,9 @@ def test_watchers_that_come_and_go_get_each_message_once(
         begin = store.changes().cursor
 
         async def come_and_go(done: asyncio.Event, seed: int) -> Counter[str]:
-            """Watch, stop after some changes, and continue from the cursor; once all is written, read the rest."""
+            """Watch, stop after some changes, and continue from the cursor; once all is written,
+            read the rest.
+            """
             dice = random.Random(seed)
             received: Counter[str] = Counter()
             cursor = begin
@@ -89,7 +95,8 @@ def test_watchers_that_come_and_go_get_each_message_once(
 
 
 @pytest.mark.parametrize(
-    "kill", ["delete", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncate", "garbage"))]
+    "kill",
+    ["delete", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncate", "garbage"))],
 )
 def test_a_loss_of_the_index_during_a_watch_loses_no_message(
     root: Path, child: Callable[..., Any], rng: random.Random, kill: str
@@ -100,8 +107,11 @@ def test_a_loss_of_the_index_during_a_watch_loses_no_message(
         received: set[str] = set()
         lost = 0
         with writers(root, child, rng, many=2, messages=150) as writing:
-            # A slow watcher may get everything at once; then the index is lost after the last message.
-            while lost < 3 or not all(each.done() and received.issuperset(each.result()) for each in writing):
+            # A slow watcher may get everything at once; then the index is lost after the last
+            # message.
+            while lost < 3 or not all(
+                each.done() and received.issuperset(each.result()) for each in writing
+            ):
                 found = store.wait_for_changes(cursor, timeout_s=1)
                 cursor = found.cursor
                 received.update(message for change in found.changes for message in change.messages)

@@ -38,7 +38,10 @@ def test_changes_below_a_symlink_or_a_directory_that_other_tools_ignore_are_repo
     else:
         root.parent.mkdir()
     Store.init(root)
-    with Store.open(root, keep_locks=False) as store, Store.open(root.resolve(), keep_locks=False) as other:
+    with (
+        Store.open(root, keep_locks=False) as store,
+        Store.open(root.resolve(), keep_locks=False) as other,
+    ):
         follower = Follower(store)
         id = other.create().id
         assert follower.next("created").id == id
@@ -73,7 +76,10 @@ def test_a_write_without_a_notice_is_found_by_the_next_scan(
     monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
-    with (root / "conversations" / f"{id}.json").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+    with (
+        (root / "conversations" / f"{id}.json").open("r+b") as file,
+        mmap.mmap(file.fileno(), 0) as mapped,
+    ):
         at = mapped.find(b"hello")
         mapped[at : at + 5] = b"HELLO"
         mapped.flush()
@@ -106,7 +112,11 @@ def test_notices_that_nobody_holds_end_their_thread(root: Path, store: Store) ->
 
 
 def test_a_failure_in_the_watch_thread_is_logged_and_the_thread_starts_again(
-    root: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: Path,
+    store: Store,
+    other: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     listen, failures = store.engine.storage.notices, [KeyError("one"), OSError("other")]
 
@@ -192,7 +202,9 @@ def test_without_an_inotify_instance_the_files_are_looked_at_and_it_warns(
     assert "no notices of changes" in warning
 
 
-def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Callable[..., Any]) -> None:
+def test_parent_and_child_watch_separately_after_a_fork(
+    root: Path, child: Callable[..., Any]
+) -> None:
     process = child(
         """
         import warnings
@@ -230,7 +242,9 @@ def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Calla
 
 
 @pytest.mark.parametrize("how", ["pass", "sys.exit(0)", "raise SystemExit(0)"])
-def test_a_process_ends_cleanly_during_a_watch(root: Path, child: Callable[..., Any], how: str) -> None:
+def test_a_process_ends_cleanly_during_a_watch(
+    root: Path, child: Callable[..., Any], how: str
+) -> None:
     process = child(
         f"""
         import threading, asyncio
@@ -264,7 +278,9 @@ def test_the_watch_thread_ends_after_a_time_without_waits(
     for thread in threading.enumerate():
         if thread.name == "capsule-watch":
             thread.join()
-    assert store.inner.part(Listeners).hub is not None and not store.inner.part(Listeners).hub.running
+    assert (
+        store.inner.part(Listeners).hub is not None and not store.inner.part(Listeners).hub.running
+    )
     id = other.create().id
     follower = Follower(store)
     assert [change.id for change in store.changes(cursor).changes] == [id]

@@ -12,9 +12,17 @@ from capsule.sessions.session import Session
 from tests.core.cli.conftest import Program
 from tests.core.store.making import branched, channel
 
-#: Commands about one conversation: what a program is told by them that acts for somebody who does not take part.
+#: Commands about one conversation: what a program is told by them that acts for somebody who does
+#: not take part.
 REFUSED = [
-    *("show team", "show team --all", "branch list team", "show team --raw", "show team --json", "show team --last 1"),
+    *(
+        "show team",
+        "show team --all",
+        "branch list team",
+        "show team --raw",
+        "show team --json",
+        "show team --last 1",
+    ),
     *(
         "show --last=10 team",
         "show --for-model team",
@@ -39,7 +47,12 @@ REFUSED = [
         "context show team",
         "store migrate team",
     ),
-    *("mcp servers list team", "lock take team --instance night", "lock release team --force", "delete team --yes"),
+    *(
+        "mcp servers list team",
+        "lock take team --instance night",
+        "lock release team --force",
+        "delete team --yes",
+    ),
     *(
         "group leave team",
         "group set team --name=x",
@@ -121,7 +134,12 @@ BEYOND = [
         "channel join lobby",
         "channel invite eve --channel desk",
     ),
-    *("agent status x", "agent allow eve", "agent register --project .", "agent set bot --project ."),
+    *(
+        "agent status x",
+        "agent allow eve",
+        "agent register --project .",
+        "agent set bot --project .",
+    ),
     *(
         "send x --to anna --as eve",
         "worker allow bot eve",

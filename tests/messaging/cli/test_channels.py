@@ -19,18 +19,32 @@ def team(capsule: Any, tmp_path: Path) -> Any:
 
 
 def test_the_scripts_of_a_channel(team: Any) -> None:
-    words = *["channel", "new", "releases", "--access", "members", "--description", "X"], "--as", "anna"
+    words = (
+        *["channel", "new", "releases", "--access", "members", "--description", "X"],
+        "--as",
+        "anna",
+    )
     id = team(*words).line
     assert team(*words, expect=2).stdout == ""
-    refused = json.loads(team("channel", "join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
+    refused = json.loads(
+        team("channel", "join", "releases", "--as", "bob", "--json", expect=6).stderr
+    )["error"]
     assert (refused["kind"], refused["id"]) == ("Refused", id) and "anna" in refused["message"]
     team("channel", "join", "releases", "--as", "carl", expect=3)
-    assert team("channel", "invite", "bob", "--channel", "releases", "--as", "anna").stdout == f"{id}: invited bob\n"
-    assert [each["id"] for each in team.json("channel", "members", "releases", "--as", "bob")] == ["anna", "bob"]
+    assert (
+        team("channel", "invite", "bob", "--channel", "releases", "--as", "anna").stdout
+        == f"{id}: invited bob\n"
+    )
+    assert [each["id"] for each in team.json("channel", "members", "releases", "--as", "bob")] == [
+        "anna",
+        "bob",
+    ]
     assert team("channel", "leave", "releases", "--as", "bob").stdout == f"{id}: bob left\n"
     team("channel", "invite", "bob", "--channel", "releases", "--as", "anna", expect=6)
     assert team("channel", "join", "releases", "--as", "bob").stdout == f"{id}: bob joined\n"
-    assert [line.split("\t")[0] for line in team("channel", "members", "releases").stdout.splitlines()] == [
+    assert [
+        line.split("\t")[0] for line in team("channel", "members", "releases").stdout.splitlines()
+    ] == [
         "anna",
         "bob",
     ]
@@ -40,11 +54,36 @@ def test_the_scripts_of_a_channel(team: Any) -> None:
 
 
 def test_a_list_has_what_the_agent_finds_and_the_owner_sees_all(team: Any) -> None:
-    team("channel", "new", "releases", "--as", "anna", "--access", "members", "--description", "What goes out")
-    team("channel", "new", "news", "--as", "carl", "--topic-required", "--default-topic", "misc", "--default")
+    team(
+        "channel",
+        "new",
+        "releases",
+        "--as",
+        "anna",
+        "--access",
+        "members",
+        "--description",
+        "What goes out",
+    )
+    team(
+        "channel",
+        "new",
+        "news",
+        "--as",
+        "carl",
+        "--topic-required",
+        "--default-topic",
+        "misc",
+        "--default",
+    )
     (bobs,) = team.json("channel", "list", "--as", "bob")
     assert (bobs["name"], bobs["in"], bobs["archived"]) == ("releases", False, False)
-    assert team("channel", "list", "--as", "anna").line.split("\t")[2:] == ["members", "1", "in", "What goes out"]
+    assert team("channel", "list", "--as", "anna").line.split("\t")[2:] == [
+        "members",
+        "1",
+        "in",
+        "What goes out",
+    ]
     assert {each["name"] for each in team.json("channel", "list")} == {"news", "releases"}
     news = team.json("channel", "show", "news", "--as", "carl")
     assert (news["topicRequired"], news["defaultTopic"], news["isDefault"]) == (True, "misc", True)
@@ -57,7 +96,18 @@ def test_the_owner_makes_a_channel_and_is_not_in_it(team: Any) -> None:
 
 def test_a_channel_is_changed_archived_and_left_by_others_hands(team: Any) -> None:
     id = team("channel", "new", "news", "--as", "anna", "--with", "bob").line
-    team("channel", "set", "news", "--as", "anna", "--access", "members", "--default-topic", "misc", "--default")
+    team(
+        "channel",
+        "set",
+        "news",
+        "--as",
+        "anna",
+        "--access",
+        "members",
+        "--default-topic",
+        "misc",
+        "--default",
+    )
     shown = team.json("channel", "show", id)
     assert (shown["access"], shown["defaultTopic"], shown["isDefault"]) == ("members", "misc", True)
     team("channel", "remove", "news", "bob", "--as", "anna")
@@ -90,5 +140,8 @@ def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) 
     for name in ("all", "builds"):
         team("channel", "new", name, "--with", "anna", "--default")
     team("agent", "register", "--as", "fritz", "--stay-out", "builds,other")
-    there = {name: [each["id"] for each in team.json("channel", "members", name)] for name in ("all", "builds")}
+    there = {
+        name: [each["id"] for each in team.json("channel", "members", name)]
+        for name in ("all", "builds")
+    }
     assert there == {"all": ["anna", "fritz"], "builds": ["anna"]}

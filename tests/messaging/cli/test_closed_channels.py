@@ -1,4 +1,6 @@
-"""With --as AGENT no command tells of what the agent does not find: no word of it, and not that it exists."""
+"""With --as AGENT no command tells of what the agent does not find: no word of it, and not that it
+exists.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,21 @@ ALL = [
         "lock list",
     ),
     *("trash list", "inbox"),
-    *("channel list --archived", "group list", "listen --timeout 0s", "mention list --state all", "note search"),
-    *("agent list", "agent discover", "agent requests", "project list", "watch --events --after {cursor}", "send x"),
+    *(
+        "channel list --archived",
+        "group list",
+        "listen --timeout 0s",
+        "mention list --state all",
+        "note search",
+    ),
+    *(
+        "agent list",
+        "agent discover",
+        "agent requests",
+        "project list",
+        "watch --events --after {cursor}",
+        "send x",
+    ),
 ]
 
 
@@ -44,7 +59,9 @@ def closed(capsule: Program) -> dict[str, str]:
             ids[access] = store.channels.create(
                 name, agent="anna", access=access, description=about, members=["bob"]
             ).id
-            store.messages.send(f"the {CANARY} @carl", agent="anna", channel=ids[access], topic=CANARY)
+            store.messages.send(
+                f"the {CANARY} @carl", agent="anna", channel=ids[access], topic=CANARY
+            )
             store.tag(ids[access], CANARY)
         for id in (f"{CANARY}-group", f"{CANARY}-deleted"):
             make(store, id, "anna")
@@ -63,7 +80,9 @@ def told(line: str, agent: str, id: str = "", **given: str) -> tuple[int, str]:
 def test_no_command_tells_of_what_the_agent_may_not_read(closed: dict[str, str]) -> None:
     for line in (*ALL, *(f"{line} --json" for line in ALL)):
         code, shown = told(line, "carl", cursor=closed["cursor"])
-        assert CANARY not in shown.replace(f'"{CANARY}"', "") and (code == 0 or line.startswith("send x")), (
+        assert CANARY not in shown.replace(f'"{CANARY}"', "") and (
+            code == 0 or line.startswith("send x")
+        ), (
             line,
             shown,
         )
@@ -75,7 +94,12 @@ def test_the_shell_completes_for_an_agent_what_it_may_read(capsule: Program) -> 
     found = {}
     for agent in ("bob", "carl"):
         line = "capsule show channel_"
-        asked = {"COMP_WORDS": line, "COMP_CWORD": "2", "_TYPER_COMPLETE_ARGS": line, "CAPSULE_AGENT": agent}
+        asked = {
+            "COMP_WORDS": line,
+            "COMP_CWORD": "2",
+            "_TYPER_COMPLETE_ARGS": line,
+            "CAPSULE_AGENT": agent,
+        }
         process = capsule.start(env=capsule.environment(_CAPSULE_COMPLETE="complete_bash", **asked))
         found[agent] = process.communicate(timeout=60)[0].decode().split()
     assert (len(found["bob"]), found["carl"]) == (3, [])

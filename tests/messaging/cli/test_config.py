@@ -32,7 +32,9 @@ def test_the_exit_code_says_whether_something_is_to_do_or_refused(
     assert [agent["id"] for agent in capsule.json("agent", "list")] == ["helper", "reviewer"]
 
     (capsule.root / "capsule.toml").write_text("[channels.news]\nmembers = ['nobody']\n")
-    (tmp_path / "api" / ".claude" / "agents" / "two.md").write_text("---\nname: x\ndm_policy: opne\n---\n")
+    (tmp_path / "api" / ".claude" / "agents" / "two.md").write_text(
+        "---\nname: x\ndm_policy: opne\n---\n"
+    )
     for words in (("plan",), ("apply",)):
         (refused,) = capsule.json("config", *words, expect=6)["actions"]
         assert refused["outcome"] == "refused" and "nobody" in refused["reason"]
@@ -40,7 +42,10 @@ def test_the_exit_code_says_whether_something_is_to_do_or_refused(
     (capsule.root / "capsule.toml").write_text("")
     (tmp_path / "api" / ".claude" / "agents" / "two.md").unlink()
     assert "channel_global_news" in capsule("config", "plan", "--prune", expect=1).stdout
-    assert capsule("config", "rollback", "1").stdout == "done\tchannel\tchannel_global_news\taccess\tmembers\t\t\n"
+    assert (
+        capsule("config", "rollback", "1").stdout
+        == "done\tchannel\tchannel_global_news\taccess\tmembers\t\t\n"
+    )
     assert [each["number"] for each in capsule.json("config", "history")] == [1, 2]
     capsule("config", "plan", "--as", "helper", expect=6)
     capsule("config", "rollback", "9", expect=3)

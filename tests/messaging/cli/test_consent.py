@@ -1,4 +1,6 @@
-"""Who puts whom into a conversation at the command line: every combination of what two agents say of each other."""
+"""Who puts whom into a conversation at the command line: every combination of what two agents say
+of each other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 from capsule import Store
 from tests.messaging.test_consent import PAIRS, expected, say
 
-#: Commands of anna that bring bob in, given the number of a try. Each number has a group and a channel of anna's own.
+#: Commands of anna that bring bob in, given the number of a try. Each number has a group and a
+#: channel of anna's own.
 COMMANDS = {
     "group new": "group new g{} --with bob",
     "group add": "group add team-{} bob",
@@ -40,13 +43,32 @@ def test_a_command_brings_an_agent_in_with_the_consent_of_both(capsule: Any, com
                 capsule("note", "unshare", "bob", "--as", "anna")
 
 
-def test_an_agent_that_is_asked_finds_the_request_and_one_that_is_closed_is_left_alone(capsule: Any) -> None:
+def test_an_agent_that_is_asked_finds_the_request_and_one_that_is_closed_is_left_alone(
+    capsule: Any,
+) -> None:
     for id in ("anna", "bob"):
         capsule("agent", "register", "--as", id)
-    new = ["channel", "new", "pc", "--scope", "global", "--access", "private", "--with", "bob", "--as", "anna"]
+    new = [
+        "channel",
+        "new",
+        "pc",
+        "--scope",
+        "global",
+        "--access",
+        "private",
+        "--with",
+        "bob",
+        "--as",
+        "anna",
+    ]
     capsule("agent", "set", "--as", "bob", "--dm", "closed", "--discoverable", "private")
-    told = [capsule(*new, expect=6).stderr, capsule(*new[:-3], "eve", "--as", "anna", expect=6).stderr]
-    assert [text.replace("bob", "WHO").replace("eve", "WHO") for text in told] == [told[0].replace("bob", "WHO")] * 2
+    told = [
+        capsule(*new, expect=6).stderr,
+        capsule(*new[:-3], "eve", "--as", "anna", expect=6).stderr,
+    ]
+    assert [text.replace("bob", "WHO").replace("eve", "WHO") for text in told] == [
+        told[0].replace("bob", "WHO")
+    ] * 2
     capsule("agent", "set", "--as", "bob", "--dm", "restricted")
     capsule(*new, expect=6)
     assert capsule("agent", "requests", "--as", "bob").line.split("\t")[0] == "anna"
@@ -71,5 +93,7 @@ def test_the_configuration_brings_in_whom_no_agent_could(capsule: Any) -> None:
     settings = "[channels.news]\naccess = 'open'\ndefault = true\nmembers = ['bob']\n"
     (capsule.root / "capsule.toml").write_text(settings)
     capsule("config", "apply")
-    assert [each["id"] for each in capsule.json("channel", "list", "--as", "bob")] == ["channel_global_news"]
+    assert [each["id"] for each in capsule.json("channel", "list", "--as", "bob")] == [
+        "channel_global_news"
+    ]
     assert capsule.json("channel", "show", "news")["isDefault"] is True

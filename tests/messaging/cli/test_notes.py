@@ -25,6 +25,9 @@ def test_the_scripts_of_notes(capsule: Any) -> None:
         assert refused.stdout == "" and "canary" not in refused.stderr
     assert capsule.json("search", "canary", "--as", "bob")["hits"] == []
     capsule("note", "share", "bob", "--as", "anna")
-    assert "The canary sings" in capsule("note", "search", "canary", "--of", "anna", "--as", "bob").stdout
+    assert (
+        "The canary sings"
+        in capsule("note", "search", "canary", "--of", "anna", "--as", "bob").stdout
+    )
     capsule("note", "unshare", "bob", "--as", "anna")
     capsule("note", "search", "canary", "--of", "anna", "--as", "bob", expect=3)

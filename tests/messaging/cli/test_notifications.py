@@ -1,4 +1,6 @@
-"""`notifications`: the block in a project's CLAUDE.md is switched on and off, listed and removed."""
+"""`notifications`: the block in a project's CLAUDE.md is switched on and off,
+listed and removed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def claude(capsule: Any, tmp_path: Path) -> Path:
     return project / "CLAUDE.md"
 
 
-def test_a_message_to_an_agent_that_is_away_makes_a_block_that_says_how_to_read_it(capsule: Any, claude: Path) -> None:
+def test_a_message_to_an_agent_that_is_away_makes_a_block_that_says_how_to_read_it(
+    capsule: Any, claude: Path
+) -> None:
     text = claude.read_text()
     command = next(line.strip() for line in text.splitlines() if line.startswith("    capsule "))
     assert "1 from anna" in text and "Secret" not in text
@@ -33,7 +37,9 @@ def test_the_block_is_switched_off_and_on(capsule: Any, claude: Path) -> None:
     assert said == {"agent": "bob", "notifications": False, "files": []} and not claude.exists()
     assert capsule("agent", "notify", "status", "--as", "bob").stdout == "bob\toff\t\n"
     said = capsule.json("agent", "notify", "on", "--as", "bob")
-    assert said == {"agent": "bob", "notifications": True, "files": [str(claude)]} and claude.exists()
+    assert (
+        said == {"agent": "bob", "notifications": True, "files": [str(claude)]} and claude.exists()
+    )
 
 
 def test_the_blocks_of_all_agents_are_listed_and_removed(capsule: Any, claude: Path) -> None:
@@ -54,7 +60,9 @@ def test_a_broken_block_is_named_and_stays(capsule: Any, claude: Path) -> None:
 
 
 def test_a_block_that_could_not_be_written_is_an_error(capsule: Any, tmp_path: Path) -> None:
-    too_long = "A" * 250  # As a file it would do, but the temporary one beside it has a longer name.
+    too_long = (
+        "A" * 250
+    )  # As a file it would do, but the temporary one beside it has a longer name.
     (Path(capsule.root) / "capsule.toml").write_text(f'[notifications]\nfiles = ["{too_long}"]\n')
     capsule("agent", "register", "--as", "anna")
     capsule("agent", "register", "--as", "bob", "--project", str(tmp_path))

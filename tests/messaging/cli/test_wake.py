@@ -27,9 +27,13 @@ def agents(capsule: Any, tmp_path: Path) -> Any:
     return capsule
 
 
-def hook(capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, expect: int = 0) -> Any:
+def hook(
+    capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, expect: int = 0
+) -> Any:
     """Run a hook; its standard output and error."""
-    answer = capsule("agent", "wake", "hook", client, event, *options, input=json.dumps(said), expect=expect)
+    answer = capsule(
+        "agent", "wake", "hook", client, event, *options, input=json.dumps(said), expect=expect
+    )
     return answer.stdout, answer.stderr
 
 
@@ -43,7 +47,9 @@ def test_a_hook_with_nothing_to_say_says_nothing(agents: Any, client: str) -> No
     ("client", "event"),
     [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")],
 )
-def test_a_hook_tells_what_is_unread_and_from_whom_and_no_text(agents: Any, client: str, event: str) -> None:
+def test_a_hook_tells_what_is_unread_and_from_whom_and_no_text(
+    agents: Any, client: str, event: str
+) -> None:
     agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
     out, err = hook(agents, client, event, "--as", "bob")
     assert err == ""
@@ -84,7 +90,9 @@ def test_a_run_of_claude_code_without_a_terminal_is_not_kept_waiting(
 def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
     """A `Stop` hook that waits."""
     options = ("--store", str(capsule.root), "--as", "bob")
-    process: subprocess.Popen[bytes] = capsule.start("agent", "wake", "hook", "claude-code", "Stop", *options)
+    process: subprocess.Popen[bytes] = capsule.start(
+        "agent", "wake", "hook", "claude-code", "Stop", *options
+    )
     assert process.stdin is not None
     process.stdin.write(json.dumps(SESSION | {"session_id": session}).encode())
     process.stdin.close()
@@ -145,18 +153,38 @@ def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -
 def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
     script = (
         "import sys; from capsule_cli import __main__\n"
-        "sys.argv = ['capsule', 'agent', 'wake', 'hook', 'claude-code', 'SessionStart', '--as', 'bob']\n"
+        "sys.argv = ['capsule', 'agent', 'wake', 'hook', 'claude-code', 'SessionStart', '--as', "
+        "'bob']\n"
         "try: __main__.main()\n"
         "except SystemExit: pass\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     environment = {**agents.environment(), "CAPSULE_STORE": str(agents.root)}
     done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(SESSION), capture_output=True, text=True, env=environment
+        [sys.executable, "-c", script],
+        input=json.dumps(SESSION),
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     loaded = set(done.stderr.split())
-    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "subprocess", "urllib.request", "importlib.metadata"}
-    heavy |= {"socket", "secrets", "capsule.format.filters", "capsule.format.saved.reconcile", "capsule.store.pages"}
+    heavy = {
+        "typer",
+        "pydantic",
+        "mcp",
+        "rich",
+        "asyncio",
+        "subprocess",
+        "urllib.request",
+        "importlib.metadata",
+    }
+    heavy |= {
+        "socket",
+        "secrets",
+        "capsule.format.filters",
+        "capsule.format.saved.reconcile",
+        "capsule.store.pages",
+    }
     assert "capsule.messaging.doorbells.hooks" in loaded
     assert loaded & heavy == set()
 
@@ -166,11 +194,24 @@ def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: P
     assert "nowhere" in agents("agent", "wake", "test", "--as", "bob", expect=1).stderr
     heard = tmp_path / "heard"
     code = f"import sys; open({str(heard)!r}, 'w').write(sys.stdin.read())"
-    agents("agent", "wake", "install", "command", "--address", f'{sys.executable} -c "{code}"', "--as", "bob")
+    agents(
+        "agent",
+        "wake",
+        "install",
+        "command",
+        "--address",
+        f'{sys.executable} -c "{code}"',
+        "--as",
+        "bob",
+    )
     agents("agent", "wake", "install", "webhook", "--address", "http://127.0.0.1:1/", "--as", "bob")
     waits = started(agents)
     told = agents.json("agent", "wake", "test", "--as", "bob")
-    assert {one["client"]: one["ok"] for one in told} == {"command": True, "webhook": False, "claude-code": True}
+    assert {one["client"]: one["ok"] for one in told} == {
+        "command": True,
+        "webhook": False,
+        "claude-code": True,
+    }
     assert "test" in heard.read_text()
     assert waits.wait(60) == 2
     assert b"test" in waits.stderr.read()
@@ -179,7 +220,9 @@ def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: P
     assert one["client"] == "claude-code" and not one["ok"]
 
 
-def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_go_into_the_settings_and_out_again(
+    agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     [told] = agents.json("agent", "wake", "install", "claude-code", "--as", "bob")
     path = tmp_path / ".claude" / "settings.json"
@@ -203,7 +246,13 @@ def test_hooks_of_a_program_without_the_tools_of_messaging_are_told_how_to_add_t
 
 
 @pytest.mark.parametrize(
-    "words", [["cursor"], ["webhook"], ["gemini", "--address", "x"], ["webhook", "command", "--address", "x"]]
+    "words",
+    [
+        ["cursor"],
+        ["webhook"],
+        ["gemini", "--address", "x"],
+        ["webhook", "command", "--address", "x"],
+    ],
 )
 def test_what_cannot_be_woken_is_a_usage_error(agents: Any, words: list[str]) -> None:
     agents("agent", "wake", "install", *words, "--as", "bob", expect=2)

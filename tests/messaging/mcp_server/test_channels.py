@@ -1,4 +1,6 @@
-"""The tools of channels, mentions, permissions and notes, as the models of three agents see them."""
+"""The tools of channels, mentions, permissions and notes, as the models of three agents
+see them.
+"""
 
 from __future__ import annotations
 
@@ -40,21 +42,38 @@ async def read(client: Client, **arguments: Any) -> list[str]:
     return [message["content"] for message in found["messages"]]
 
 
-async def test_a_channel_is_made_found_joined_by_invitation_and_left(store: Store, era: str) -> None:
+async def test_a_channel_is_made_found_joined_by_invitation_and_left(
+    store: Store, era: str
+) -> None:
     async with acting(store, "anna", era) as anna, acting(store, "bob", era) as bob:
         about = {"access": "members", "description": "What goes out", "topicRequired": True}
         made = await done(anna, "manage_channel", "create", channel="releases", **about)
-        assert (made["name"], made["access"], made["in"], made["members"]) == ("releases", "members", True, 1)
+        assert (made["name"], made["access"], made["in"], made["members"]) == (
+            "releases",
+            "members",
+            True,
+            1,
+        )
         assert not (await done(bob, "manage_channel", "list"))["in"]
-        assert "anna" in error(await bob.call_tool("manage_channel", {"action": "join", "channel": "releases"}))
-        await done(anna, "manage_channel", "invite", channel="releases", agents=["bob"], canSend=False)
-        error(await bob.call_tool("send_message", {"channel": "releases", "text": "x", "topic": "a"}))
-        assert "topic" in error(await anna.call_tool("send_message", {"channel": "releases", "text": "x"}))
+        assert "anna" in error(
+            await bob.call_tool("manage_channel", {"action": "join", "channel": "releases"})
+        )
+        await done(
+            anna, "manage_channel", "invite", channel="releases", agents=["bob"], canSend=False
+        )
+        error(
+            await bob.call_tool("send_message", {"channel": "releases", "text": "x", "topic": "a"})
+        )
+        assert "topic" in error(
+            await anna.call_tool("send_message", {"channel": "releases", "text": "x"})
+        )
         await said(anna, "releases", "v2", topic="api")
         shown = await done(bob, "manage_channel", "show", channel="releases")
         assert (shown["members"], shown["topics"]) == (["anna", "bob"], ["api"])
         await done(anna, "manage_channel", "update", channel="releases", description="Other")
-        assert (await done(bob, "manage_channel", "show", channel="releases"))["description"] == "Other"
+        assert (await done(bob, "manage_channel", "show", channel="releases"))[
+            "description"
+        ] == "Other"
         answer = await bob.call_tool("manage_channel", {"action": "leave", "channel": "releases"})
         assert text(answer).startswith("Left; ") and made["id"] in text(answer)
         await done(anna, "manage_channel", "remove", channel="releases", agents=["anna"])
@@ -63,20 +82,28 @@ async def test_a_channel_is_made_found_joined_by_invitation_and_left(store: Stor
 async def test_a_channel_is_read_by_topic_thread_and_filter_in_pages(store: Store) -> None:
     async with acting(store, "anna") as anna, acting(store, "bob") as bob:
         await done(anna, "manage_channel", "create", channel="dev", agents=["bob"])
-        root = await said(anna, "dev", "one", topic="api", confidence=0.9, intent="plan", model="m-1")
+        root = await said(
+            anna, "dev", "one", topic="api", confidence=0.9, intent="plan", model="m-1"
+        )
         await said(bob, "dev", "two", thread=root, confidence=0.2)
         await said(anna, "dev", "three", topic="web", priority="high")
         assert await read(bob, channel="dev", topic="api") == ["one", "two"]
         assert await read(bob, channel="dev", thread=root) == ["one", "two"]
-        assert await read(bob, channel="dev", where={"confidence": {"$gte": 0.5}, "model": "m-1"}) == ["one"]
+        assert await read(
+            bob, channel="dev", where={"confidence": {"$gte": 0.5}, "model": "m-1"}
+        ) == ["one"]
         page = data(await bob.call_tool("read_messages", {"channel": "dev", "last": 2}))
         assert [message["content"] for message in page["messages"]] == ["two", "three"]
         assert await read(bob, channel="dev", last=2, cursor=page["before"]) == ["one"]
         answer = text(await bob.call_tool("read_messages", {"channel": "dev", "topic": "web"}))
         assert "topic web, priority high]\nthree\n[MARK end]" in answer
-        heard = data(await bob.call_tool("listen", {"seconds": 0, "channel": "dev", "topic": "web"}))["messages"]
+        heard = data(
+            await bob.call_tool("listen", {"seconds": 0, "channel": "dev", "topic": "web"})
+        )["messages"]
         assert [(message["content"], message["topic"]) for message in heard] == [("three", "web")]
-        assert "name one" in error(await bob.call_tool("read_messages", {"channel": "dev", "other": "anna"}))
+        assert "name one" in error(
+            await bob.call_tool("read_messages", {"channel": "dev", "other": "anna"})
+        )
         assert "name a channel" in error(await bob.call_tool("read_messages", {}))
         for where in ({"confidence": {"$near": 1}}, {"$where": "1=1"}):
             error(await bob.call_tool("read_messages", {"channel": "dev", "where": where}))
@@ -120,14 +147,20 @@ async def test_mentions_are_listed_by_kind_and_done(store: Store, era: str) -> N
         await done(bob, "mentions", "done", message=message)
         assert await done(bob, "mentions", "list") == []
         assert (await done(bob, "mentions", "list", state="done"))["id"] == message
-        assert message in error(await anna.call_tool("mentions", {"action": "done", "message": message}))
+        assert message in error(
+            await anna.call_tool("mentions", {"action": "done", "message": message})
+        )
 
 
 async def test_who_may_message_an_agent_is_its_own_to_say(store: Store, era: str) -> None:
     async with acting(store, "anna", era) as anna, acting(store, "bob", era) as bob:
         await done(bob, "manage_permissions", "set", dm="restricted", discoverable="project")
-        assert "permission" in error(await anna.call_tool("send_message", {"to": "bob", "text": "x"}))
-        known = {agent["id"]: agent for agent in data(await anna.call_tool("list_agents", {}))["agents"]}
+        assert "permission" in error(
+            await anna.call_tool("send_message", {"to": "bob", "text": "x"})
+        )
+        known = {
+            agent["id"]: agent for agent in data(await anna.call_tool("list_agents", {}))["agents"]
+        }
         assert known["bob"]["availability"] == "requires permission" and "dm" not in known["bob"]
         assert "bob, online, project" in text(await anna.call_tool("list_agents", {}))
         mine = await done(bob, "manage_permissions", "show")
@@ -140,22 +173,30 @@ async def test_who_may_message_an_agent_is_its_own_to_say(store: Store, era: str
         assert '"no\\"ise"' in text(await bob.call_tool("manage_permissions", {"action": "show"}))
         error(await anna.call_tool("send_message", {"to": "bob", "text": "x"}))
         assert (await done(bob, "manage_permissions", "reset", other="anna"))["dm"] == {}
-        assert "no agent ''" in error(await bob.call_tool("manage_permissions", {"action": "allow"}))
+        assert "no agent ''" in error(
+            await bob.call_tool("manage_permissions", {"action": "allow"})
+        )
 
 
-async def test_notes_are_found_by_tags_and_words_and_by_those_that_are_allowed(store: Store, era: str) -> None:
+async def test_notes_are_found_by_tags_and_words_and_by_those_that_are_allowed(
+    store: Store, era: str
+) -> None:
     async with acting(store, "anna", era) as anna, acting(store, "bob", era) as bob:
         await done(anna, "notes", "write", text="the token rotates", tags=["ops"], session="s1")
         await done(anna, "notes", "write", text="the page is slow", tags=["web"])
         assert (await done(anna, "notes", "search", tags=["ops"]))["text"] == "the token rotates"
-        written = await anna.call_tool("notes", {"action": "write", "text": "three", "tags": ["a", "b c"]})
+        written = await anna.call_tool(
+            "notes", {"action": "write", "text": "three", "tags": ["a", "b c"]}
+        )
         assert "tags: a; " in text(written)
         assert len(await done(anna, "notes", "search", tags=["ops", "web"], anyTag=True)) == 2
         assert await done(anna, "notes", "search", tags=["ops", "web"]) == []
         assert (await done(anna, "notes", "search", text="slow"))["text"] == "the page is slow"
         error(await bob.call_tool("notes", {"action": "search", "other": "anna"}))
         await done(anna, "notes", "share", other="bob")
-        assert (await done(bob, "notes", "search", other="anna", session="s1"))["text"] == "the token rotates"
+        assert (await done(bob, "notes", "search", other="anna", session="s1"))[
+            "text"
+        ] == "the token rotates"
         await done(anna, "notes", "unshare", other="bob")
         error(await bob.call_tool("notes", {"action": "search", "other": "anna"}))
 

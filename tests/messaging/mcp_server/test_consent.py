@@ -1,4 +1,6 @@
-"""Who puts whom into a conversation by a tool: every combination of what two agents say of each other."""
+"""Who puts whom into a conversation by a tool: every combination of what two agents say of each
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ pytestmark = pytest.mark.anyio
 #: Calls of anna that bring bob in, given the number of a try.
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "group": ("manage_group", {"action": "create", "name": "g{}", "agents": ["bob"]}),
-    "channel": ("manage_channel", {"action": "create", "channel": "c{}", "agents": ["bob"], "access": "private"}),
+    "channel": (
+        "manage_channel",
+        {"action": "create", "channel": "c{}", "agents": ["bob"], "access": "private"},
+    ),
     "invite": ("manage_channel", {"action": "invite", "channel": "news-{}", "agents": ["bob"]}),
 }
 
@@ -33,7 +38,10 @@ async def test_a_tool_brings_an_agent_in_with_the_consent_of_both(call: str) -> 
                 say(store, "anna", "bob", pair)
                 before = len(store.questions.mine("bob"))
                 is_available = expected(*pair) == "available"
-                given = {key: text.format(number) if isinstance(text, str) else text for key, text in arguments.items()}
+                given = {
+                    key: text.format(number) if isinstance(text, str) else text
+                    for key, text in arguments.items()
+                }
                 answer = await anna.call_tool(tool, given)
                 assert answer.is_error != is_available, pair
                 assert is_available or expected(*pair) in answer.model_dump_json(), pair
@@ -48,7 +56,10 @@ async def test_an_agent_locks_no_channel_and_makes_no_global_default_by_a_tool()
             for tool, arguments in (
                 ("lock_conversation", {"id": id}),
                 ("manage_channel", {"action": "update", "channel": "news", "default": True}),
-                ("manage_channel", {"action": "create", "channel": "all", "scope": "global", "default": True}),
+                (
+                    "manage_channel",
+                    {"action": "create", "channel": "all", "scope": "global", "default": True},
+                ),
             ):
                 answer = await anna.call_tool(tool, arguments)
                 assert answer.is_error and "only a person may" in answer.model_dump_json()

@@ -1,4 +1,6 @@
-"""One rule at every door: what an agent may not read is in no answer of a tool, resource or event, over HTTP too."""
+"""One rule at every door: what an agent may not read is in no answer of a tool, resource or event,
+over HTTP too.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,12 @@ def say(store: Store, id: str) -> str:
 
 #: What carl may not read, and bob may.
 CLOSED: dict[str, Callable[[Store], str]] = {
-    "direct": lambda store: store.messages.send(f"the {CANARY}", agent="anna", to="bob").conversation,
-    "group": lambda store: say(store, store.groups.create(f"The {CANARY}", agent="anna", with_=["bob"]).id),
+    "direct": lambda store: (
+        store.messages.send(f"the {CANARY}", agent="anna", to="bob").conversation
+    ),
+    "group": lambda store: say(
+        store, store.groups.create(f"The {CANARY}", agent="anna", with_=["bob"]).id
+    ),
     "private": lambda store: channel(store, access="private", members=["bob"]),
     "members": lambda store: channel(store, access="members", members=["bob"]),
     "open, of another project": lambda store: channel(store, members=["bob"]),
@@ -105,7 +111,9 @@ def others(client: Client, id: str) -> Iterator[tuple[bool, Awaitable[Any]]]:
 
 
 async def answers(client: Client, id: str) -> list[str]:
-    """All that an agent gets by MCP which could give away a conversation; where it names the id itself, without it."""
+    """All that an agent gets by MCP which could give away a conversation; where it names the id
+    itself, without it.
+    """
     asked: list[tuple[bool, Awaitable[Any]]] = [
         (id in str(arguments), client.call_tool(tool, arguments)) for tool, arguments in calls(id)
     ]
@@ -134,7 +142,9 @@ async def test_no_door_gives_away_what_an_agent_may_not_read(kind: str, era: str
             assert store.beside(agent="carl").changes(since).changes == []
             for tool, arguments in writes(id):
                 refused = await carl.call_tool(tool, arguments)
-                assert refused.is_error and CANARY not in refused.model_dump_json().replace(id, "ID"), tool
+                assert refused.is_error and CANARY not in refused.model_dump_json().replace(
+                    id, "ID"
+                ), tool
             assert store.read(id) == before
             assert CANARY in "".join(await answers(bob, id))  # Last, as bob may let carl in.
 
@@ -144,7 +154,10 @@ async def test_no_door_gives_away_what_an_agent_may_not_read(kind: str, era: str
 def test_over_http_the_holder_of_the_token_gets_what_its_agent_may_read(root: Path) -> None:
     with Store.open(root, keep_locks=False) as store, over_http(root, "--tools", "all") as server:
         people(store)
-        since = {agent: store.beside(keep_locks=False, agent=agent).changes().cursor for agent in ("carl", "bob")}
+        since = {
+            agent: store.beside(keep_locks=False, agent=agent).changes().cursor
+            for agent in ("carl", "bob")
+        }
         closed = {CLOSED[kind](store) for kind in ("direct", "group", "open, of another project")}
         store.changes()  # What is noticed at once comes in no order.
         end = store.append(store.create(type="group").id, content="x")  # Which everybody may read.

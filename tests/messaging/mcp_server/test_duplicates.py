@@ -27,7 +27,9 @@ def is_told(answer: CallToolResult) -> bool:
 
 
 @pytest.mark.both_eras
-async def test_the_same_call_in_the_same_session_is_told_and_not_hidden(store: Store, era: str) -> None:
+async def test_the_same_call_in_the_same_session_is_told_and_not_hidden(
+    store: Store, era: str
+) -> None:
     async with acting(store, "anna", era) as anna:
         assert [is_told(await send(anna)) for _ in range(3)] == [False, True, True]
         assert not is_told(await send(anna, text="Hello!"))
@@ -40,21 +42,32 @@ async def test_the_same_call_in_the_same_session_is_told_and_not_hidden(store: S
     ]
 
 
-async def test_the_calls_of_two_agents_and_of_two_sessions_are_never_taken_for_one(store: Store) -> None:
+async def test_the_calls_of_two_agents_and_of_two_sessions_are_never_taken_for_one(
+    store: Store,
+) -> None:
     async with acting(store, "anna") as anna, acting(store, "carl") as carl:
-        assert [is_told(await send(client)) for client in (anna, carl, anna, carl)] == [False, False, True, True]
+        assert [is_told(await send(client)) for client in (anna, carl, anna, carl)] == [
+            False,
+            False,
+            True,
+            True,
+        ]
     async with acting(store, "anna") as anna:
         assert not is_told(await send(anna))
 
 
-async def test_a_call_is_known_for_ten_minutes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_is_known_for_ten_minutes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with acting(store, "anna") as anna:
         await send(anna)
         monkeypatch.setattr(calls, "_KNOWN_S", 0.0)
         assert not is_told(await send(anna))
 
 
-async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(store: Store) -> None:
+async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(
+    store: Store,
+) -> None:
     async with acting(store, "anna") as anna:
         for name, inputs in (
             ("inbox", {}),
@@ -72,5 +85,7 @@ async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(s
 def test_only_so_many_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_MOST", 2)
     made = calls.Calls()
-    assert [made.repeated("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)] == [None] * 4
+    assert [made.repeated("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)] == [
+        None
+    ] * 4
     assert made.repeated("anna", "s", "send", {"n": 1}) is not None

@@ -13,7 +13,9 @@ from tests.core.store.making import make
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed:mcp.shared.exceptions.MCPDeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:resources/.*subscribe is removed:mcp.shared.exceptions.MCPDeprecationWarning"
+    ),
 ]
 
 
@@ -43,7 +45,9 @@ async def test_a_subscriber_hears_only_of_what_its_agent_may_read(store: Store, 
                 await client.subscribe_resource(uri)
             await write_and_wait()
         else:
-            async with listen(client.session, resource_subscriptions=uris, resources_list_changed=True) as stream:
+            async with listen(
+                client.session, resource_subscriptions=uris, resources_list_changed=True
+            ) as stream:
                 tasks.start_soon(hearing.listen, stream)
                 await write_and_wait()
     heard = [uri for _, uri in hearing.heard]

@@ -32,11 +32,15 @@ def test_the_status_names_hosts_and_workers_that_live(capsule: Any) -> None:
         about = {"host": os.getpid(), "state": "running", "since": timestamps.now()}
         store.engine.leases.take(store.instance_id, about)
         (one,) = capsule.json("worker", "status")
-        assert (one["what"], one["pid"], one["state"]) == ("host", os.getpid(), "running") and one["memory"]
+        assert (one["what"], one["pid"], one["state"]) == ("host", os.getpid(), "running") and one[
+            "memory"
+        ]
 
 
 @pytest.mark.slow
-def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any, tmp_path: Path) -> None:
+def test_a_host_answers_lines_and_requests_and_ends_with_its_input(
+    capsule: Any, tmp_path: Path
+) -> None:
     capsule("worker", "set", "helper", "--", "sh", "-c", "cat > /dev/null; echo Done.")
     secret = capsule("worker", "webhook", "ci").line
     for place in ("stdio:desk", "webhook:ci"):
@@ -52,10 +56,19 @@ def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any,
     host.stdin.flush()
     assert said(host.stdout, "received") == {"received": "m1"}
     answer = said(host.stdout, "text")
-    assert (answer["text"], answer["place"], answer["from"], answer["inReplyTo"]) == ("Done.", "desk", "helper", "m1")
+    assert (answer["text"], answer["place"], answer["from"], answer["inReplyTo"]) == (
+        "Done.",
+        "desk",
+        "helper",
+        "m1",
+    )
 
     at, body = int(time.time()), b'{"text": "The build is red."}'
-    headers = {"webhook-id": "w1", "webhook-timestamp": str(at), "webhook-signature": sign(secret, "w1", at, body)}
+    headers = {
+        "webhook-id": "w1",
+        "webhook-timestamp": str(at),
+        "webhook-signature": sign(secret, "w1", at, body),
+    }
     url = f"http://127.0.0.1:{listening['port']}/hooks/ci"
     taken = httpx2.post(url, content=body, headers=headers, timeout=60)
     assert taken.status_code == 200

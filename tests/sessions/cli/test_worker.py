@@ -63,8 +63,13 @@ def test_sigterm_returns_what_runs(capsule: Program, session: Session) -> None:
     assert became(session) == "released"
 
 
-def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Program, session: Session) -> None:
-    unused, worker = (capsule.start("worker", "run", "--store", str(capsule.root), "--agent", "-") for _ in range(2))
+def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(
+    capsule: Program, session: Session
+) -> None:
+    unused, worker = (
+        capsule.start("worker", "run", "--store", str(capsule.root), "--agent", "-")
+        for _ in range(2)
+    )
     assert worker.stdin is not None
     worker.stdin.write(b"bot\ns1\n")
     worker.stdin.flush()
@@ -73,7 +78,9 @@ def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Pro
     assert unused.returncode == 0
 
 
-def test_a_worker_whose_log_nobody_reads_any_more_answers_all_the_same(capsule: Program, session: Session) -> None:
+def test_a_worker_whose_log_nobody_reads_any_more_answers_all_the_same(
+    capsule: Program, session: Session
+) -> None:
     worker = capsule.start("worker", "run", "--store", str(capsule.root), "--agent", "-")
     assert worker.stdin is not None and worker.stderr is not None
     worker.stderr.close()
@@ -103,7 +110,9 @@ def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: 
 
 
 @pytest.mark.files
-def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program, session: Session) -> None:
+def test_a_worker_loads_nothing_heavy_before_its_command_starts(
+    capsule: Program, session: Session
+) -> None:
     script = (
         "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
         "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
@@ -112,28 +121,50 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
         "__main__.main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=capsule.environment(), check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=capsule.environment(),
+        check=False,
     )
     loaded = set(done.stderr.split())
-    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "cronsim", "sqlite3", "zoneinfo", "importlib.metadata"}
+    heavy = {
+        "typer",
+        "pydantic",
+        "mcp",
+        "rich",
+        "asyncio",
+        "cronsim",
+        "sqlite3",
+        "zoneinfo",
+        "importlib.metadata",
+    }
     heavy |= {"socket", "secrets", "tempfile", "capsule.store.pages"}
     heavy |= {"capsule.format.saved.reconcile", "capsule.format.filters"}
     assert "capsule.sessions.work.command" in loaded
     assert loaded & heavy == set()
 
 
-def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsule: Program, session: Session) -> None:
+def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(
+    capsule: Program, session: Session
+) -> None:
     script = (
         "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
         "class Words:\n"
         "    words = iter(['bot', 's1'])\n"
         "    def readline(self): self.loaded = set(sys.modules); return next(self.words)\n"
-        "def show(*words, **more): print('began', *sys.modules.keys() - sys.stdin.loaded); sys.exit()\n"
+        "def show(*words, **more): print('began', *sys.modules.keys() - sys.stdin.loaded); "
+        "sys.exit()\n"
         "worker.command.run, sys.stdin = show, Words()\n"
-        f"sys.argv = ['capsule', 'worker', 'run', '--store', {str(capsule.root)!r}, '--agent', '-']\n"
+        f"sys.argv = ['capsule', 'worker', 'run', '--store', {str(capsule.root)!r}, '--agent', "
+        "'-']\n"
         "__main__.main()\n"
     )
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": capsule.environment()}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "env": capsule.environment(),
+    }
     with subprocess.Popen([sys.executable, "-c", script], **pipes) as worker:
         assert worker.stdout is not None
         began, *loaded = worker.stdout.read().decode().split()
@@ -142,4 +173,6 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsul
 
 
 def test_a_plain_worker_is_read_without_typer() -> None:
-    assert quick.read(["worker", "run", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"])
+    assert quick.read(
+        ["worker", "run", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"]
+    )

@@ -26,7 +26,15 @@ from tests.core.mcp_server.talking import data, error, serving, talking, text
 
 pytestmark = pytest.mark.anyio
 HOME = Route("conversations", "direct_anna_bot")
-NAMES = {"send_message", "send_file", "edit_message", "add_reaction", "ask_question", "schedule", "keep"}
+NAMES = {
+    "send_message",
+    "send_file",
+    "edit_message",
+    "add_reaction",
+    "ask_question",
+    "schedule",
+    "keep",
+}
 OPTIONS = [{"label": "Yes", "value": "y"}]
 
 
@@ -49,12 +57,18 @@ def store() -> Iterator[Store]:
         yield store
 
 
-async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_tokens(store: Store, era: str) -> None:
+async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_tokens(
+    store: Store, era: str
+) -> None:
     async with working(store, era) as client:
         tools = (await client.list_tools()).tools
         assert client.instructions == SESSION.instructions
     assert {tool.name for tool in tools} == NAMES
-    assert not [tool.name for tool in tools if {"session", "from", "agent"} & set(tool.input_schema["properties"])]
+    assert not [
+        tool.name
+        for tool in tools
+        if {"session", "from", "agent"} & set(tool.input_schema["properties"])
+    ]
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
     assert tokens(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) < 2000
 
@@ -78,7 +92,8 @@ async def test_what_an_earlier_try_sent_is_told_and_not_sent_again(store: Store,
     async with working(store, era) as client:
         sent = await client.call_tool("send_message", {"text": "I begin."})
         assert text(sent) == (
-            f'Not sent: an earlier try at these messages sent this instead, as {id}: "On it.". Call again if yours is '
+            f'Not sent: an earlier try at these messages sent this instead, as {id}: "On it.". '
+            "Call again if yours is "
             "to go out besides."
         )
         assert data(sent) == {"message": id, "earlier": "On it."}
@@ -89,10 +104,14 @@ async def test_what_an_earlier_try_sent_is_told_and_not_sent_again(store: Store,
 async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
     session = Session(store.engine, "s1")
     async with working(store, era) as client:
-        waiting = await client.call_tool("ask_question", {"text": "Ship?", "options": OPTIONS, "seconds": 0})
+        waiting = await client.call_tool(
+            "ask_question", {"text": "Ship?", "options": OPTIONS, "seconds": 0}
+        )
         asked = reply_id("s1", "m1", 1)
         assert text(waiting) == f"No answer yet to question {asked}."
-        said = incoming(id="x", content="Yes", kind="system", sender="anna", question=asked, value="y")
+        said = incoming(
+            id="x", content="Yes", kind="system", sender="anna", question=asked, value="y"
+        )
 
         async with anyio.create_task_group() as tasks:
             answers: list[Any] = []
@@ -116,12 +135,17 @@ async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
     session, id = Session(store.engine, "s1"), reply_id("s1", "m1", 1)
     async with working(store, era) as client:
         task = {"prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin"}
-        assert text(await client.call_tool("schedule", {"action": "make", **task})) == f"Noted as {id}."
+        assert (
+            text(await client.call_tool("schedule", {"action": "make", **task}))
+            == f"Noted as {id}."
+        )
         now = timestamps.now()
         session.tell(lambda folds: schedules.tasks(folds, now))
         (found,) = data(await client.call_tool("schedule", {"action": "list"}))["found"]
         assert (found["series"], found["prompt"], found["cron"]) == (id, "Report", "0 9 * * *")
-        refused = await client.call_tool("schedule", {"action": "make", "prompt": "x", "cron": "never"})
+        refused = await client.call_tool(
+            "schedule", {"action": "make", "prompt": "x", "cron": "never"}
+        )
     assert "'never'" in error(refused)
 
 
@@ -131,12 +155,16 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
     with Store.open(root) as store:
         store.agents.register("bot")
         session = Session.create(store.engine, "s1", "bot")
-        Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot")))
+        Registry(store.engine).edit(
+            lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot"))
+        )
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "session", env=env) as client:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
-        assert [message.event["content"] for message in session.folds().outbound.messages.values()] == ["On it."]
+        assert [
+            message.event["content"] for message in session.folds().outbound.messages.values()
+        ] == ["On it."]
 
 
 @pytest.mark.slow
@@ -145,7 +173,9 @@ def test_a_server_for_a_session_sends_by_its_destinations_alone(root: Path) -> N
         store.agents.register("bot")
         store.agents.register("anna")
         Session.create(store.engine, "s1", "bot")
-        Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot")))
+        Registry(store.engine).edit(
+            lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot"))
+        )
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "messaging", env=env) as client:
             refused = client.answer(client.send_call("send_message", text="x", to="anna"))["result"]
@@ -159,4 +189,6 @@ def test_a_server_for_a_session_sends_by_its_destinations_alone(root: Path) -> N
 async def test_a_server_for_no_session_says_so(store: Store, era: str) -> None:
     async with working(store, era) as client:
         serving(store, tools="session")
-        assert "for no session" in error(await client.call_tool("add_reaction", {"message": "m1", "emoji": "x"}))
+        assert "for no session" in error(
+            await client.call_tool("add_reaction", {"message": "m1", "emoji": "x"})
+        )

@@ -28,12 +28,18 @@ def test_entries_of_real_transcripts_come_back_equal_and_are_messages_that_peopl
     store = Store.in_memory()
     sessions = CapsuleSessionStore(store)
     seen: set[str] = set()
-    entries = [one for one in ENTRIES if "uuid" not in one or not (one["uuid"] in seen or seen.add(one["uuid"]))]
+    entries = [
+        one
+        for one in ENTRIES
+        if "uuid" not in one or not (one["uuid"] in seen or seen.add(one["uuid"]))
+    ]
 
     async def use() -> Any:
         await sessions.append(KEY, entries[:3])
         await sessions.append(KEY, entries[3:])
-        await sessions.append(KEY, [one for one in entries if "uuid" in one])  # A batch that comes again.
+        await sessions.append(
+            KEY, [one for one in entries if "uuid" in one]
+        )  # A batch that comes again.
         store.append(sessions.conversation_id(KEY), role="user", content="by hand")
         return await sessions.load(KEY)
 
@@ -44,9 +50,13 @@ def test_entries_of_real_transcripts_come_back_equal_and_are_messages_that_peopl
 
 
 def test_the_store_does_what_the_sdk_asks_of_every_store() -> None:
-    testing = pytest.importorskip("claude_agent_sdk.testing", reason="make test-all installs claude-agent-sdk")
+    testing = pytest.importorskip(
+        "claude_agent_sdk.testing", reason="make test-all installs claude-agent-sdk"
+    )
 
-    asyncio.run(testing.run_session_store_conformance(lambda: CapsuleSessionStore(Store.in_memory())))
+    asyncio.run(
+        testing.run_session_store_conformance(lambda: CapsuleSessionStore(Store.in_memory()))
+    )
 
 
 def test_sessions_and_their_subagents_are_listed_and_deleted_together() -> None:
@@ -57,21 +67,42 @@ def test_sessions_and_their_subagents_are_listed_and_deleted_together() -> None:
         for key in (KEY, below, other):
             await sessions.append(key, [{"type": "tag", "n": 1}])
             await sessions.append(key, [{"type": "tag", "n": 2}])
-        seen = [sorted(one["session_id"] for one in await sessions.list_sessions(KEY["project_key"]))]
+        seen = [
+            sorted(one["session_id"] for one in await sessions.list_sessions(KEY["project_key"]))
+        ]
         seen.append(await sessions.list_subkeys(KEY))
         await sessions.delete(KEY)
         seen += [await sessions.load(key) for key in (KEY, below)]
-        return [*seen, [one["session_id"] for one in await sessions.list_sessions(KEY["project_key"])]]
+        return [
+            *seen,
+            [one["session_id"] for one in await sessions.list_sessions(KEY["project_key"])],
+        ]
 
-    assert asyncio.run(use()) == [[KEY["session_id"], "other"], ["subagents/agent-1"], None, None, ["other"]]
+    assert asyncio.run(use()) == [
+        [KEY["session_id"], "other"],
+        ["subagents/agent-1"],
+        None,
+        None,
+        ["other"],
+    ]
 
 
 def test_the_sdk_reads_the_messages_of_a_session_from_the_store() -> None:
     sdk = pytest.importorskip("claude_agent_sdk", reason="make test-all installs claude-agent-sdk")
     sessions = CapsuleSessionStore(Store.in_memory())
-    about = {"sessionId": KEY["session_id"], "cwd": "/home/dev/app", "isSidechain": False, "version": "2.0.0"}
+    about = {
+        "sessionId": KEY["session_id"],
+        "cwd": "/home/dev/app",
+        "isSidechain": False,
+        "version": "2.0.0",
+    }
     first, second = "0b8b64f6-5d28-4c9e-8f6c-3a3c1e0a1b01", "0b8b64f6-5d28-4c9e-8f6c-3a3c1e0a1b02"
-    asked = {"type": "user", "uuid": first, "parentUuid": None, "message": {"role": "user", "content": "hi"}}
+    asked = {
+        "type": "user",
+        "uuid": first,
+        "parentUuid": None,
+        "message": {"role": "user", "content": "hi"},
+    }
     text = [{"type": "text", "text": "hello"}]
     answer = {"type": "assistant", "uuid": second, "parentUuid": first}
     answer |= {"message": {"role": "assistant", "model": "m", "content": text}}
@@ -79,13 +110,20 @@ def test_the_sdk_reads_the_messages_of_a_session_from_the_store() -> None:
     async def use() -> list[Any]:
         project = sdk.project_key_for_directory("/home/dev/app")
         key = {"project_key": project, "session_id": KEY["session_id"]}
-        await sessions.append(key, [about | one | {"timestamp": "2026-05-01T12:00:00.000Z"} for one in (asked, answer)])
-        return await sdk.get_session_messages_from_store(sessions, KEY["session_id"], directory="/home/dev/app")
+        await sessions.append(
+            key,
+            [about | one | {"timestamp": "2026-05-01T12:00:00.000Z"} for one in (asked, answer)],
+        )
+        return await sdk.get_session_messages_from_store(
+            sessions, KEY["session_id"], directory="/home/dev/app"
+        )
 
     assert [one.message["content"] for one in asyncio.run(use())] == ["hi", text]
 
 
-def test_two_processes_append_to_a_transcript_and_what_both_have_is_there_once(tmp_path: Path) -> None:
+def test_two_processes_append_to_a_transcript_and_what_both_have_is_there_once(
+    tmp_path: Path,
+) -> None:
     Store.init(tmp_path)
     script = """
         import asyncio, sys
@@ -103,7 +141,9 @@ def test_two_processes_append_to_a_transcript_and_what_both_have_is_there_once(t
     run_twice(script, tmp_path)
 
     with Store.open(tmp_path) as store:
-        entries = asyncio.run(CapsuleSessionStore(store).load({"project_key": "p", "session_id": "s"}))
+        entries = asyncio.run(
+            CapsuleSessionStore(store).load({"project_key": "p", "session_id": "s"})
+        )
     for who in "ab":
         assert [entry[who] for entry in entries if who in entry] == list(range(30))
     assert len(entries) == 90

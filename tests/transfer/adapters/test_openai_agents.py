@@ -15,15 +15,35 @@ from tests.transfer.exchange import run_twice
 pytestmark = pytest.mark.slow
 ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": "hi"},
-    {"role": "user", "content": [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "x:"}]},
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": "x:"},
+        ],
+    },
     {"role": "developer", "content": "be brief", "custom": None},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
-    {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "think"}], "status": "completed"},
+    {
+        "type": "reasoning",
+        "id": "rs_2",
+        "summary": [{"type": "summary_text", "text": "think"}],
+        "status": "completed",
+    },
     {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}', "id": "fc_1"},
     {"type": "function_call", "call_id": "c2", "name": "f", "arguments": "not JSON"},
     {"type": "function_call_output", "call_id": "c1", "output": "one"},
-    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]},
-    {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}, "status": "completed"},
+    {
+        "type": "function_call_output",
+        "call_id": "c2",
+        "output": [{"type": "input_text", "text": "two"}],
+    },
+    {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "action": {"type": "search", "query": "q"},
+        "status": "completed",
+    },
     {"role": "user", "content": "half of \ud83d", "custom": ["\udc00"]},
     {
         "id": "msg_1",
@@ -54,7 +74,11 @@ def test_items_come_back_equal_and_are_messages_that_people_read() -> None:
     asyncio.run(use())
 
     history = store.document(session.conversation_id)["history"]
-    assert [entry["content"] for entry in history if entry["role"] == "user"] == ["hi", "look", "half of \ufffd"]
+    assert [entry["content"] for entry in history if entry["role"] == "user"] == [
+        "hi",
+        "look",
+        "half of \ufffd",
+    ]
     assert history[5]["toolCalls"] == [{"id": "c1", "name": "f", "arguments": {"a": 1}}]
     assert (history[7]["role"], history[7]["toolCallId"]) == ("tool", "c1")
 
@@ -71,7 +95,10 @@ def test_items_come_back_equal_and_are_messages_that_people_read() -> None:
 def test_what_a_person_writes_into_the_conversation_is_an_item() -> None:
     store = Store.in_memory()
     session = CapsuleSession("s", store)
-    calls = [{"id": "1", "name": "f", "arguments": {}}, {"id": "2", "name": "g", "arguments": {"b": 2}}]
+    calls = [
+        {"id": "1", "name": "f", "arguments": {}},
+        {"id": "2", "name": "g", "arguments": {"b": 2}},
+    ]
 
     async def use() -> list[Any]:
         await session.add_items(ITEMS[:1])
@@ -82,21 +109,32 @@ def test_what_a_person_writes_into_the_conversation_is_an_item() -> None:
     _, mine, said, first, second = asyncio.run(use())
     assert mine == {"role": "user", "content": "by hand"}
     assert said["content"] == [{"type": "output_text", "text": "I call"}]
-    assert [(one["call_id"], one["arguments"]) for one in (first, second)] == [("1", "{}"), ("2", '{"b":2}')]
+    assert [(one["call_id"], one["arguments"]) for one in (first, second)] == [
+        ("1", "{}"),
+        ("2", '{"b":2}'),
+    ]
 
 
 def test_a_run_of_the_sdk_continues_the_conversation() -> None:
     agents = pytest.importorskip("agents", reason="make test-all installs openai-agents")
     from agents.memory import Session
     from agents.models.interface import Model
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
 
     class Canned(Model):
         """A model that calls a tool, and then says how many items it saw."""
 
-        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **fields: Any) -> Any:
+        async def get_response(
+            self, system_instructions: Any, input: Any, *args: Any, **fields: Any
+        ) -> Any:
             if input[-1].get("type") == "function_call_output":
-                text = ResponseOutputText(text=f"saw {len(input)}", type="output_text", annotations=[])
+                text = ResponseOutputText(
+                    text=f"saw {len(input)}", type="output_text", annotations=[]
+                )
                 said: Any = ResponseOutputMessage(
                     id="m", content=[text], role="assistant", status="completed", type="message"
                 )
@@ -120,7 +158,10 @@ def test_a_run_of_the_sdk_continues_the_conversation() -> None:
 
     async def run() -> list[str]:
         options = {"session": session, "run_config": agents.RunConfig(tracing_disabled=True)}
-        return [(await agents.Runner.run(agent, text, **options)).final_output for text in ("one", "two")]
+        return [
+            (await agents.Runner.run(agent, text, **options)).final_output
+            for text in ("one", "two")
+        ]
 
     assert isinstance(session, Session)
     assert asyncio.run(run()) == ["saw 3", "saw 7"]

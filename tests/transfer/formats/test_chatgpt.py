@@ -25,7 +25,12 @@ def test_branches_hidden_messages_and_the_active_one_are_those_of_the_export() -
 
 def test_a_file_of_the_export_becomes_an_attachment_with_its_digest() -> None:
     documents, _ = read(EXPORT / "modern")
-    attached = [one for document in documents for entry in document["history"] for one in entry.get("attachments", ())]
+    attached = [
+        one
+        for document in documents
+        for entry in document["history"]
+        for one in entry.get("attachments", ())
+    ]
 
     assert [one["size"] for one in attached if "sha256" in one] == [
         (EXPORT / "modern" / "file-00bb-notes.txt").stat().st_size
@@ -35,7 +40,9 @@ def test_a_file_of_the_export_becomes_an_attachment_with_its_digest() -> None:
 def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None:
     (record, *_) = orjson.loads((EXPORT / "conversations.json").read_bytes())
     messages = [node["message"] for node in record["mapping"].values() if node["message"]]
-    next(message for message in messages if message["author"]["role"] == "user")["author"] = "nobody"
+    next(message for message in messages if message["author"]["role"] == "user")["author"] = (
+        "nobody"
+    )
     (document,), problems = read_data(orjson.dumps([record]))
 
     assert [problem.line for problem in problems.first] == [1]
@@ -44,7 +51,11 @@ def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None
 
 def test_a_message_stays_whose_file_has_no_id() -> None:
     about = {"attachments": [{"id": "", "name": "notes.txt"}]}
-    message = {"author": {"role": "user"}, "create_time": 1, "content": {"content_type": "text", "parts": ["x"]}}
+    message = {
+        "author": {"role": "user"},
+        "create_time": 1,
+        "content": {"content_type": "text", "parts": ["x"]},
+    }
     node = {"id": "a", "parent": None, "message": message | {"metadata": about}}
     (document,), problems = read_data(orjson.dumps([{"id": "1", "mapping": {"a": node}}]))
 
@@ -71,7 +82,11 @@ def test_a_message_stays_whose_file_has_no_id() -> None:
 def test_what_has_parts_or_text_has_text_and_what_is_not_understood_is_shown_and_told(
     content: Any, text: str, is_told: bool
 ) -> None:
-    node = {"id": "a", "parent": None, "message": {"author": {"role": "user"}, "create_time": 1, "content": content}}
+    node = {
+        "id": "a",
+        "parent": None,
+        "message": {"author": {"role": "user"}, "create_time": 1, "content": content},
+    }
     data = orjson.dumps([{"id": "1", "mapping": {"a": node}}])
     (document,), problems = read_data(data)
 
@@ -84,10 +99,23 @@ def test_what_has_parts_or_text_has_text_and_what_is_not_understood_is_shown_and
 
 @pytest.mark.parametrize(
     ("role", "time", "is_damage"),
-    [("user", None, True), ("assistant", None, True), ("system", None, False), ("system", "yesterday", True)],
+    [
+        ("user", None, True),
+        ("assistant", None, True),
+        ("system", None, False),
+        ("system", "yesterday", True),
+    ],
 )
-def test_a_time_that_is_missing_is_told_where_there_always_is_one(role: str, time: Any, is_damage: bool) -> None:
-    message = {"author": {"role": role}, "create_time": time, "content": {"content_type": "text", "parts": ["x"]}}
-    data = orjson.dumps([{"id": "1", "mapping": {"a": {"id": "a", "parent": None, "message": message}}}])
+def test_a_time_that_is_missing_is_told_where_there_always_is_one(
+    role: str, time: Any, is_damage: bool
+) -> None:
+    message = {
+        "author": {"role": role},
+        "create_time": time,
+        "content": {"content_type": "text", "parts": ["x"]},
+    }
+    data = orjson.dumps(
+        [{"id": "1", "mapping": {"a": {"id": "a", "parent": None, "message": message}}}]
+    )
 
     assert bool(read_data(data)[1].first) == is_damage

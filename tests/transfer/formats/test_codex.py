@@ -22,7 +22,9 @@ def line(kind: str, **payload: Any) -> dict[str, Any]:
 
 
 def said(role: str, text: str) -> dict[str, Any]:
-    return line("response_item", type="message", role=role, content=[{"type": "input_text", "text": text}])
+    return line(
+        "response_item", type="message", role=role, content=[{"type": "input_text", "text": text}]
+    )
 
 
 def event(kind: str, text: str) -> dict[str, Any]:
@@ -33,7 +35,14 @@ def lines(data: bytes) -> list[dict[str, Any]]:
     return [orjson.loads(one) for one in data.splitlines()]
 
 
-META = line("session_meta", id=SESSION, timestamp=STAMP, cwd="/", originator="codex_exec", cli_version="0.95.0")
+META = line(
+    "session_meta",
+    id=SESSION,
+    timestamp=STAMP,
+    cwd="/",
+    originator="codex_exec",
+    cli_version="0.95.0",
+)
 
 
 def history(*rest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -43,7 +52,9 @@ def history(*rest: dict[str, Any]) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.parametrize("path", [path for name, path in EXAMPLES if name == "codex"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for name, path in EXAMPLES if name == "codex"], ids=lambda path: path.name
+)
 def test_a_rollout_comes_back_line_for_line(path: Any) -> None:
     shelf = Shelf()
     documents, _ = read(path, shelf)
@@ -106,10 +117,22 @@ def test_what_the_program_needs_to_list_a_foreign_conversation() -> None:
     (document,), _ = read_data(orjson.dumps({"messages": messages}))
     meta, *rest = lines(written([document], FORMAT)[0])
 
-    assert meta["payload"].keys() >= {"id", "timestamp", "cwd", "originator", "cli_version", "source"}
+    assert meta["payload"].keys() >= {
+        "id",
+        "timestamp",
+        "cwd",
+        "originator",
+        "cli_version",
+        "source",
+    }
     kinds = [(one["type"], one["payload"]["type"]) for one in rest]
     items = [("response_item", "message")] * 2
-    assert kinds == [items[0], ("event_msg", "user_message"), items[1], ("event_msg", "agent_message")]
+    assert kinds == [
+        items[0],
+        ("event_msg", "user_message"),
+        items[1],
+        ("event_msg", "agent_message"),
+    ]
     times = [one["timestamp"] for one in rest]
     assert times == sorted(set(times))
     name = name_of(draft_of(document, "codex"))

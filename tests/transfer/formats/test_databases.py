@@ -49,7 +49,9 @@ def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> Non
         parent = f"'b2:{place - 1}'" if place > 1 else "NULL"
         script += f"INSERT INTO messages VALUES ('b2:{place}', {parent}, '{role}', NULL);"
         kind, column = (
-            ("tool_result", f'NULL, \'{{"output": "{text}"}}\'') if role == "tool" else ("text", f"'{text}', NULL")
+            ("tool_result", f'NULL, \'{{"output": "{text}"}}\'')
+            if role == "tool"
+            else ("text", f"'{text}', NULL")
         )
         script += f"INSERT INTO parts VALUES ({place}, 'b2:{place}', 0, '{kind}', {column});"
 
@@ -64,17 +66,30 @@ def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> Non
     assert [entry.get("parent") for entry in after[0]["history"]] == [None] * 7
 
 
-def test_the_instructions_that_a_later_turn_was_given_as_fragments_stand_before_what_it_answers() -> None:
+def test_the_instructions_that_a_later_turn_was_given_as_fragments_stand_before_what_it_answers() -> (
+    None
+):
     script = (DATA / "llm/threads.sql").read_text("utf-8")
-    turn = "INSERT INTO turn_fragments SELECT id, {}, 0, 'system' FROM turns ORDER BY id LIMIT 1 OFFSET {};"
-    fragments = "INSERT INTO fragments (id, content) VALUES (8, 'Be short. '), (9, 'Answer in French.');"
+    turn = (
+        "INSERT INTO turn_fragments SELECT id, {}, 0, 'system' FROM turns ORDER BY id LIMIT 1 "
+        "OFFSET {};"
+    )
+    fragments = (
+        "INSERT INTO fragments (id, content) VALUES (8, 'Be short. '), (9, 'Answer in French.');"
+    )
 
-    (thread, _), problems = read_data(database(script + fragments + turn.format(8, 0) + turn.format(9, 2)))
+    (thread, _), problems = read_data(
+        database(script + fragments + turn.format(8, 0) + turn.format(9, 2))
+    )
 
     assert not problems.first
     systems = [n for n, entry in enumerate(thread["history"]) if entry["role"] == "system"]
     assert [thread["history"][n]["content"] for n in systems] == ["Be short.", "Answer in French."]
-    assert [entry["role"] for entry in thread["history"][systems[1] :]] == ["system", "user", "assistant"]
+    assert [entry["role"] for entry in thread["history"][systems[1] :]] == [
+        "system",
+        "user",
+        "assistant",
+    ]
 
 
 def test_the_first_logs_of_llm_are_chats() -> None:
@@ -104,12 +119,18 @@ def test_a_forked_thread_names_its_origin_and_has_the_times_of_what_both_share()
 
 
 def test_the_folder_the_database_and_the_export_of_opencode_give_the_same_messages() -> None:
-    shapes = [read(DATA / "opencode" / name)[0] for name in ("files", "database.sql", "exported.json")]
+    shapes = [
+        read(DATA / "opencode" / name)[0] for name in ("files", "database.sql", "exported.json")
+    ]
 
-    first, *others = [next(one for one in shape if one["title"] == "Fix the menu") for shape in shapes]
+    first, *others = [
+        next(one for one in shape if one["title"] == "Fix the menu") for shape in shapes
+    ]
     for other in others:
         assert other["id"] == first["id"]
-        assert [rest(entry) for entry in other["history"]] == [rest(entry) for entry in first["history"]]
+        assert [rest(entry) for entry in other["history"]] == [
+            rest(entry) for entry in first["history"]
+        ]
     child = next(one for one in shapes[0] if one["title"].startswith("Find the menu"))
     assert child["metadata"]["sourceConversationId"] == first["id"]
 
@@ -125,7 +146,9 @@ def test_files_of_opencode_may_stand_on_one_line(tmp_path: Path, end: bytes) -> 
 
 
 def test_the_later_database_of_opencode_has_its_messages_in_the_order_of_their_numbers() -> None:
-    script = (DATA / "opencode/database.sql").read_text("utf-8") + "; DROP TABLE message; DROP TABLE part;"
+    script = (DATA / "opencode/database.sql").read_text(
+        "utf-8"
+    ) + "; DROP TABLE message; DROP TABLE part;"
     script += "ALTER TABLE session_message ADD COLUMN seq; UPDATE session_message SET seq = -rowid"
     documents, problems = read_data(database(script))
 
@@ -137,10 +160,16 @@ def test_the_database_of_open_webui_gives_the_messages_of_its_export() -> None:
     exported, _ = read(DATA / "open-webui/branches.json")
     columns = ("id", "title", "created_at", "updated_at", "archived", "pinned", "chat", "meta")
     with closing(sqlite3.connect(":memory:")) as made:
-        made.executescript(f"CREATE TABLE auth (id); CREATE TABLE user (id); CREATE TABLE chat ({', '.join(columns)})")
+        made.executescript(
+            "CREATE TABLE auth (id); CREATE TABLE user (id); CREATE TABLE chat "
+            f"({', '.join(columns)})"
+        )
         for row in orjson.loads((DATA / "open-webui/branches.json").read_bytes()):
             values = (row.get(name) for name in columns)
-            texts = [orjson.dumps(value).decode() if isinstance(value, dict) else value for value in values]
+            texts = [
+                orjson.dumps(value).decode() if isinstance(value, dict) else value
+                for value in values
+            ]
             made.execute(f"INSERT INTO chat VALUES ({', '.join('?' * len(columns))})", texts)
         made.commit()
         stored, problems = read_data(made.serialize())
@@ -158,7 +187,11 @@ def test_what_was_undone_in_opencode_is_there_and_not_active() -> None:
     documents, _ = read(DATA / "opencode/database.sql")
     later = next(one for one in documents if one["title"] == "A later session")
 
-    current = next(n for n, entry in enumerate(later["history"]) if entry["id"] == later["metadata"]["currentNode"])
+    current = next(
+        n
+        for n, entry in enumerate(later["history"])
+        if entry["id"] == later["metadata"]["currentNode"]
+    )
     assert [entry["content"] for entry in later["history"][current + 1 :]] == ["Said hi."]
 
 
@@ -167,17 +200,24 @@ def test_a_bubble_that_a_checkpoint_cut_off_is_a_branch() -> None:
     history = documents[0]["history"]
 
     cut = next(entry for entry in history if "cut off" in entry["content"])
-    assert cut["parent"] == next(entry["id"] for entry in history if entry["content"] == "It compares 1 with 2.")
+    assert cut["parent"] == next(
+        entry["id"] for entry in history if entry["content"] == "It compares 1 with 2."
+    )
     assert documents[0]["metadata"]["currentNode"] == history[history.index(cut) - 1]["id"]
 
 
 def test_a_workspace_of_cursor_has_chats_and_old_composers_and_one_of_vs_code_has_none() -> None:
     script = (DATA / "cursor/workspace.sql").read_text("utf-8")
     documents, problems = read_data(database(script))
-    others, _ = read_data(database(script.replace("composer.", "memento.").replace("aichat", "chat")))
+    others, _ = read_data(
+        database(script.replace("composer.", "memento.").replace("aichat", "chat"))
+    )
 
     assert not problems.first
-    assert [(one["title"], len(one["history"])) for one in documents] == [("Old chat", 2), ("Before 2025", 2)]
+    assert [(one["title"], len(one["history"])) for one in documents] == [
+        ("Old chat", 2),
+        ("Before 2025", 2),
+    ]
     assert not others
 
 
@@ -186,7 +226,10 @@ def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
     path.write_bytes(content(DATA / "cursor/global.sql"))
     with closing(sqlite3.connect(path)) as cursor:
         cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("UPDATE cursorDiskKV SET value = replace(value, 'Why does', 'Why did') WHERE key LIKE '%:b1'")
+        cursor.execute(
+            "UPDATE cursorDiskKV SET value = replace(value, 'Why does', 'Why did') WHERE key LIKE "
+            "'%:b1'"
+        )
         cursor.commit()
         cursor.execute("DELETE FROM cursorDiskKV")
 
@@ -199,7 +242,8 @@ def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
 
 
 ENDLESS = (
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id, 'c' AS conversation_id FROM n"
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id, 'c' AS "
+    "conversation_id FROM n"
 )
 
 
@@ -207,8 +251,14 @@ ENDLESS = (
     ("responses", "reason"),
     [
         (f"CREATE VIEW responses AS {ENDLESS}", "responses is a view"),
-        ("CREATE VIRTUAL TABLE responses USING fts5(id, conversation_id)", "responses is a virtual table"),
-        ("CREATE TABLE responses (id, conversation_id AS (hex(zeroblob(900))))", "responses is a table with generated"),
+        (
+            "CREATE VIRTUAL TABLE responses USING fts5(id, conversation_id)",
+            "responses is a virtual table",
+        ),
+        (
+            "CREATE TABLE responses (id, conversation_id AS (hex(zeroblob(900))))",
+            "responses is a table with generated",
+        ),
         (f"CREATE TABLE responses AS {ENDLESS} LIMIT 20000", "steps"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.transfer.exchange import DATA, read, read_data
 
 CHATS = DATA / "gemini"
-HEAD = b'{"sessionId": "s", "projectHash": "p", "startTime": "2026-06-01T08:00:00Z", "kind": "main"}\n'
+HEAD = (
+    b'{"sessionId": "s", "projectHash": "p", "startTime": "2026-06-01T08:00:00Z", "kind": "main"}\n'
+)
 
 
 def test_a_repeated_record_replaces_the_former_and_its_results_are_messages_of_their_own() -> None:
@@ -14,7 +16,9 @@ def test_a_repeated_record_replaces_the_former_and_its_results_are_messages_of_t
 
     assert document["title"] == "README question"
     assert (call["content"], call["reasoning"]) == ("A short intro.", "Reading: open the file")
-    assert call["toolCalls"] == [{"id": "tc1", "name": "read_file", "arguments": {"path": "README.md"}}]
+    assert call["toolCalls"] == [
+        {"id": "tc1", "name": "read_file", "arguments": {"path": "README.md"}}
+    ]
     assert call["metadata"]["usage"]["reasoningTokens"] == 2
     assert (result["role"], result["toolCallId"], result["content"]) == ("tool", "tc1", "# App")
     assert (question["content"], wrong["content"]) == ("What is in README?", "wrong question")

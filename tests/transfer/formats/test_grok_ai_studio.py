@@ -21,7 +21,9 @@ def test_the_responses_of_grok_are_a_tree_with_the_files_beside_the_export() -> 
 
 
 @pytest.mark.parametrize("id", ["**x", "y" * 300, "a/../../x"])
-def test_a_file_of_grok_whose_id_is_no_name_of_a_file_takes_no_conversation_away(tmp_path: Path, id: str) -> None:
+def test_a_file_of_grok_whose_id_is_no_name_of_a_file_takes_no_conversation_away(
+    tmp_path: Path, id: str
+) -> None:
     data = (DATA / "grok/export/prod-grok-backend.json").read_text("utf-8")
     (tmp_path / "export.json").write_text(data.replace('"gone"', f'"{id}"'), "utf-8")
 
@@ -33,16 +35,23 @@ def test_a_file_of_grok_whose_id_is_no_name_of_a_file_takes_no_conversation_away
 def test_a_thought_in_ai_studio_belongs_to_the_answer_after_it() -> None:
     (document,), _ = read(DATA / "ai-studio/Name a boat")
 
-    said = [(entry["role"], entry["content"], entry.get("reasoning")) for entry in document["history"][3:]]
+    said = [
+        (entry["role"], entry["content"], entry.get("reasoning"))
+        for entry in document["history"][3:]
+    ]
     assert said[0] == ("assistant", "Blue Whale", "It is **blue**.")
     assert said[1:] == [("assistant", "", "Only a thought."), ("user", "And another?", None)]
     assert (document["title"], document["context"]["fullContext"]) == ("Name a boat", "Be short.")
 
 
-def test_a_chat_of_ai_studio_that_goes_on_is_the_same_conversation_and_a_branch_of_it_another() -> None:
+def test_a_chat_of_ai_studio_that_goes_on_is_the_same_conversation_and_a_branch_of_it_another() -> (
+    None
+):
     data = (DATA / "ai-studio/Name a boat").read_bytes()
     more = data.replace(b'"And another?"', b'"And one more?"')
-    branch = more.replace(b'"isThought": true}', b'"isThought": true, "branchParent": {"promptId": "prompts/1"}}')
+    branch = more.replace(
+        b'"isThought": true}', b'"isThought": true, "branchParent": {"promptId": "prompts/1"}}'
+    )
 
     ids = [read_data(one)[0][0]["id"] for one in (data, more, branch)]
     assert (ids[0] == ids[1], ids[1] == ids[2]) == (True, False)

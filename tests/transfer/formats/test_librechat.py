@@ -1,4 +1,6 @@
-"""What is special about LibreChat's exports: three shapes, and parts of a content that are messages."""
+"""What is special about LibreChat's exports: three shapes, and parts of a content that are
+messages.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,22 @@ from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, read, read_data, written
 
 FILES = DATA / "librechat"
-CALL = {"type": "tool_call", "tool_call": {"id": "c", "name": "f", "args": '{"a":1}', "output": "out", "progress": 1}}
+CALL = {
+    "type": "tool_call",
+    "tool_call": {"id": "c", "name": "f", "args": '{"a":1}', "output": "out", "progress": 1},
+}
 CODE = {"input": "1+1", "outputs": [{"type": "logs", "logs": "two"}]}
 RUN = {"type": "tool_call", "tool_call": {"type": "code_interpreter", "code_interpreter": CODE}}
 SAID, MORE = {"type": "text", "text": "said"}, {"type": "text", "text": "more", "x": 1}
 
 
 def message(**fields: Any) -> dict[str, Any]:
-    return {"messageId": "m", "isCreatedByUser": False, "createdAt": "2025-04-01T10:00:01.000Z", **fields}
+    return {
+        "messageId": "m",
+        "isCreatedByUser": False,
+        "createdAt": "2025-04-01T10:00:01.000Z",
+        **fields,
+    }
 
 
 def export(messages: Any, key: str = "messages") -> bytes:
@@ -34,7 +44,10 @@ def test_the_three_shapes_are_the_same_conversation() -> None:
     question, first, other, asked, call, result, answer = flat["history"]
     assert (first["reasoning"], first["content"]) == ("big ones", "Loire, Rhône")
     assert other["parent"] == question["id"]
-    assert (call["reasoning"], call["toolCalls"][0]["arguments"]) == ("look it up", {"river": "Seine"})
+    assert (call["reasoning"], call["toolCalls"][0]["arguments"]) == (
+        "look it up",
+        {"river": "Seine"},
+    )
     assert (result["role"], result["toolCallId"], result["content"]) == ("tool", "call_r", "777 km")
     assert (answer["content"], asked["role"]) == ("777 km.", "user")
     assert flat["context"]["fullContext"] == "Answer in one line."
@@ -46,7 +59,10 @@ def test_the_three_shapes_are_the_same_conversation() -> None:
         ([SAID], ["assistant"]),
         ([{"type": "text", "text": {"value": "said", "annotations": []}}, None], ["assistant"]),
         ([SAID, {"type": "agent_update"}, MORE], ["assistant"]),
-        ([{"type": "text", "text": "", "tool_call_ids": ["c"]}, CALL, CALL], ["assistant", "tool", "tool"]),
+        (
+            [{"type": "text", "text": "", "tool_call_ids": ["c"]}, CALL, CALL],
+            ["assistant", "tool", "tool"],
+        ),
         ([CALL, {"type": "text", "text": ""}, CALL], ["assistant", "tool", "assistant", "tool"]),
         ([RUN], ["assistant", "tool"]),
         ([SAID, {"type": "think", "think": "then"}], ["assistant", "assistant"]),
@@ -66,7 +82,10 @@ def test_parts_are_messages_and_come_back_as_they_were(parts: list[Any], roles: 
 
 def test_a_tree_of_any_depth_is_a_line() -> None:
     deep = (
-        "".join(json.dumps(message(messageId=f"m{n}", text=f"{n}"))[:-1] + ', "children": [' for n in range(3_000))
+        "".join(
+            json.dumps(message(messageId=f"m{n}", text=f"{n}"))[:-1] + ', "children": ['
+            for n in range(3_000)
+        )
         + "]}" * 3_000
     )
     data = b'{"conversationId": "c", "messagesTree": [' + deep.encode() + b"]}"
@@ -78,8 +97,16 @@ def test_a_tree_of_any_depth_is_a_line() -> None:
     assert not problems.first
 
 
-def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_and_are_intact() -> None:
-    answer = {"messageId": "b", "parentMessageId": "a", "isCreatedByUser": False, "text": "two", "children": []}
+def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_and_are_intact() -> (
+    None
+):
+    answer = {
+        "messageId": "b",
+        "parentMessageId": "a",
+        "isCreatedByUser": False,
+        "text": "two",
+        "children": [],
+    }
     tree = [{**message(messageId="a", isCreatedByUser=True, text="one"), "children": [answer]}]
     (document,), problems = read_data(export(tree, "messagesTree"))
 
@@ -89,7 +116,9 @@ def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_a
 
 
 def test_times_are_also_seconds_and_one_message_needs_no_list() -> None:
-    (document,), problems = read_data(export(message(text="x", createdAt=1743501603, parentMessageId="elsewhere")))
+    (document,), problems = read_data(
+        export(message(text="x", createdAt=1743501603, parentMessageId="elsewhere"))
+    )
 
     assert document["history"][0]["timestamp"] == "2025-04-01T10:00:03.000Z"
     assert not problems.first

@@ -36,8 +36,17 @@ def test_a_text_with_marks_is_several_messages_and_what_answers_it_follows_the_l
     assert call["toolCalls"] == [{"name": "weather", "arguments": {"city": "Brest"}}]
     assert (result["role"], result["content"]) == ("tool", "12 °C, rain")
     assert answer["content"] == "Take a coat."
-    assert answer["metadata"]["usage"] == {"inputTokens": 50, "cachedTokens": 10, "outputTokens": 30}
-    assert [file["name"] for file in question["attachments"]] == ["coat.png", "list.txt", "a.pdf", "context"]
+    assert answer["metadata"]["usage"] == {
+        "inputTokens": 50,
+        "cachedTokens": 10,
+        "outputTokens": 30,
+    }
+    assert [file["name"] for file in question["attachments"]] == [
+        "coat.png",
+        "list.txt",
+        "a.pdf",
+        "context",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +60,17 @@ def test_a_text_with_marks_is_several_messages_and_what_answers_it_follows_the_l
     ],
 )
 def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(content: str) -> None:
-    message = {"id": "a", "convId": "c", "role": "assistant", "timestamp": 1767000000000, "content": content}
-    record = {"conv": {"id": "c", "lastModified": 1, "currNode": "a"}, "messages": [message | {"parent": None}]}
+    message = {
+        "id": "a",
+        "convId": "c",
+        "role": "assistant",
+        "timestamp": 1767000000000,
+        "content": content,
+    }
+    record = {
+        "conv": {"id": "c", "lastModified": 1, "currNode": "a"},
+        "messages": [message | {"parent": None}],
+    }
     documents, problems = read_data(json.dumps(record).encode())
     (data,) = written(documents, formats()["llama-webui"])
 
@@ -65,13 +83,25 @@ def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(conten
 def test_the_shapes_of_a_conversation_are_the_same_conversation() -> None:
     conv = {"id": "c", "name": "N", "lastModified": 1767000000000, "currNode": "a"}
     call = {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    message = {"id": "a", "convId": "c", "role": "assistant", "content": "x", "parent": None, "type": "text"}
+    message = {
+        "id": "a",
+        "convId": "c",
+        "role": "assistant",
+        "content": "x",
+        "parent": None,
+        "type": "text",
+    }
     message |= {"timestamp": 1767000000000, "children": []}
     one = {"conv": conv, "messages": [message | {"toolCalls": json.dumps([call]), "thinking": ""}]}
     tables = {"conversations": [conv], "messages": one["messages"]}
     lines = [{"type": "session", "harness": "llama.app", **conv}]
     lines += [{"type": "message", "message": message | {"toolCalls": [call]}}]
-    files = [json.dumps(one), json.dumps([one]), json.dumps(tables), "\n".join(map(json.dumps, lines))]
+    files = [
+        json.dumps(one),
+        json.dumps([one]),
+        json.dumps(tables),
+        "\n".join(map(json.dumps, lines)),
+    ]
 
     documents = [read_data(file.encode())[0] for file in files]
 
@@ -96,7 +126,11 @@ def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_
     *_, result, answer = document["history"]
     answer["content"] = "Take a hat."
     (again,), problems = read_data(written([document], formats()["llama-webui"], shelf)[0], shelf)
-    assert [entry["content"] for entry in again["history"][2:]] == ["Let me look.", "12 °C, rain", "Take a hat."]
+    assert [entry["content"] for entry in again["history"][2:]] == [
+        "Let me look.",
+        "12 °C, rain",
+        "Take a hat.",
+    ]
 
     document["history"].remove(result)
     (again,), problems = read_data(written([document], formats()["llama-webui"], shelf)[0], shelf)

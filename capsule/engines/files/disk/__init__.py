@@ -1,1 +1,3 @@
-"""Files as such: system calls, directories, mutexes, logs, whole files. Knows nothing of documents."""
+"""Files as such: system calls, directories, mutexes, logs, whole files. Knows nothing
+of documents.
+"""

@@ -1,9 +1,10 @@
-"""Flushing behind: documents are made durable within a second of an append, which waited for its log alone.
+"""Flushing behind: documents are made durable within a second of an append, which waited for its
+log alone.
 
-One thread does it for all stores of a process, once there is something to flush. What must stay true: what a caller was
-promised never depends on it; it holds no mutex while it sleeps, and keeps no store alive that is flushed; no thread
-of ours runs while the process is forked; and a forked child shares nothing with its parent. The module knows of a
-document only its name.
+One thread does it for all stores of a process, once there is something to flush. What must stay
+true: what a caller was promised never depends on it; it holds no mutex while it sleeps, and keeps
+no store alive that is flushed; no thread of ours runs while the process is forked; and a forked
+child shares nothing with its parent. The module knows of a document only its name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class FlushBehind:
 
         Args:
             kind, id: The document.
-            make_durable: Its store's method, which also takes how long to wait for its mutex, in seconds.
+            make_durable: Its store's method, which also takes how long to wait for its mutex, in
+                seconds.
         """
         self._names[kind, id] = make_durable
         _thread.waiting[self] = None
@@ -42,7 +44,9 @@ class FlushBehind:
             _thread.start()
 
     def flush(self, timeout_s: float = 10.0) -> None:
-        """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
+        """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error
+        is logged.
+        """
         self.flush_free(timeout_s)
         if self._names:
             _thread.start()
@@ -81,9 +85,12 @@ class _Thread:
         self._forks = 0
 
     def start(self) -> None:
-        """Have it flush what is waiting, in a while; at the end of the process where no thread can be started."""
+        """Have it flush what is waiting, in a while; at the end of the process where no thread can
+        be started.
+        """
         if threading.get_ident() == self._ident:
-            self.wake.set()  # Not under the lock: who holds that may be waiting for this thread to end.
+            # Not under the lock: who holds that may be waiting for this thread to end.
+            self.wake.set()
             return
         with self._starting, suppress(RuntimeError):  # The interpreter is shutting down.
             if self._forks:

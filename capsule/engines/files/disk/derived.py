@@ -1,7 +1,8 @@
-"""Files that are derived from the documents, and can be deleted: made, put into place, dropped, locked.
+"""Files that are derived from the documents, and can be deleted: made, put into place, dropped,
+locked.
 
-What must stay true: a derived file has the permissions of the store's files; and the kernel lock on one goes with
-its process, however that dies.
+What must stay true: a derived file has the permissions of the store's files; and the kernel lock on
+one goes with its process, however that dies.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Derived:
         return f"{self._directory.path}/{name}"
 
     def inode(self, name: str) -> int:
-        """What tells the file of this name from another that had it before; 0 when there is none, or no file."""
+        """What tells the file of this name from another that had it before; 0 when there is none,
+        or no file.
+        """
         try:
             status = self._sys.lstat(self._directory.file(name))
         except (OSError, Refused):
@@ -42,11 +45,15 @@ class Derived:
 
     @property
     def has_index(self) -> bool:
-        """Whether the index is in its file; else each process makes its own in memory, once it needs one."""
+        """Whether the index is in its file; else each process makes its own in memory, once it
+        needs one.
+        """
         return bool(self.inode(INDEX))
 
     def make(self, name: str) -> str:
-        """Make an empty file, and the directory around it; the path. Raises `Refused`, `StorageFailed`."""
+        """Make an empty file, and the directory around it; the path. Raises `Refused`,
+        `StorageFailed`.
+        """
         path = self.path(name)
         with whole_files.naming(path, "make"):
             self._directory.ensure()
@@ -63,11 +70,15 @@ class Derived:
         return self._sys.open(path, flags, self._directory.file_mode)
 
     def put(self, new: str, name: str) -> None:
-        """Give a finished file its name, durable before it has it. Raises `Refused`, `StorageFailed`."""
+        """Give a finished file its name, durable before it has it. Raises `Refused`,
+        `StorageFailed`.
+        """
         path = self.path(name)
         with whole_files.naming(path, "put into place"):
             self._directory.check()
-            with whole_files.opened(self._sys, self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+            with whole_files.opened(
+                self._sys, self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+            ) as fd:
                 self._sys.fdatasync(fd)
             self._sys.rename(self.path(new), path)
 
@@ -78,8 +89,13 @@ class Derived:
                 whole_files.drop_name(self._sys, self._directory.file(name))
 
     def mark(self, name: str, boot: str, at_ns: int) -> None:
-        """Leave a mark: what it stands for was so at this time, in ns since 1970, in this run of the machine."""
-        with suppress(OSError, Refused), whole_files.opened(self._sys, self._directory.file(name), _WRITE, 0o600) as fd:
+        """Leave a mark: what it stands for was so at this time, in ns since 1970, in this run of
+        the machine.
+        """
+        with (
+            suppress(OSError, Refused),
+            whole_files.opened(self._sys, self._directory.file(name), _WRITE, 0o600) as fd,
+        ):
             text = f"{at_ns} {boot}".encode()
             self._sys.ftruncate(fd, 0)
             self._sys.pwrite(fd, text, 0)
@@ -87,7 +103,11 @@ class Derived:
     def marked(self, name: str, boot: str) -> int:
         """The time of a mark; 0 if there is none of this run of the machine."""
         with suppress(OSError, Refused, CapsuleError, ValueError):
-            at, _, of = whole_files.read_regular(self._sys, self._directory.file(name), 200).decode().partition(" ")
+            at, _, of = (
+                whole_files.read_regular(self._sys, self._directory.file(name), 200)
+                .decode()
+                .partition(" ")
+            )
             return int(at) if of == boot else 0
         return 0
 
@@ -98,7 +118,8 @@ class Derived:
         return []
 
     def try_lock(self, name: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of a file, which is made when missing and stays; what gives it back.
+        """Take the exclusive lock of a file, which is made when missing and stays; what gives it
+        back.
 
         Returns:
             None when another holds it.

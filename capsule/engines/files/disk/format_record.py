@@ -1,8 +1,9 @@
 """The record of a store's derived format: `.capsule/format.json`.
 
-The derived files of a store (logs, state headers, the index) have one format number in common. It is raised with every
-change of one of them. What must stay true: a program that does not know the number changes nothing in the store; a
-record that is missing or damaged is written anew, since everything it speaks of can be rebuilt.
+The derived files of a store (logs, state headers, the index) have one format number in common. It
+is raised with every change of one of them. What must stay true: a program that does not know the
+number changes nothing in the store; a record that is missing or damaged is written anew, since
+everything it speaks of can be rebuilt.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class FormatRecord:
         sys: The seam to the system.
 
     Raises:
-        Refused: A newer version of Capsule wrote the store, in a format that this one does not know.
+        Refused: A newer version of Capsule wrote the store, in a format that this one does not
+            know.
     """
 
     def __init__(self, layout: Layout, sys: Syscalls) -> None:
@@ -59,7 +61,9 @@ class FormatRecord:
             raise self._unknown(written_by)
 
     def read(self) -> WrittenBy | None:
-        """Return what the record says. None: it is missing or damaged. Cost: reading a small file."""
+        """Return what the record says. None: it is missing or damaged. Cost: reading a
+        small file.
+        """
         try:
             data = whole_files.read_regular(self._sys, self._directory.file(NAME), _MAX_BYTES)
             fields = orjson.loads(data)
@@ -68,9 +72,11 @@ class FormatRecord:
             return None
 
     def update(self) -> None:
-        """Record that this version of Capsule writes the store. Cost: nothing if the record says so already.
+        """Record that this version of Capsule writes the store. Cost: nothing if the record says so
+        already.
 
-        A store whose `.capsule/` can't be written is not refused here: the write that follows says so.
+        A store whose `.capsule/` can't be written is not refused here: the write that follows says
+        so.
         """
         if self._is_current:
             return
@@ -92,9 +98,12 @@ class FormatRecord:
 
     def _unknown(self, written_by: WrittenBy) -> Refused:
         root = self._layout.root
-        derived = " ".join(self._layout.derived(name) for name in ("mutex", "logs", "index.sqlite3*", NAME))
+        derived = " ".join(
+            self._layout.derived(name) for name in ("mutex", "logs", "index.sqlite3*", NAME)
+        )
         return Refused(
-            f"{root} was written by Capsule {written_by.version}, and this is {capsule.__version__}, which does not "
+            f"{root} was written by Capsule {written_by.version}, and this is "
+            f"{capsule.__version__}, which does not "
             f"know format {written_by.format} of its derived files, {derived}",
             remedy=Remedy("update"),
             path=os.path.join(self._directory.path, NAME),

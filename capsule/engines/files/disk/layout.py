@@ -1,8 +1,8 @@
 """Where things lie in a store's directory, and with which permissions they are made.
 
-What must stay true: every path is made here from a kind and a checked id, so that none can leave the store; and no
-directory of a store is reached through a symlink. A repository or an archive can carry one, and what is written or
-unlinked behind it is somebody else's file.
+What must stay true: every path is made here from a kind and a checked id, so that none can leave
+the store; and no directory of a store is reached through a symlink. A repository or an archive can
+carry one, and what is written or unlinked behind it is somebody else's file.
 """
 
 from __future__ import annotations
@@ -19,18 +19,29 @@ from capsule.errors import Refused
 from capsule.ids import check_id
 
 DERIVED_NAME = ".capsule"
-#: Kinds of this machine only, such as how to wake an agent here, or which commands may run: in `.capsule/`, never
-#: committed. A file that the store did not write counts as missing: what it says may be run, and a repository can
-#: carry one.
+#: Kinds of this machine only, such as how to wake an agent here, or which commands may run: in
+#: `.capsule/`, never committed. A file that the store did not write counts as missing: what it says
+#: may be run, and a repository can carry one.
 LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhooks"})
-#: Kinds of which all documents with one id share a directory, and are called in it as their kind: the directory above.
+#: Kinds of which all documents with one id share a directory, and are called in it as their kind:
+#: the directory above.
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
 #: The kinds of documents, all of them: a purge visits each.
-KINDS = LOCAL | NESTED.keys() | {"agents", "applied", "conversations", "overrides", "projects", "sessions"}
+KINDS = (
+    LOCAL
+    | NESTED.keys()
+    | {"agents", "applied", "conversations", "overrides", "projects", "sessions"}
+)
 #: The folder of each kind, from the root.
-_FOLDERS = {kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind, kind) for kind in KINDS}
+_FOLDERS = {
+    kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind, kind) for kind in KINDS
+}
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
-FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
+FOLDERS = {
+    "inbox": "sessions/{}/inbox",
+    "outbox": "sessions/{}/outbox",
+    "attachments": "attachments",
+}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
@@ -56,7 +67,9 @@ class Layout(NamedTuple):
         return 0o777 if self.shared else 0o700
 
     def documents(self, kind: str) -> str:
-        """The directory that all documents of a kind lie in, or below. Raises ValueError: it is not in `KINDS`."""
+        """The directory that all documents of a kind lie in, or below. Raises ValueError: it is not
+        in `KINDS`.
+        """
         if kind not in _FOLDERS:
             raise ValueError(f"{kind!r} is no kind of documents in engines/files/disk/layout.py")
         return f"{self.root}/{_FOLDERS[kind]}"
@@ -85,11 +98,15 @@ class Layout(NamedTuple):
         return "/".join((self.root, DERIVED_NAME, *parts))
 
     def check(self, sys: Syscalls, path: str) -> None:
-        """Raise Refused when a directory of the store, or one around it, is a symlink. One that is missing will do."""
+        """Raise Refused when a directory of the store, or one around it, is a symlink. One that is
+        missing will do.
+        """
         refuse_symlinks(sys, self.down_to(path))
 
     def ensure(self, sys: Syscalls, path: str) -> None:
-        """Make a directory of the store, and those around it, durably. Raises `Refused`: one is a symlink."""
+        """Make a directory of the store, and those around it, durably. Raises `Refused`: one is a
+        symlink.
+        """
         for above in self.down_to(path):
             refuse_symlinks(sys, [above])
             self.ensure_directory(sys, above)
@@ -100,7 +117,9 @@ class Layout(NamedTuple):
         return ["/".join((self.root, *names[: n + 1])) for n in range(len(names))]
 
     def ensure_directory(self, sys: Syscalls, path: str) -> None:
-        """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""
+        """Make a directory, if it is missing; durable on return, as is what it will hold when that
+        is synced.
+        """
         with suppress(FileExistsError):
             sys.mkdir(path, self.directory_mode)
             sync_directory(sys, os.path.dirname(path))
@@ -120,7 +139,9 @@ class Directory:
         file_mode: Permission bits of a new file in it.
     """
 
-    def __init__(self, layout: Layout, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME) -> None:
+    def __init__(
+        self, layout: Layout, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME
+    ) -> None:
         self._layout = layout
         self._sys = sys
         self._around = f"{layout.root}/{around}"
@@ -129,7 +150,9 @@ class Directory:
         self.file_mode = layout.file_mode
 
     def check(self) -> None:
-        """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will do."""
+        """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will
+        do.
+        """
         refuse_symlinks(self._sys, self._way)
 
     def file(self, name: str) -> str:
@@ -138,31 +161,44 @@ class Directory:
         return f"{self.path}/{name}"
 
     def files(self) -> list[str]:
-        """The names of the regular files in it; none where it is missing. Raises `Refused`: it is a symlink."""
+        """The names of the regular files in it; none where it is missing. Raises `Refused`: it is a
+        symlink.
+        """
         return [name for name, _ in self.statuses()]
 
     def statuses(self) -> list[tuple[str, os.stat_result]]:
         """The regular files in it by their names, each with its lstat. Otherwise as `files`."""
         self.check()
         try:
-            return [(name, status) for name, status in self._sys.names(self.path) if stat.S_ISREG(status.st_mode)]
+            return [
+                (name, status)
+                for name, status in self._sys.names(self.path)
+                if stat.S_ISREG(status.st_mode)
+            ]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def ensure(self) -> None:
-        """Make it, and `.capsule/` with its `.gitignore`, where it is missing. Raises `Refused`: one is a symlink."""
+        """Make it, and `.capsule/` with its `.gitignore`, where it is missing. Raises `Refused`:
+        one is a symlink.
+        """
         self._layout.ensure(self._sys, self.path)
         if self._around == self._layout.derived():
             self._ensure_ignored()
 
     def _ensure_ignored(self) -> None:
-        path, flags = f"{self._around}/.gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        path, flags = (
+            f"{self._around}/.gitignore",
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+        )
         with suppress(FileExistsError), opened(self._sys, path, flags, self.file_mode) as fd:
             self._sys.pwrite(fd, _GITIGNORE, 0)
 
 
 def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
-    """Raise Refused when one of these directories is a symlink, the outermost first; one that is missing will do."""
+    """Raise Refused when one of these directories is a symlink, the outermost first; one that is
+    missing will do.
+    """
     for path in paths:
         try:
             status = sys.lstat(path)
@@ -170,7 +206,8 @@ def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
             return
         if stat.S_ISLNK(status.st_mode):
             raise Refused(
-                f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the "
+                f"{path} is a symlink, and Capsule follows none inside a store, as what lies "
+                "behind it is not the "
                 f"store's; see where it leads, then remove it: rm {path}",
                 path=path,
             )

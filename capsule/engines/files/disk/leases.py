@@ -1,13 +1,14 @@
-"""Leases by kernel locks: instance files, by which one process knows whether another still lives, and mutexes by name.
+"""Leases by kernel locks: instance files, by which one process knows whether another still lives,
+and mutexes by name.
 
-A process that records a lock first makes `.capsule/instances/{uuid}` and locks it, for as long as it lives; the
-kernel frees the lock when the process dies, however it dies. So "is that instance alive?" is "can I lock its
-file?": no pids, no heartbeats. What must stay true: a file has its name only once it is locked, and is locked before
-any record names the instance; and whoever asks or tidies up takes a shared lock, so that only the owner's, which is
-exclusive, ever refuses one.
+A process that records a lock first makes `.capsule/instances/{uuid}` and locks it, for as long as
+it lives; the kernel frees the lock when the process dies, however it dies. So "is that instance
+alive?" is "can I lock its file?": no pids, no heartbeats. What must stay true: a file has its name
+only once it is locked, and is locked before any record names the instance; and whoever asks or
+tidies up takes a shared lock, so that only the owner's, which is exclusive, ever refuses one.
 
-An instance may say something about itself, as which agent it serves: that stands in its file, is as true as the file is
-locked, and is never durable.
+An instance may say something about itself, as which agent it serves: that stands in its file, is as
+true as the file is locked, and is never durable.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _TRIES = 3
 
 
 class FileLeases:
-    """The leases of one store, and those of this process. Lost are only those whose files are removed or moved away.
+    """The leases of one store, and those of this process. Lost are only those whose files are
+    removed or moved away.
 
     Args:
         sys: The seam to the system.
@@ -53,7 +55,9 @@ class FileLeases:
         self._about: dict[str, Mapping[str, Any]] = {}
         self._held: dict[str, tuple[Lease, Mutex]] = {}
 
-    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+    def take(
+        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    ) -> Lease:
         """Waiting without a limit costs no processor time."""
         if is_instance(name):
             self._announce(name, about)
@@ -62,7 +66,9 @@ class FileLeases:
             try:
                 mutex = self._mutexes.acquire(f"hold-{name}", timeout_s)
             except StoreBusy as busy:
-                raise StoreBusy(f"{name} is held by {busy.holder}", id=name, holder=busy.holder) from None
+                raise StoreBusy(
+                    f"{name} is held by {busy.holder}", id=name, holder=busy.holder
+                ) from None
         # One clock for all processes of the machine; no lease outlives its boot.
         lease = Lease(self, name, time.monotonic_ns())
         self._held[name] = lease, mutex
@@ -76,10 +82,14 @@ class FileLeases:
         held, mutex = self._held.get(lease.name) or (None, None)
         path = self._path(lease.name)
         if held is not lease or mutex is None or not names_file(self._sys, path, mutex.fd):
-            raise StoreBusy(f"{lease.name} has another holder by now", id=lease.name, holder="another process")
+            raise StoreBusy(
+                f"{lease.name} has another holder by now", id=lease.name, holder="another process"
+            )
 
     def _announce(self, instance: str, about: Mapping[str, Any] | None) -> None:
-        """Make this instance's file and hold it locked; made anew where it was moved away. At most 4,000 bytes."""
+        """Make this instance's file and hold it locked; made anew where it was moved away. At most
+        4,000 bytes.
+        """
         with self._guard, naming(f"{self._directory.path}/{instance}", "make"):
             is_new = about not in (None, self._about.get(instance))
             if about is not None:
@@ -104,7 +114,9 @@ class FileLeases:
             try:
                 if self._sys.try_lock(fd):
                     self._write(fd, instance)
-                    with suppress(FileNotFoundError):  # Somebody took it for a dead one's before it was locked.
+                    with suppress(
+                        FileNotFoundError
+                    ):  # Somebody took it for a dead one's before it was locked.
                         self._sys.rename(new, path)
                         return fd
             except BaseException:
@@ -113,14 +125,18 @@ class FileLeases:
             self._sys.close(fd)
 
     def _write(self, fd: int, instance: str) -> None:
-        """Write what an instance says in one call over what it said, so that no reader meets half of it."""
+        """Write what an instance says in one call over what it said, so that no reader meets half
+        of it.
+        """
         data = orjson.dumps({"pid": os.getpid(), "about": self._about.get(instance, {})})
         with suppress(OSError):
             self._sys.pwrite(fd, data.ljust(self._sys.fstat(fd).st_size - 1) + b"\n", 0)
 
     def live(self) -> dict[str, dict[str, Any]]:
         """Costs two opens an instance file."""
-        names = [name for name in self._directory.files() if is_instance(name) and self._is_held(name)]
+        names = [
+            name for name in self._directory.files() if is_instance(name) and self._is_held(name)
+        ]
         return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -137,7 +153,8 @@ class FileLeases:
     def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
         """Costs a try at a kernel lock.
 
-        A container has a host name of its own, and the kernel of its machine, which knows the locks of all of them.
+        A container has a host name of its own, and the kernel of its machine, which knows the locks
+        of all of them.
         """
         has_our_kernel = bool(boot) and boot == self.boot
         if not has_our_kernel and host not in (None, os.uname().nodename):
@@ -152,7 +169,9 @@ class FileLeases:
             return not isinstance(error, FileNotFoundError)
 
     def dead(self) -> list[str]:
-        """The names of the instance files that nobody holds; no other file in the directory counts as one."""
+        """The names of the instance files that nobody holds; no other file in the directory counts
+        as one.
+        """
         names = (name for name in self._directory.files() if is_instance(name.removeprefix(".")))
         return [name for name in names if name not in self._mine and not self._is_held(name)]
 
@@ -185,7 +204,9 @@ class FileLeases:
                 self._sys.close(fd)
 
     def close(self) -> None:
-        """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
+        """Unlink and free this process's instance files, and tidy up those of the dead, when it had
+        one itself.
+        """
         mine = list(self._mine)
         for instance in mine:
             self.release(instance)
@@ -195,7 +216,9 @@ class FileLeases:
                     self.sweep(dead)
 
     def forget(self) -> None:
-        """In a forked child: drop the parent's instance files; its own descriptors keep them locked."""
+        """In a forked child: drop the parent's instance files; its own descriptors keep them
+        locked.
+        """
         mine, self._mine, self._about, self._guard = self._mine, {}, {}, threading.Lock()
         for fd in mine.values():
             os.close(fd)

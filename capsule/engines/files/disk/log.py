@@ -1,15 +1,17 @@
-"""The log of one document: what the store is about to write, one line a write, in a file of its own.
+"""The log of one document: what the store is about to write, one line a write, in a file of its
+own.
 
-A line is a checksum and the write's records. The checksum goes on from the line before, so that bytes which an earlier
-line left behind the end never count. The file is made of zeros that were flushed, and grows so: a line needs neither
-space nor metadata when it is flushed. A checkpoint is a line that says: the document is on the medium with every write
-before this one, and its entries end at this byte. The last checkpoint is the only statement of how far the document is
-durable; what else says so repeats it.
+A line is a checksum and the write's records. The checksum goes on from the line before, so that
+bytes which an earlier line left behind the end never count. The file is made of zeros that were
+flushed, and grows so: a line needs neither space nor metadata when it is flushed. A checkpoint is a
+line that says: the document is on the medium with every write before this one, and its entries end
+at this byte. The last checkpoint is the only statement of how far the document is durable; what
+else says so repeats it.
 
-What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a checkpoint is
-written only by who has flushed the document (`Flushed`); a line leaves the log only behind a checkpoint; and the log
-holds at least the newest 256 KiB of messages, whatever else was written. The module knows of a record only whether it
-is about a head.
+What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a
+checkpoint is written only by who has flushed the document (`Flushed`); a line leaves the log only
+behind a checkpoint; and the log holds at least the newest 256 KiB of messages, whatever else was
+written. The module knows of a record only whether it is about a head.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Position(NamedTuple):
         size: Its bytes, preallocated.
         end: Where its last line ends.
         crc: The checksum of that line.
-        durable: Where its last checkpoint ends: the document is on the medium with every line up to there.
+        durable: Where its last checkpoint ends: the document is on the medium with every line up to
+            there.
     """
 
     inode: int
@@ -71,7 +74,9 @@ class Flushed(NamedTuple):
 
 
 def without_checkpoints(writes: list[Records]) -> tuple[list[Records], int, int]:
-    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one."""
+    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1
+    without one.
+    """
     count, at = 0, -1
     result: list[Records] = []
     for records in writes:
@@ -96,9 +101,21 @@ class Log:
         position: Where it ends.
     """
 
-    __slots__ = ("_failure", "_flushed", "_flushing", "_is_sure", "_next", "_path", "_sys", "fd", "position")
+    __slots__ = (
+        "_failure",
+        "_flushed",
+        "_flushing",
+        "_is_sure",
+        "_next",
+        "_path",
+        "_sys",
+        "fd",
+        "position",
+    )
 
-    def __init__(self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True) -> None:
+    def __init__(
+        self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True
+    ) -> None:
         status = sys.fstat(fd)
         self._sys, self._path, self.fd = sys, path, fd
         self._next: Position | None = None
@@ -106,21 +123,29 @@ class Log:
         self._flushing = threading.Lock()
         self._flushed = 0
         self._failure: FlushFailed | None = None
-        if position is not None and position.inode == status.st_ino and position.size <= status.st_size:
+        if (
+            position is not None
+            and position.inode == status.st_ino
+            and position.size <= status.st_size
+        ):
             self.position = position
         else:
             self.position = Position(status.st_ino, status.st_size, 0, 0, 0)
             self.read()
 
     @classmethod
-    def open(cls, sys: Syscalls, path: str, position: Position | None, *, is_sure: bool = True) -> Log | None:
-        """The log of this path; None when there is none. Costs a look at the whole of it, unless its end is known.
+    def open(
+        cls, sys: Syscalls, path: str, position: Position | None, *, is_sure: bool = True
+    ) -> Log | None:
+        """The log of this path; None when there is none. Costs a look at the whole of it, unless
+        its end is known.
 
         Args:
             sys: The seam to the system.
             path: Its path.
             position: Where it ended, when that is known.
-            is_sure: Whether all of it is on the medium; else it is written anew before anything is added.
+            is_sure: Whether all of it is on the medium; else it is written anew before anything is
+                added.
         """
         try:
             fd = sys.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,20 +161,29 @@ class Log:
 
     @classmethod
     def make(
-        cls, sys: Syscalls, path: str, mode: int, writes: list[Records], flushed: Flushed | None, room: int | None = 0
+        cls,
+        sys: Syscalls,
+        path: str,
+        mode: int,
+        writes: list[Records],
+        flushed: Flushed | None,
+        room: int | None = 0,
     ) -> Log:
-        """A new log with these writes and a checkpoint, durable; it takes the place of the one there is.
+        """A new log with these writes and a checkpoint, durable; it takes the place of the one
+        there is.
 
-        Raises `FlushFailed` if it has its name, but that may not be durable; any other OSError: the old one is there.
+        Raises `FlushFailed` if it has its name, but that may not be durable; any other OSError: the
+        old one is there.
 
         Args:
             sys: The seam to the system.
             path: Its path.
             mode: The permission bits of its file.
             writes: The records of each write, oldest first.
-            flushed: That the document is on the medium with all of them. None: it may not be, so that the checkpoints
-                among the writes stay, and there is no other one.
-            room: How many bytes it is to have space for besides; None: none at all, as there is little.
+            flushed: That the document is on the medium with all of them. None: it may not be, so
+                that the checkpoints among the writes stay, and there is no other one.
+            room: How many bytes it is to have space for besides; None: none at all, as there is
+                little.
         """
         if flushed is not None:
             writes = [*without_checkpoints(writes)[0], [_CHECKPOINT % flushed.tail]]
@@ -184,7 +218,9 @@ class Log:
             raise
 
     def read(self) -> list[Records]:
-        """The records of each write, oldest first. The end of the last whole line is the end from here on."""
+        """The records of each write, oldest first. The end of the last whole line is the end from
+        here on.
+        """
         data = b""
         while piece := pread_all(self._sys, self.fd, _CHUNK, len(data)):
             data += piece
@@ -210,14 +246,17 @@ class Log:
         return self._is_sure
 
     def lacks_room(self, records: Records) -> bool:
-        """Whether it must be written anew before one more write: what is old has to go, or it isn't sure."""
+        """Whether it must be written anew before one more write: what is old has to go, or it isn't
+        sure.
+        """
         return not self._is_sure or self._wanted(records) > max(_LARGEST, self.position.size)
 
     def _wanted(self, records: Records) -> int:
         return self.position.end + sum(map(len, records)) + len(records) + 9
 
     def renewed(self, records: Records, mode: int, flushed: Flushed | None) -> Log:
-        """A new log in the place of this one, with space for one more write, from which what is old has gone.
+        """A new log in the place of this one, with space for one more write, from which what is old
+        has gone.
 
         Args:
             records: Of that write; none, if it is made for none.
@@ -227,17 +266,24 @@ class Log:
         kept = self.read()
         if flushed is not None:
             kept = _newest(without_checkpoints(kept)[0], records)
-        made = Log.make(self._sys, self._path, mode, kept, flushed, self._wanted(records) - self.position.end)
+        made = Log.make(
+            self._sys, self._path, mode, kept, flushed, self._wanted(records) - self.position.end
+        )
         self.close()
         return made
 
     def is_too_large(self) -> bool:
-        """Whether it is larger than usual, and would be smaller if it were `renewed`. Costs reading a large one."""
+        """Whether it is larger than usual, and would be smaller if it were `renewed`. Costs reading
+        a large one.
+        """
         if self.position.size <= _LARGEST:
             return False
         kept = _newest(without_checkpoints(self.read())[0], [])
         checkpoint = len(_CHECKPOINT) + 64
-        return _size_for(sum(len(_line(records, 0)[0]) for records in kept) + checkpoint) < self.position.size
+        return (
+            _size_for(sum(len(_line(records, 0)[0]) for records in kept) + checkpoint)
+            < self.position.size
+        )
 
     def make_room(self, records: Records) -> None:
         """Make space for one more write, unless it `lacks_room`."""
@@ -260,14 +306,16 @@ class Log:
         self.position = self.position._replace(size=size)
 
     def put(self, records: Records, position: Position) -> bool:
-        """Write a line behind the end, which is there once `take` is called, and durable after `flush`.
+        """Write a line behind the end, which is there once `take` is called, and durable after
+        `flush`.
 
         Args:
             records: Of one write.
             position: Where the log ends, as the header of the note has it.
 
         Returns:
-            False: it ends in another file, or there is no room (`make_room`); nothing was written then.
+            False: it ends in another file, or there is no room (`make_room`); nothing was written
+                then.
         """
         inode, size, at, crc, durable = position
         line, crc = _line(records, crc)
@@ -282,9 +330,11 @@ class Log:
         return True
 
     def flush(self) -> None:
-        """Make every line durable that is there. The threads that wait meanwhile need no flush of their own.
+        """Make every line durable that is there. The threads that wait meanwhile need no flush of
+        their own.
 
-        Raises `FlushFailed`, and does so ever after: once a flush has failed, another one proves nothing.
+        Raises `FlushFailed`, and does so ever after: once a flush has failed, another one proves
+        nothing.
         """
         with self._flushing:
             if self._failure is not None:
@@ -327,10 +377,15 @@ class Log:
                 raise self._failed(error) from error
 
     def is_at(self, position: Position | None) -> bool:
-        """Whether this is still the file that its name stands for, as the header of the note has it: that names none
-        when the store removes a file, but somebody else may have done so."""
+        """Whether this is still the file that its name stands for, as the header of the note has
+        it: that names none when the store removes a file, but somebody else may have done so."""
         status = self._sys.fstat(self.fd)
-        if position is None or position.inode != status.st_ino or status.st_size < position.size or not status.st_nlink:
+        if (
+            position is None
+            or position.inode != status.st_ino
+            or status.st_size < position.size
+            or not status.st_nlink
+        ):
             return False
         self.position = position
         return True
@@ -341,8 +396,8 @@ class Log:
         self.close()
 
     def close(self, *, is_trusted: bool = True) -> None:
-        """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`: another one then has
-        its lines, durably, or they are not needed."""
+        """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`:
+        another one then has its lines, durably, or they are not needed."""
         with self._flushing:
             fd, self.fd = self.fd, -1
             if not is_trusted and self._failure is None:
@@ -351,7 +406,9 @@ class Log:
 
 
 def _size_for(wanted: int) -> int:
-    """How large the file of a log is that needs so many bytes: so large that the next one is some way off."""
+    """How large the file of a log is that needs so many bytes: so large that the next one is some
+    way off.
+    """
     size = _SMALLEST
     while size < wanted * 3 // 2:
         size *= 2
@@ -359,8 +416,8 @@ def _size_for(wanted: int) -> int:
 
 
 def _newest(writes: list[Records], following: Records) -> list[Records]:
-    """What stays of these writes if this one follows: the newest records. Those about heads have a budget of their
-    own."""
+    """What stays of these writes if this one follows: the newest records. Those about heads have a
+    budget of their own."""
     heads = messages = 0
     kept: list[Records] = []
     for records in [following, *reversed(writes)]:
@@ -379,5 +436,7 @@ def _newest(writes: list[Records], following: Records) -> list[Records]:
 
 
 def deleted_record(token: str) -> bytes:
-    """The record of a deletion: without it behind all others, the log is not of the document that is brought back."""
+    """The record of a deletion: without it behind all others, the log is not of the document that
+    is brought back.
+    """
     return b'{"k":"deleted","token":"%b"}' % token.encode()

@@ -1,9 +1,10 @@
 """The mutex: the short exclusive right to one document, between threads, processes and kill -9.
 
-A kernel lock (flock) on a file that stays, so that it goes with its process however that dies; a thread lock
-in front of it, as one open file does not exclude the threads that share it. What must stay true: whoever
-holds the mutex holds the lock of the file that the path stands for now (a lock file that was unlinked, or moved away
-with its directory, is opened anew), and a forked child shares nothing with its parent.
+A kernel lock (flock) on a file that stays, so that it goes with its process however that dies; a
+thread lock in front of it, as one open file does not exclude the threads that share it. What must
+stay true: whoever holds the mutex holds the lock of the file that the path stands for now (a lock
+file that was unlinked, or moved away with its directory, is opened anew), and a forked child shares
+nothing with its parent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from capsule.engines.files.protocols import Known
 from capsule.errors import StoreBusy
 
 _KEPT_OPEN = 80
-#: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others are let run first.
+#: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others
+#: are let run first.
 _YIELDS = 20
 _FIRST_WAIT_S = 0.000_05
 _SHORT_WAIT_S = 0.000_3
@@ -83,7 +85,8 @@ class Mutexes:
             timeout_s: How long to wait for it, in seconds; None: for ever, in the kernel.
 
         Raises:
-            StoreBusy: It could not be had in time; the message names the holder where the system knows it.
+            StoreBusy: It could not be had in time; the message names the holder where the system
+                knows it.
             OSError: The file can't be opened.
         """
         with self._registry:
@@ -137,8 +140,12 @@ class Mutexes:
                 self._close(mutex)
 
     def _close_idle(self, most: int = 0) -> bool:
-        """Close the oldest mutexes that nobody uses until so many are left; whether there were any."""
-        idle = [name for name, mutex in self._kept.items() if not mutex.users][: max(0, len(self._kept) - most)]
+        """Close the oldest mutexes that nobody uses until so many are left; whether there
+        were any.
+        """
+        idle = [name for name, mutex in self._kept.items() if not mutex.users][
+            : max(0, len(self._kept) - most)
+        ]
         for name in idle:
             self._close(self._kept.pop(name))
         return bool(idle)
@@ -200,16 +207,19 @@ class Mutexes:
 
     def _busy(self, name: str, timeout_s: float, holder: str) -> StoreBusy:
         return StoreBusy(
-            f"{name} is being written by {holder}, for longer than {timeout_s:g} s; try again, or raise "
+            f"{name} is being written by {holder}, for longer than {timeout_s:g} s; try again, or "
+            "raise "
             "storage.mutex_timeout in capsule.toml",
             id=name.partition("-")[2],
             holder=holder,
         )
 
     def close(self) -> None:
-        """Close every descriptor; those of a mutex that another thread is using, when it has given it back.
+        """Close every descriptor; those of a mutex that another thread is using, when it has given
+        it back.
 
-        Closed under it, the lock would be gone while it writes, and its number could be another file's by then.
+        Closed under it, the lock would be gone while it writes, and its number could be another
+        file's by then.
         """
         with self._registry:
             self._is_closed = True

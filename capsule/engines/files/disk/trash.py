@@ -1,8 +1,9 @@
 """Trash and quarantine: what was deleted, and what was damaged, kept until it is purged.
 
-What must stay true: nothing in either directory is ever overwritten, and a name there says which document it
-was, when it came, and why: `{kind}~{id}~{time}~{n}.json` and `{kind}~{id}~{time}~{reason}~{n}.json`; no id holds `~`.
-A file of any other name was put there by somebody else, and is left alone.
+What must stay true: nothing in either directory is ever overwritten, and a name there says which
+document it was, when it came, and why: `{kind}~{id}~{time}~{n}.json` and
+`{kind}~{id}~{time}~{reason}~{n}.json`; no id holds `~`. A file of any other name was put there by
+somebody else, and is left alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from contextlib import suppress
 
 from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import drop_name, name_also, naming, pwrite_all, read_regular, sync_directory
+from capsule.disk.whole_files import (
+    drop_name,
+    name_also,
+    naming,
+    pwrite_all,
+    read_regular,
+    sync_directory,
+)
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.values import Trashed
 from capsule.errors import NotFound, Remedy
@@ -38,7 +46,9 @@ def _spread(compact: str) -> str:
 
 
 class Keeping:
-    """The two directories of one store; what is larger than `most` bytes is not read out of them."""
+    """The two directories of one store; what is larger than `most` bytes is not read out
+    of them.
+    """
 
     def __init__(self, sys: Syscalls, layout: Layout, most: int) -> None:
         self._sys = sys
@@ -46,7 +56,9 @@ class Keeping:
         self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
 
     def _link(self, source: str, directory: str, parts: tuple[str, ...], at: str = "") -> str:
-        """Give `source` a free name in `directory` as well, and make it durable; the name. `at`: when it came there."""
+        """Give `source` a free name in `directory` as well, and make it durable; the name. `at`:
+        when it came there.
+        """
         to = self._directories[directory]
         to.ensure()
         base = "~".join((*parts[:2], _compact(at or timestamps.now()), *parts[2:]))
@@ -67,8 +79,12 @@ class Keeping:
         sync_directory(self._sys, os.path.dirname(source))
         return path
 
-    def store(self, data: bytes, directory: str, kind: str, id: str, *reason: str, at: str = "") -> str:
-        """Keep bytes in the trash or the quarantine, as they came there at a time; their path. Durable on return."""
+    def store(
+        self, data: bytes, directory: str, kind: str, id: str, *reason: str, at: str = ""
+    ) -> str:
+        """Keep bytes in the trash or the quarantine, as they came there at a time; their path.
+        Durable on return.
+        """
         to = self._directories[directory]
         to.ensure()
         temporary = to.file(f".{kind}-{id}.{os.getpid()}.tmp")
@@ -88,9 +104,15 @@ class Keeping:
         """What lies in the trash, newest first."""
         directory = self._directories[TRASH]
         with naming(directory.path, "list"):
-            names = [name for name in directory.files() if name.startswith(f"{kind}~") and re.fullmatch(_TRASHED, name)]
+            names = [
+                name
+                for name in directory.files()
+                if name.startswith(f"{kind}~") and re.fullmatch(_TRASHED, name)
+            ]
         entries = map(self.trashed_as, names)
-        return sorted(entries, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
+        return sorted(
+            entries, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True
+        )
 
     def trashed_as(self, name: str) -> Trashed:
         """What lies in the trash under a name that `move` gave."""
@@ -101,13 +123,17 @@ class Keeping:
         return self._directories[TRASH].file(os.path.basename(token))
 
     def read(self, token: str) -> bytes:
-        """The bytes of a file in the trash. Raises `NotFound`, and `InvalidDocument` for one that is too large."""
+        """The bytes of a file in the trash. Raises `NotFound`, and `InvalidDocument` for one that
+        is too large.
+        """
         path = self._in_trash(token)
         with naming(path, "read"):
             try:
                 return read_regular(self._sys, path, self._most)
             except FileNotFoundError:
-                raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
+                raise NotFound(
+                    f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token
+                ) from None
 
     def drop(self, token: str) -> None:
         """Erase a file in the trash, if it is still there."""

@@ -3,19 +3,19 @@
 Folding removes case and accents, and puts a space wherever a word ends. What must stay true:
 
 - A query is folded as texts are, so that a text's own words find it.
-- Each character of a composed text is folded by itself, so a position in the folded text has its position in the
-  original.
+- Each character of a composed text is folded by itself, so a position in the folded text has its
+  position in the original.
 - An ASCII text stays as it is, because the tokenizer folds its case.
 
-The tokenizer is FTS5's `ascii`: ASCII letters and digits and everything beyond ASCII are parts of words. Characters of
-scripts that put no spaces between words, and symbols, become words of their own (docs/search.md, "How words are
-indexed", gives the reason).
+The tokenizer is FTS5's `ascii`: ASCII letters and digits and everything beyond ASCII are parts of
+words. Characters of scripts that put no spaces between words, and symbols, become words of their
+own (docs/search.md, "How words are indexed", gives the reason).
 
 Parsing turns what a person types into an expression of FTS5. What must stay true:
 
 - Every text is a query, and none is an error. What is no syntax is words.
-- A part that is skipped (it has no words, or comes after too many) makes a query find more, so a message's own words
-  find it.
+- A part that is skipped (it has no words, or comes after too many) makes a query find more, so a
+  message's own words find it.
 
     words            all of them, in any order            plan budget
     "a phrase"       these words in a row                 "the plan"
@@ -34,8 +34,8 @@ from functools import cache
 from itertools import combinations
 from math import comb
 
-#: First and last characters of the scripts that put no spaces between words, and of Korean, whose words carry
-#: their particles. Only what is a letter, a number or a mark is meant.
+#: First and last characters of the scripts that put no spaces between words, and of Korean, whose
+#: words carry their particles. Only what is a letter, a number or a mark is meant.
 _CONTINUOUS = (
     (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Myanmar
     (0x1100, 0x11FF),  # Hangul letters
@@ -68,7 +68,9 @@ _TATWEEL, _ZERO_WIDTH_SPACE = "\u0640", "\u200b"
 @cache
 def _runs() -> re.Pattern[str]:
     """Compiled when it is first used, as a list is to start fast."""
-    return re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+")
+    return re.compile(
+        "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+"
+    )
 
 
 def is_continuous(character: str) -> bool:
@@ -86,24 +88,36 @@ class _FoldTable(dict[int, str]):
         if is_continuous(character):
             parts = unicodedata.normalize("NFKC", character)
         else:
-            parts = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+            parts = unicodedata.normalize(
+                "NFKD", unicodedata.normalize("NFKD", character).casefold()
+            )
         folded = "".join(map(_folded, parts))
         if " " in folded:
-            folded = f" {folded} "  # A character that is several words, like ½, is no part of another one.
+            # A character that is several words, like ½, is no part of another one.
+            folded = f" {folded} "
         self[code] = folded
         return folded
 
 
 def _folded(character: str) -> str:
-    """What one character of a decomposed text becomes: itself, itself as a word of its own, a space, or nothing."""
+    """What one character of a decomposed text becomes: itself, itself as a word of its own, a
+    space, or nothing.
+    """
     if character < "\x80":
         return character.lower() if character.isalnum() else " "
     alone = f" {character} "
     kind = unicodedata.category(character)
     if kind[0] == "M":
-        # Accents, and the vowel points that Arabic and Hebrew mostly leave out; not vowels and voicing.
+        # Accents, and the vowel points that Arabic and Hebrew mostly leave out; not vowels and
+        # voicing.
         place = unicodedata.combining(character)
-        if place == 1 or 10 <= place <= 36 or place >= 200 or kind == "Me" or "\ufe00" <= character <= "\ufe0f":
+        if (
+            place == 1
+            or 10 <= place <= 36
+            or place >= 200
+            or kind == "Me"
+            or "\ufe00" <= character <= "\ufe0f"
+        ):
             return ""
         if character >= "\U000e0100":
             return ""  # A variant of the character before it.
@@ -140,7 +154,9 @@ _SPACES = bytes(ord(" ") if chr(code).isspace() else ord("x") for code in range(
 
 
 def count(text: str) -> int:
-    """How many words a text has: what stands between spaces; a character of a script without them is one."""
+    """How many words a text has: what stands between spaces; a character of a script without them
+    is one.
+    """
     if text.isascii():
         # As len(text.split()), at half the cost: every message that is indexed is counted.
         flat = text.encode().translate(_SPACES)
@@ -149,14 +165,18 @@ def count(text: str) -> int:
     return len(text) - sum(map(len, between)) + len(" ".join(between).split())
 
 
-#: A word of a text, folded, and where it stands in the original: the first character, and the one behind the last.
+#: A word of a text, folded, and where it stands in the original: the first character, and the one
+#: behind the last.
 Token = tuple[str, int, int]
 
 
 def tokens(text: str) -> list[Token]:
     """The words of a composed text as the index has them, with their places in it."""
     if text.isascii():
-        return [(match.group().lower(), match.start(), match.end()) for match in re.finditer(_WORD, text)]
+        return [
+            (match.group().lower(), match.start(), match.end())
+            for match in re.finditer(_WORD, text)
+        ]
     words: list[Token] = []
     word, start, end = "", 0, 0
     for at, unit in enumerate(text):
@@ -181,7 +201,8 @@ def tokens(text: str) -> list[Token]:
 MOST_WORDS = 64
 _MOST_CHARACTERS = 50_000
 _DEEPEST = 16
-#: The most choices of some words among all that FTS5 is asked for at once: each is a condition of its own.
+#: The most choices of some words among all that FTS5 is asked for at once: each is a condition of
+#: its own.
 _MOST_CHOICES = 100
 
 _CHUNK = re.compile(r'\s+|"[^"]*"\**|(?:[^\s"]|"(?![^"]*"))+')
@@ -210,9 +231,11 @@ class ParsedQuery:
 
     Attributes:
         match: What FTS5 is asked; empty when the text has no words.
-        phrases: What a message that is found may hold, to be marked in it; not what is behind a NOT.
+        phrases: What a message that is found may hold, to be marked in it; not what is behind a
+            NOT.
         literal: The text, when it has no words: it is looked for as it is.
-        parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else is said.
+        parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else
+            is said.
     """
 
     match: str
@@ -225,7 +248,9 @@ class ParsedQuery:
         return " OR ".join(f"({' AND '.join(some)})" for some in combinations(self.parts, count))
 
     def weaker(self) -> list[int]:
-        """How many of the parts a text may have instead of all: most first, as far as that can be asked."""
+        """How many of the parts a text may have instead of all: most first, as far as that can be
+        asked.
+        """
         many = len(self.parts)
         return [count for count in range(many - 1, 0, -1) if comb(many, count) <= _MOST_CHOICES]
 
@@ -285,7 +310,9 @@ def _items(text: str) -> list[_Item]:
 
 
 def _ends_apart(chunk: str) -> bool:
-    """Whether something else than a word stands before the asterisks that end a chunk: nothing can begin so."""
+    """Whether something else than a word stands before the asterisks that end a chunk: nothing can
+    begin so.
+    """
     bare = chunk.rstrip("*").removesuffix('"')
     words = tokens(bare)
     return not words or words[-1][2] != len(bare)
@@ -312,7 +339,8 @@ def _balanced(items: list[_Item]) -> list[_Item]:
 
 
 def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
-    """What FTS5 is asked, and the phrases that are not behind a NOT. An operator that lacks a side is a word.
+    """What FTS5 is asked, and the phrases that are not behind a NOT. An operator that lacks a side
+    is a word.
 
     FTS5 binds NOT more tightly than AND, and that more tightly than OR.
     """

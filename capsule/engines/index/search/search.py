@@ -2,19 +2,22 @@
 
 What must stay true:
 
-- A hit is a message or a conversation that the index has within one transaction. Filters apply before anything is cut
-  off.
+- A hit is a message or a conversation that the index has within one transaction. Filters apply
+  before anything is cut off.
 - No text makes SQLite raise: its errors count as damage of the index.
 - The same texts, query and time give the same order. Of two equal scores the newer hit comes first.
-- A score depends only on texts that the asker may read, so it tells an agent nothing of what others write. FTS5's own
-  bm25 would measure among all texts; `corpus_of` and `measured` compute it among some.
-- A snippet is one line of at most `width` characters, with an ellipsis on each side where something was left out. The
-  marks are on words of the query as the index understands them. Neither the snippet nor a mark ends inside of a
-  character as it is drawn on a screen. FTS5's own `snippet` needs the text in the index, which has none.
+- A score depends only on texts that the asker may read, so it tells an agent nothing of what others
+  write. FTS5's own bm25 would measure among all texts; `corpus_of` and `measured` compute it among
+  some.
+- A snippet is one line of at most `width` characters, with an ellipsis on each side where something
+  was left out. The marks are on words of the query as the index understands them. Neither the
+  snippet nor a mark ends inside of a character as it is drawn on a screen. FTS5's own `snippet`
+  needs the text in the index, which has none.
 
-Ranking (docs/search.md has the formula) costs a microsecond or two for a match, and for an agent about thirty. So only
-the newest `WINDOW` matches are ranked, in the order in which they came into the index. When they are used up, the next
-page ranks the next ones. Only the owner's profile `exact` ranks all.
+Ranking (docs/search.md has the formula) costs a microsecond or two for a match, and for an agent
+about thirty. So only the newest `WINDOW` matches are ranked, in the order in which they came into
+the index. When they are used up, the next page ranks the next ones. Only the owner's profile
+`exact` ranks all.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class RankingProfile:
     """How much age counts.
 
     Attributes:
-        half_life_h: Hours until half of what being new is worth is gone; None: age is worth nothing.
+        half_life_h: Hours until half of what being new is worth is gone; None: age is worth
+            nothing.
         floor: What is left of the score of a hit that is very old.
     """
 
@@ -63,13 +67,17 @@ class RankingProfile:
         return self.half_life_h is None
 
     def weigh(self, matches: list[tuple[float, int, int]], now_ms: int) -> list[float]:
-        """The scores of matches: how well each fits (more is better), when it was written, and its number."""
+        """The scores of matches: how well each fits (more is better), when it was written, and its
+        number.
+        """
         if self.half_life_h is None:
             return [fit for fit, _, _ in matches]
         floor, rest, half_ms = self.floor, 1 - self.floor, self.half_life_h * _HOUR_MS
         return [
             # A clock that is ahead makes nothing newer than new.
-            fit * (floor + rest * 2.0 ** ((time_ms - now_ms) / half_ms)) if time_ms < now_ms else fit
+            fit * (floor + rest * 2.0 ** ((time_ms - now_ms) / half_ms))
+            if time_ms < now_ms
+            else fit
             for fit, time_ms, _ in matches
         ]
 
@@ -112,7 +120,9 @@ class Corpus:
     weights: Sequence[float]
 
     def fit(self, length: int, *columns: str | None) -> float:
-        """How well a text fits, given its length and its columns. Costs about 20 ns for each character and phrase."""
+        """How well a text fits, given its length and its columns. Costs about 20 ns for each
+        character and phrase.
+        """
         folded = [fold((text or "")[:_COUNTED]).lower() for text in columns]
         weighted = [*zip(folded, self.weights, strict=True)]
         norm = _K1 * (1 - _B + _B * length / self.length)
@@ -151,7 +161,10 @@ def measured(
         matches: What FTS5 is asked for each phrase.
     """
     texts, average = db.execute(f"SELECT count(*), avg({length}) FROM {rows}").fetchone()
-    having = [db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0] for match in matches.values()]
+    having = [
+        db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0]
+        for match in matches.values()
+    ]
     corpus = corpus_of(texts, average, having, list(matches), list(columns.values()))
     name = f"fit_{len(columns)}_{length[0]}"
     db.create_function(name, 1 + len(columns), corpus.fit)
@@ -159,7 +172,11 @@ def measured(
 
 
 def corpus_of(
-    texts: int, average: float | None, having: Sequence[int], phrases: Sequence[Phrase], weights: Sequence[float]
+    texts: int,
+    average: float | None,
+    having: Sequence[int],
+    phrases: Sequence[Phrase],
+    weights: Sequence[float],
 ) -> Corpus:
     """The statistics of so many texts of an average length, of which so many have each phrase."""
     idf = [max(log((texts - count + 0.5) / (count + 0.5)), _LEAST_IDF) for count in having]
@@ -168,14 +185,16 @@ def corpus_of(
 
 def _pattern(phrase: Phrase) -> re.Pattern[str]:
     first, *others = map(re.escape, phrase.words)
-    # What stands before the first word is looked at behind it: a pattern that begins with a text is found much faster.
+    # What stands before the first word is looked at behind it: a pattern that begins with a text is
+    # found much faster.
     words = f"{_OTHER}+".join([f"{first}(?<!{_LETTER}{first})", *others])
     return re.compile(words + ("" if phrase.prefix else f"(?!{_LETTER})"))
 
 
 #: Characters of a snippet.
 WIDTH = 160
-#: A text is searched in pieces of so many characters, each with so many of the next one, up to the first match.
+#: A text is searched in pieces of so many characters, each with so many of the next one, up to the
+#: first match.
 _PIECE, _OVERLAP = 16_384, 1024
 #: The most matches of a phrase that are weighed against each other.
 _MOST = 200
@@ -201,7 +220,13 @@ def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int 
     beginning = _line(text, 0)
     for start in range(0, max(1, len(text)), _PIECE):
         line = _line(text, start) if start else beginning
-        matches = sorted(set(_literally(line, literal) if literal else _matches(line, phrases, is_first=not start)))
+        matches = sorted(
+            set(
+                _literally(line, literal)
+                if literal
+                else _matches(line, phrases, is_first=not start)
+            )
+        )
         if matches:
             more = start + _PIECE + _OVERLAP < len(text)
             return _cut(line, _best(matches, width), width, before=start > 0, after=more)
@@ -218,7 +243,8 @@ def _literally(line: str, literal: str) -> Iterator[_Match]:
 
 
 def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
-    # What a piece begins with may be the end of a word; the overlap of the piece before has it whole.
+    # What a piece begins with may be the end of a word; the overlap of the piece before has it
+    # whole.
     words = tokens(line) if is_first else tokens(line)[1:]
     said = "".join([f" {word}" for word, _, _ in words]) + " "
     starts = list(accumulate([len(word) + 1 for word, _, _ in words], initial=0))
@@ -238,7 +264,9 @@ def _best(matches: list[_Match], width: int) -> list[Span]:
 
     def kinds(at: int) -> int:
         # The context before the first mark takes some of the width.
-        return len({kind for _, last, kind in matches[at:] if last <= matches[at][0] + width * 3 // 4})
+        return len(
+            {kind for _, last, kind in matches[at:] if last <= matches[at][0] + width * 3 // 4}
+        )
 
     return [match[:2] for match in matches[max(range(len(matches)), key=kinds) :]]
 
@@ -255,11 +283,19 @@ def _cut(line: str, marks: Sequence[Span], width: int, *, before: bool, after: b
         if start + room < end:
             end = start + room
             space = line.rfind(" ", max(end - _REACH, start + 1), end + 1)
-            end = space if space > 0 else next((at for at in range(end, start, -1) if not _belongs(line, at)), end)
+            end = (
+                space
+                if space > 0
+                else next((at for at in range(end, start, -1) if not _belongs(line, at)), end)
+            )
     lead = "…" if start or before else ""
     text = lead + line[start:end].strip() + ("…" if end < len(line) or after else "")
     shift = len(lead) - start
-    placed = [(first + shift, min(last, end) + shift) for first, last in _joined(line, marks) if first < end]
+    placed = [
+        (first + shift, min(last, end) + shift)
+        for first, last in _joined(line, marks)
+        if first < end
+    ]
     return Snippet(text, tuple(placed))
 
 
@@ -282,8 +318,12 @@ def _belongs(line: str, at: int) -> bool:
         return False
     if character in _FLAGS:  # A flag is two of these.
         return (at - len(line[:at].rstrip(_FLAGS))) % 2 == 1
-    is_tone_or_tag = "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
-    return _ZWJ in (before, character) or is_tone_or_tag or unicodedata.category(character)[0] == "M"
+    is_tone_or_tag = (
+        "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
+    )
+    return (
+        _ZWJ in (before, character) or is_tone_or_tag or unicodedata.category(character)[0] == "M"
+    )
 
 
 BRANCHES = ("active", "all")
@@ -302,7 +342,8 @@ _TITLES = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MAT
 _IS_THERE = "c.gone = 0 AND c.damaged = ''"
 #: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
 Match = tuple[float, int, int]
-#: One match with its score, so that the best and newest is the greatest; the last tells a title from a message.
+#: One match with its score, so that the best and newest is the greatest; the last tells a title
+#: from a message.
 _Scored = tuple[float, int, int, bool]
 
 
@@ -319,8 +360,9 @@ def search(
     Args:
         db: The index, within a transaction.
         asked: What is looked for.
-        hidden: What is not found. If the owner asks, the statistics of FTS5, which are those of all texts, decide how
-            well a text fits; else those of the texts that are not hidden, also if all of them are.
+        hidden: What is not found. If the owner asks, the statistics of FTS5, which are those of all
+            texts, decide how well a text fits; else those of the texts that are not hidden, also if
+            all of them are.
         generation: Of the index.
         searches, finds: What searches the tables of this engine, and finds what filters fit.
 
@@ -336,7 +378,9 @@ def search(
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
         message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
-        title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
+        title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (
+            0,
+        )
         page = PageCursor(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else finds(db, hidden).condition(asked.where)
     result = searches(db, asked, query, profile, page, hidden, where).found(generation)
@@ -348,7 +392,9 @@ def search(
 
 
 class SearchPage:
-    """One page of one search. `where` is a condition about the row `m`, and the values bound in it."""
+    """One page of one search. `where` is a condition about the row `m`, and the values bound
+    in it.
+    """
 
     def __init__(
         self,
@@ -384,10 +430,14 @@ class SearchPage:
             if len(hits) == asked.limit:
                 break
             if place % asked.limit == 0:
-                rows = self._rows([hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]])
+                rows = self._rows(
+                    [hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]]
+                )
             left -= 1
             (page.given_titles if is_title else page.given).add(num)
-            hit = self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
+            hit = (
+                self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
+            )
             if hit is not None:
                 hits.append(hit)
         if not left and more and not self._ranks_all:
@@ -400,7 +450,7 @@ class SearchPage:
         weaker = (page.having, len(self._query.parts)) if page.having and hits else (0, 0)
         return Found(hits, cursor, total, *weaker)
 
-    # -- What narrows ---------------------------------------------------------------------------------------------
+    # -- What narrows ------------------------------------------------------------------------------
 
     def _allowed(self) -> list[int]:
         asked = self._asked
@@ -409,15 +459,21 @@ class SearchPage:
         if asked.ids:
             conditions.append(f"id IN ({_marks(asked.ids)})")
             values += asked.ids
-        if match := self._tagged([match for match in (parse(_quoted(tag)).match for tag in asked.tags) if match]):
+        if match := self._tagged(
+            [match for match in (parse(_quoted(tag)).match for tag in asked.tags) if match]
+        ):
             conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
             values.append(match)
-        rows = self._db.execute(f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values)
+        rows = self._db.execute(
+            f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values
+        )
         wanted = set(asked.tags)
         return [num for num, tags in rows if not wanted or wanted <= set(orjson.loads(tags))]
 
     def _tagged(self, tags: list[str]) -> str:
-        """What is asked for the words of these tags; empty: the tags themselves will be compared."""
+        """What is asked for the words of these tags; empty: the tags themselves will
+        be compared.
+        """
         return " AND ".join(f"({{tags}} : {match})" for match in tags)
 
     def _conditions(self) -> tuple[str, list[Any]]:
@@ -440,14 +496,18 @@ class SearchPage:
         return " AND ".join(conditions), values
 
     def _narrow(self, conditions: list[str], values: list[Any], time: str, capsule: str) -> None:
-        """Add what both messages and titles are narrowed by, given the columns of their times and conversations."""
+        """Add what both messages and titles are narrowed by, given the columns of their times and
+        conversations.
+        """
         for comparison, time_ms in ((">=", self._asked.since_ms), ("<", self._asked.until_ms)):
             if time_ms is not None:
                 conditions.append(f"{time} {comparison} ?")
                 values.append(time_ms)
         if self._capsules is not None:
             conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
-        conditions.append(self._hidden.of_messages if capsule == "m.capsule" else self._hidden.of_conversations)
+        conditions.append(
+            self._hidden.of_messages if capsule == "m.capsule" else self._hidden.of_conversations
+        )
 
     def _reach(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
@@ -459,36 +519,52 @@ class SearchPage:
         ).fetchone()
         return (1, 0) if first is None else (first, min(last, self._page.top))
 
-    # -- What matches ---------------------------------------------------------------------------------------------
+    # -- What matches ------------------------------------------------------------------------------
 
     def _messages(self) -> tuple[list[Match], bool]:
-        """The matches among the messages that are to be ranked, and whether there are older ones."""
+        """The matches among the messages that are to be ranked, and whether there are
+        older ones.
+        """
         if self._capsules == []:
             return [], False
         conditions, values = self._conditions()
         if self._ranks_all:
             return self._all_messages(conditions, values)
         if self._query.match:
-            fit, num, table, match = self._message_fit(), "words.rowid", _WORDS, self._in_columns(self._words)
+            fit, num, table, match = (
+                self._message_fit(),
+                "words.rowid",
+                _WORDS,
+                self._in_columns(self._words),
+            )
         else:  # No index has a text without words.
             content = "m.content || coalesce(m.tools, '')" if self._asked.in_tools else "m.content"
-            fit, num, table, match = "1.0", "m.num", f"texts AS m WHERE instr({content}, ?) > 0", self._query.literal
+            fit, num, table, match = (
+                "1.0",
+                "m.num",
+                f"texts AS m WHERE instr({content}, ?) > 0",
+                self._query.literal,
+            )
             if not match:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
-            f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
+            f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND "
+            f"{conditions}"
             f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
             (match, *self._reach(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
     def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
-        """The best matches of all, some more of them than are asked for; and whether there are others."""
+        """The best matches of all, some more of them than are asked for; and whether there are
+        others.
+        """
         wanted = self._asked.limit + len(self._page.given) + 1
         first, last = self._reach()
         match = self._in_columns(self._words)
         if self._capsules is None:
-            # Looking at the rows of all matches costs as much as ranking them: first those that rank best.
+            # Looking at the rows of all matches costs as much as ranking them: first those that
+            # rank best.
             rows = self._db.execute(
                 f"""SELECT found.fit, m.time_ms, m.num
                 FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
@@ -499,7 +575,8 @@ class SearchPage:
             if len(rows) >= wanted:
                 return rows, True
         rows = self._db.execute(
-            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
+            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? "
+            "AND ?"
             f" AND {conditions} ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}",
             (match, first, last, *values),
         ).fetchall()
@@ -515,7 +592,9 @@ class SearchPage:
         seen = self._hidden.of_messages
         columns = {"m.content": 1.0} | ({"m.tools": 1.0} if self._asked.in_tools else {})
         matches = {phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases}
-        return measured(self._db, f"{_ROWS} WHERE {seen}", "m.words", columns, f"{_WORDS} AND {seen}", matches)
+        return measured(
+            self._db, f"{_ROWS} WHERE {seen}", "m.words", columns, f"{_WORDS} AND {seen}", matches
+        )
 
     def _title_fit(self) -> str:
         if self._hidden.nothing:
@@ -524,7 +603,14 @@ class SearchPage:
         columns = dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True))
         matches = {phrase: str(phrase) for phrase in self._query.phrases}
         length = "length(c.title || c.tags)"
-        return measured(self._db, f"capsules AS c WHERE {seen}", length, columns, f"{_TITLES} AND {seen}", matches)
+        return measured(
+            self._db,
+            f"capsules AS c WHERE {seen}",
+            length,
+            columns,
+            f"{_TITLES} AND {seen}",
+            matches,
+        )
 
     def _titles(self) -> tuple[list[Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
@@ -553,42 +639,52 @@ class SearchPage:
         if self._query.match:
             fit, num, table = self._title_fit(), "names.rowid", _TITLES
         return self._db.execute(
-            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} ORDER BY {num} DESC LIMIT {limit}",
+            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} ORDER BY {num} DESC "
+            f"LIMIT {limit}",
             (self._words if self._query.match else self._query.literal, *values),
         ).fetchall()
 
-    # -- The best of it -------------------------------------------------------------------------------------------
+    # -- The best of it ----------------------------------------------------------------------------
 
     def _scored(self, messages: list[Match], titles: list[Match]) -> list[_Scored]:
         """All matches that were not given yet, with their scores.
 
-        The bm25 of a title and that of a message don't compare. So titles are scaled: the best one fits as well as the
-        best message, and the n-th title never scores more than the n-th message.
+        The bm25 of a title and that of a message don't compare. So titles are scaled: the best one
+        fits as well as the best message, and the n-th title never scores more than the n-th
+        message.
         """
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
         matches, given = zip(scores, messages, strict=True), page.given
-        scored = [(score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given]
+        scored = [
+            (score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given
+        ]
         if not titles:
             return scored
         best = max((fit for fit, _, _ in messages), default=1.0)
         best_title = max(fit for fit, _, _ in titles) or 1.0
         titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         named = sorted(
-            ((score, *match[1:], True) for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)),
+            (
+                (score, *match[1:], True)
+                for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)
+            ),
             reverse=True,
         )
         most = [*nlargest(len(named), scores), *(inf for _ in named)]
         capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
         return scored + [hit for hit in capped if hit[2] not in page.given_titles]
 
-    # -- What is shown of it --------------------------------------------------------------------------------------
+    # -- What is shown of it -----------------------------------------------------------------------
 
     def _rows(self, numbers: list[int]) -> dict[int, tuple[Any, ...]]:
-        """What is shown of these messages, by their numbers, without those whose files can't be opened just now."""
+        """What is shown of these messages, by their numbers, without those whose files can't be
+        opened just now.
+        """
         rows = {}
         for row in self._db.execute(
-            "SELECT m.num, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
+            "SELECT m.num, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, "
+            "m.tools, m.active"
             " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule"
             f" WHERE m.num IN ({', '.join(map(str, numbers)) or 'NULL'}) AND c.damaged = ''"
         ):
@@ -605,7 +701,9 @@ class SearchPage:
             if in_tools.marks:
                 where, shown = "tools", in_tools
         time = timestamps.known(timestamps.from_ms(time_ms))
-        return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
+        return Hit(
+            id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active)
+        )
 
     def _tools(self, tools: str) -> str:
         """What `texts` has as tools, as text."""
@@ -642,7 +740,9 @@ def _marks(values: tuple[str, ...]) -> str:
 def check(asked: SearchRequest) -> None:
     """Raise InvalidInput unless a search can be made."""
     if asked.branch not in BRANCHES:
-        raise InvalidInput(f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}")
+        raise InvalidInput(
+            f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}"
+        )
     if asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} hits can't be given; ask for one or more")
     profile_of(asked.profile)

@@ -1,7 +1,7 @@
 """The questions to the facts of messages: which messages a filter fits, and which values there are.
 
-What must stay true: nothing that a caller gives becomes SQL, only a bound value. `facts` in `schema` says what a row
-is, and `capsule.format.facts` which rows a message has.
+What must stay true: nothing that a caller gives becomes SQL, only a bound value. `facts` in
+`schema` says what a row is, and `capsule.format.facts` which rows a message has.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ from capsule.format.filters import Filter, Test, kind_of
 _MATCHED_S = 1.0
 
 
-# -- What a filter fits -----------------------------------------------------------------------------------------------
+# -- What a filter fits ----------------------------------------------------------------------------
 
 _TYPES = {"null": NULL, "boolean": BOOL, "number": NUMBER, "text": TEXT}
 _EITHER = "type IN (?, ?) AND value"
-_ORDERS = {"$gt": "> ?", "$gte": ">= ?", "$lt": "< ?", "$lte": "<= ?", "$between": "BETWEEN ? AND ?"}
+_ORDERS = {
+    "$gt": "> ?",
+    "$gte": ">= ?",
+    "$lt": "< ?",
+    "$lte": "<= ?",
+    "$between": "BETWEEN ? AND ?",
+}
 _VALUES = {
     "$piece": f"type = {TEXT} AND instr(value, ?) > 0",
     "$size": f"type = {LIST} AND value = ?",
     "$exists": "?",
-    "$empty": f"(type = {NULL} OR type = {TEXT} AND value = '' OR type IN ({LIST}, {OBJECT}) AND value = 0) AND ?",
+    "$empty": f"(type = {NULL} OR type = {TEXT} AND value = '' OR type IN ({LIST}, {OBJECT}) AND "
+    "value = 0) AND ?",
 }
 _IS_IT = "capsule = (SELECT num FROM capsules WHERE id = ?)"
 _IN_IT = f"message IN (SELECT num FROM messages WHERE {_IS_IT})"
@@ -45,7 +52,9 @@ _HAS_ID = "id IN (SELECT value FROM json_each(?))"
 
 
 class Fitting(NamedTuple):
-    """The numbers of the messages that a filter fits; or, if `all_but`, of those that it does not."""
+    """The numbers of the messages that a filter fits; or, if `all_but`, of those that it
+    does not.
+    """
 
     numbers: set[int]
     all_but: bool = False
@@ -56,21 +65,29 @@ class Fits:
 
     Args:
         db: The index, within a transaction.
-        hidden: The conversations whose texts no pattern is compared with, so that no time it takes tells of them.
+        hidden: The conversations whose texts no pattern is compared with, so that no time it takes
+            tells of them.
         conversation: Only messages of this one need be right; None: all.
     """
 
-    #: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
+    #: So few messages are looked up by their numbers; where there are more, each message is asked
+    #: whether it is one.
     few = 5000
 
-    def __init__(self, db: sqlite3.Connection, hidden: VisibilityFilter, conversation: str | None = None) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, hidden: VisibilityFilter, conversation: str | None = None
+    ) -> None:
         self._db = db
         self._until, self._is_late = time.monotonic() + _MATCHED_S, False
         self._scope = [] if conversation is None else [conversation]
-        self._at = f"facts WHERE {_IN_IT}" if self._scope else "facts INDEXED BY facts_by_value WHERE TRUE"
+        self._at = (
+            f"facts WHERE {_IN_IT}" if self._scope else "facts INDEXED BY facts_by_value WHERE TRUE"
+        )
         seen = " AND ".join(hidden.conditions("m.capsule", "m.time_ms"))
         #: In a CASE, nothing is called before what stands in front of it was found true.
-        self._seen = f"message IN (SELECT m.num FROM messages AS m WHERE {seen})" if seen else "TRUE"
+        self._seen = (
+            f"message IN (SELECT m.num FROM messages AS m WHERE {seen})" if seen else "TRUE"
+        )
 
     def of(self, filter: Filter) -> Fitting:
         """The messages that a filter fits. Raises InvalidInput if its patterns take too long."""
@@ -78,14 +95,18 @@ class Fits:
             return Fitting(self._passing(filter))
         # One of several fits unless none does.
         flipped = filter.kind == "or"
-        parts = [Fitting(numbers, all_but != flipped) for numbers, all_but in map(self.of, filter.parts)]
+        parts = [
+            Fitting(numbers, all_but != flipped) for numbers, all_but in map(self.of, filter.parts)
+        ]
         without = set[int]().union(*(part.numbers for part in parts if part.all_but))
         fitting = [part.numbers for part in parts if not part.all_but]
         both = Fitting(set.intersection(*fitting) - without) if fitting else Fitting(without, True)
         return both._replace(all_but=both.all_but != (filter.kind != "and"))
 
     def condition(self, filter: Filter) -> tuple[str, list[Any]]:
-        """What a filter fits, as a condition about the row `m` of `messages`, and the values bound in it."""
+        """What a filter fits, as a condition about the row `m` of `messages`, and the values bound
+        in it.
+        """
         numbers, all_but = self.of(filter)
         negated = "NOT " if all_but else ""
         if len(numbers) > self.few:
@@ -96,14 +117,22 @@ class Fits:
         ]
 
     def _passing(self, test: Test) -> set[int]:
-        numbers = self._matched(test) if test.operator in ("$regex", "$text") else self._compared(test)
-        if (test.path, test.operator) == ("thread", "$in"):  # The message that began a thread is in it.
-            question = f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
+        numbers = (
+            self._matched(test) if test.operator in ("$regex", "$text") else self._compared(test)
+        )
+        if (test.path, test.operator) == (
+            "thread",
+            "$in",
+        ):  # The message that began a thread is in it.
+            question = (
+                f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
+            )
             ids = orjson.dumps([id for id in test.value if isinstance(id, str)]).decode()
             numbers.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
         if self._is_late:
             raise InvalidInput(
-                f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s; give a"
+                f"the filter was stopped: {test.operator} on {test.path!r} takes longer than "
+                f"{_MATCHED_S:.0f} s; give a"
                 " simpler pattern"
             )
         return numbers
@@ -111,20 +140,33 @@ class Fits:
     def _compared(self, test: Test) -> set[int]:
         text, values = compared(test)
         question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
-        return set(orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
+        return set(
+            orjson.loads(
+                self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]
+            )
+        )
 
     def _matched(self, test: Test) -> set[int]:
-        """Those with a pattern: SQLite calls a function of ours at half the cost of giving us the texts."""
+        """Those with a pattern: SQLite calls a function of ours at half the cost of giving us the
+        texts.
+        """
         self._db.create_function("matches", 1, self._in_time(test))
-        condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND CASE WHEN {self._seen} THEN matches(value) END"
+        condition = (
+            f"type IN ({TEXT}, {TEXT + IN_LIST}) AND CASE WHEN {self._seen} THEN matches(value) END"
+        )
         rows = self._db.execute(
-            f"SELECT message FROM {self._at} AND path = ? AND {condition}", [*self._scope, test.path]
+            f"SELECT message FROM {self._at} AND path = ? AND {condition}",
+            [*self._scope, test.path],
         )
         return {number for (number,) in rows}
 
     def _in_time(self, test: Test) -> Callable[[str], bool]:
         """Whether a text matches the pattern of a test, as long as there is time."""
-        matches = filters.compiled(test.value) if test.operator == "$regex" else partial(_has_words, _words(test.value))
+        matches = (
+            filters.compiled(test.value)
+            if test.operator == "$regex"
+            else partial(_has_words, _words(test.value))
+        )
 
         def in_time(text: str) -> bool:
             if time.monotonic() > self._until:
@@ -156,16 +198,24 @@ def _words(text: str) -> set[str]:
 
 def _has_words(words: set[str], text: str) -> bool:
     # Most texts have none of the words, which takes long to find out by splitting them.
-    return not (text.isascii() and any(word not in text.lower() for word in words)) and words <= _words(text)
+    return not (
+        text.isascii() and any(word not in text.lower() for word in words)
+    ) and words <= _words(text)
 
 
-# -- Questions --------------------------------------------------------------------------------------------------------
+# -- Questions -------------------------------------------------------------------------------------
 
 
 def messages_with(
-    db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: VisibilityFilter, finds: type[Fits] = Fits
+    db: sqlite3.Connection,
+    filter: Filter,
+    conversation: str | None,
+    hidden: VisibilityFilter,
+    finds: type[Fits] = Fits,
 ) -> list[Place]:
-    """The places of the messages that a filter lets through, of one conversation or of all (None), in their order."""
+    """The places of the messages that a filter lets through, of one conversation or of all (None),
+    in their order.
+    """
     fits, values = finds(db, hidden, conversation).condition(filter)
     conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
@@ -178,14 +228,24 @@ def messages_with(
     return [Place(*row) for row in db.execute(question, values)]
 
 
-def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
-    """The values of a field in a conversation, the last used first: each with its number of messages and last time."""
-    conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
+def values_of(
+    db: sqlite3.Connection, path: str, conversation: str, hidden: VisibilityFilter
+) -> list[FieldValue]:
+    """The values of a field in a conversation, the last used first: each with its number of
+    messages and last time.
+    """
+    conditions = " AND ".join(
+        ["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")]
+    )
     question = (
-        "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"
+        "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON "
+        "m.capsule = c.num"
         f" JOIN facts AS f ON f.message = m.num WHERE {conditions}"
         f" AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST})"
         " GROUP BY f.value ORDER BY 3 DESC, 1"
     )
     rows = db.execute(question, (conversation, path))
-    return [FieldValue(value, total, timestamps.known(timestamps.from_ms(time_ms))) for value, total, time_ms in rows]
+    return [
+        FieldValue(value, total, timestamps.known(timestamps.from_ms(time_ms)))
+        for value, total, time_ms in rows
+    ]

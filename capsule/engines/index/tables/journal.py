@@ -1,7 +1,7 @@
 """The journal of changes in the index, and the cursors with which a follower goes on.
 
-What must stay true: from a cursor, a follower hears of every later change, though perhaps twice; a cursor of an index
-that is gone is answered from the times of the files.
+What must stay true: from a cursor, a follower hears of every later change, though perhaps twice; a
+cursor of an index that is gone is answered from the times of the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: So many of the newest changes are kept.
 KEPT = 100_000
 _PRUNED_EVERY = 256
-#: What a clock may be off, or a file system that counts in two seconds, where only times are left to go by.
+#: What a clock may be off, or a file system that counts in two seconds, where only times are left
+#: to go by.
 _SLACK_MS = 5000
 _INSERT = "INSERT INTO changes(at_ms, since_ms, id, kind, told) VALUES(?, ?, ?, ?, ?)"
 
@@ -45,7 +46,9 @@ class Cursor(NamedTuple):
     skip: int = 0
 
     def __str__(self) -> str:
-        return f"{self.generation}.{self.seq}.{self.time_ms}" + (f".{self.skip}" if self.skip else "")
+        return f"{self.generation}.{self.seq}.{self.time_ms}" + (
+            f".{self.skip}" if self.skip else ""
+        )
 
     @classmethod
     def of(cls, text: str) -> Cursor:
@@ -56,10 +59,17 @@ class Cursor(NamedTuple):
             if seq < 2**62 and time_ms < 2**62:
                 return cls(match[1], seq, time_ms, skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
-        raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
+        raise InvalidInput(
+            f"{shown!r} is no cursor of changes; give one that was printed with a change, or none"
+        )
 
 
-def add(db: sqlite3.Connection, changes: list[tuple[str, str, dict[str, Any]]], at_ms: int, since_ms: int) -> None:
+def add(
+    db: sqlite3.Connection,
+    changes: list[tuple[str, str, dict[str, Any]]],
+    at_ms: int,
+    since_ms: int,
+) -> None:
     """Write changes down: kind, id and the further fields of each."""
     for kind, id, fields in changes:
         done = db.execute(_INSERT, (at_ms, since_ms, id, kind, orjson.dumps(fields).decode()))
@@ -73,15 +83,20 @@ def newest(db: sqlite3.Connection) -> int:
     return row[0] if row else 0
 
 
-def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) -> list[Change] | None:
-    """The changes behind a cursor, `limit` at most; None when the journal doesn't reach back so far."""
+def read(
+    db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int
+) -> list[Change] | None:
+    """The changes behind a cursor, `limit` at most; None when the journal doesn't reach back so
+    far.
+    """
     last = newest(db)
     if cursor.generation != generation or cursor.seq > last:
         return None
     if cursor.seq == last:
         return []
     rows = db.execute(
-        "SELECT seq, at_ms, since_ms, id, kind, told FROM changes WHERE seq > ? ORDER BY seq LIMIT ?",
+        "SELECT seq, at_ms, since_ms, id, kind, told FROM changes WHERE seq > ? ORDER BY seq "
+        "LIMIT ?",
         (cursor.seq, limit),
     ).fetchall()
     if not rows or rows[0][0] != cursor.seq + 1:
@@ -105,7 +120,9 @@ def behind(cursor: str, messages: int) -> str:
 
 
 def is_at(cursor: str, place: str) -> bool:
-    """Whether a cursor stands at a place in the journal, whatever part of the next change was reported there."""
+    """Whether a cursor stands at a place in the journal, whatever part of the next change was
+    reported there.
+    """
     return Cursor.of(cursor)[:3] == Cursor.of(place)[:3]
 
 
@@ -122,7 +139,9 @@ def heard_since(change: Change, since_ms: int, said: dict[str, int]) -> list[Cha
     messages = tuple(message for message in change.messages if message in said)
     if change.at < from_ms(since_ms) or (change.kind == "appended" and not messages):
         return []
-    place = behind(change.before, len(change.messages) - len(messages))  # What it may not read comes first.
+    place = behind(
+        change.before, len(change.messages) - len(messages)
+    )  # What it may not read comes first.
     count = max(0, change.count - min(said.values(), default=change.count))
     return [replace(change, messages=messages, removed=(), before=place, count=count)]
 
@@ -143,10 +162,13 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
     """
     from dataclasses import replace
 
-    after_ms = min(cursor.time_ms, 2**43) - _SLACK_MS  # In nanoseconds it is a number that SQLite has.
+    after_ms = (
+        min(cursor.time_ms, 2**43) - _SLACK_MS
+    )  # In nanoseconds it is a number that SQLite has.
     after_ns = after_ms * 1_000_000
     rows = db.execute(
-        "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
+        "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, "
+        "entries"
         " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
         (after_ns,),
     ).fetchall()
@@ -161,7 +183,8 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
         messages = [
             row[0]
             for row in db.execute(
-                "SELECT id FROM messages WHERE capsule = ? AND time_ms >= ? ORDER BY at", (num, after_ms)
+                "SELECT id FROM messages WHERE capsule = ? AND time_ms >= ? ORDER BY at",
+                (num, after_ms),
             )
         ]
         created = bool(created_at) and created_at >= from_ms(max(after_ms, 0))

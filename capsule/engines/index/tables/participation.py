@@ -1,7 +1,7 @@
 """Who takes part in which conversation, and what was said there from a place on.
 
-What must stay true: these are answers about rows, within the caller's transaction; what an agent has read is not known
-here. Places count from 0, on all branches.
+What must stay true: these are answers about rows, within the caller's transaction; what an agent
+has read is not known here. Places count from 0, on all branches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from capsule.format.facts import IN_LIST, TEXT
 _FRONT = "sha256:%014x"
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 #: The signature of the file; NULL where the file may have changed and have the same one.
-_VERSION = "CASE WHEN racy = 0 THEN version || ' ' || size || ' ' || written || ' ' || changed_ns END"
+_VERSION = (
+    "CASE WHEN racy = 0 THEN version || ' ' || size || ' ' || written || ' ' || changed_ns END"
+)
 _MINE = f"""SELECT id, {_VERSION} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
     ORDER BY updated_ms DESC, written DESC, id DESC"""
@@ -35,15 +37,25 @@ _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
 )
 _NUM = "(SELECT num FROM capsules WHERE id = ?)"
 _MENTIONED = (
-    f"m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = {TEXT + IN_LIST} AND value IN (?, '@all'))"
+    "m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = "
+    f"{TEXT + IN_LIST} AND value IN (?, '@all'))"
 )
-_IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
+_IN_PART = (
+    f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} "
+    "AND value = ?))"
+)
 
 
 def mine(db: sqlite3.Connection, agent: str, known: Mapping[str, Mine]) -> list[Mine]:
-    """The conversations that an agent takes part in, the latest first; nothing is read of those that are as `known`."""
+    """The conversations that an agent takes part in, the latest first; nothing is read of those
+    that are as `known`.
+    """
     versions = db.execute(_MINE, (agent,)).fetchall()
-    same = {id: was for id, version in versions if version and (was := known.get(id)) and was.version == version}
+    same = {
+        id: was
+        for id, version in versions
+        if version and (was := known.get(id)) and was.version == version
+    }
     others = orjson.dumps([id for id, _ in versions if id not in same]).decode()
     same |= {row[0]: _mine(*row) for row in db.execute(_ROW, (others,))}
     return [same[id] for id, _ in versions]
@@ -61,7 +73,12 @@ def _mine(
     last: int | None,
 ) -> Mine:
     of = orjson.loads(head)
-    whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
+    whose = (
+        members_in(of[_MEMBERS]),
+        of[_HISTORY],
+        of[_CHANNEL] and Channel(**of[_CHANNEL]),
+        of[_MAKER],
+    )
     return Mine(
         id,
         of[_TYPE],
@@ -79,16 +96,21 @@ def _mine(
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: VisibilityFilter
 ) -> dict[int, tuple[str, str]]:
-    """By place: the id of the message there, and the digest of the ids up to it; hidden ones are left out."""
+    """By place: the id of the message there, and the digest of the ids up to it; hidden ones are
+    left out.
+    """
     wanted = ", ".join(map(str, map(int, places))) or "NULL"
     question = (
-        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN "
+        f"({wanted}) AND {hidden.of_messages}"
     )
     return {at: (id, _FRONT % front) for at, id, front in db.execute(question, (conversation,))}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
-    """The place behind what was read, of one conversation. Of all conversations (None) nothing was read."""
+    """The place behind what was read, of one conversation. Of all conversations (None) nothing was
+    read.
+    """
     if conversation is None or not read:
         return 0
     return first_unread(read, marks(db, conversation, [at for at, _ in read], SEES_ALL))
@@ -97,11 +119,20 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
 def find(
     db: sqlite3.Connection, message: str, conversation: str | None, hidden: VisibilityFilter
 ) -> tuple[str, int] | None:
-    """The conversation and the place of a message, looked for in one conversation or in all; None: it is not there."""
+    """The conversation and the place of a message, looked for in one conversation or in all; None:
+    it is not there.
+    """
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
-    where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
+    where, order, bound = (
+        ("", "num", ())
+        if conversation is None
+        else (f"capsule = {_NUM} AND", "at", (conversation,))
+    )
     where = f"{where} {hidden.of_messages}"
-    question = f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} DESC LIMIT 1"
+    question = (
+        f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} "
+        "DESC LIMIT 1"
+    )
     row = db.execute(question, (message, *bound)).fetchone()
     if row is None:
         return None
@@ -112,8 +143,15 @@ def find(
 def _condition(
     db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter
 ) -> tuple[str, list[Any]]:
-    """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values bound in it."""
-    conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
+    """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values
+    bound in it.
+    """
+    conditions = [
+        (
+            "m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM "
+            "json_each(?))"
+        )
+    ]
     first = _first_behind(db, conversation, wanted.read)
     values: list[Any] = [first, wanted.since_ms, orjson.dumps(wanted.not_by).decode()]
     if wanted.mentioning:
@@ -128,29 +166,40 @@ def _condition(
     return " AND ".join([*conditions, hidden.of_messages]), values
 
 
-def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: VisibilityFilter) -> Said:
+def said(
+    db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: VisibilityFilter
+) -> Said:
     """How many messages of a conversation are wanted, who wrote them, and the last of them."""
     condition, values = _condition(db, wanted, conversation, hidden)
     rows = db.execute(
-        "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
+        "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY "
+        "messages_in_order"
         f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
         (conversation, *values),
     ).fetchall()
     if not rows:
         return Said(0)
     at = max(last for *_, last in rows)
-    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts WHERE capsule = {_NUM} AND at = ?"
+    question = (
+        "SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts WHERE capsule = "
+        f"{_NUM} AND at = ?"
+    )
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
     last = Last(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
-    return Said(sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last)
+    return Said(
+        sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last
+    )
 
 
-def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter) -> list[Place]:
+def behind(
+    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter
+) -> list[Place]:
     """The places of the wanted messages, of one conversation or of all (None), the latest first."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
-        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = "
+        "m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
     places = []

@@ -1,7 +1,7 @@
 """Correcting the rows of the index to what a file says, and writing down what that changes.
 
-What must stay true: everything happens in the caller's transaction, so that rows, words and journal agree; and only
-rows that differ are touched.
+What must stay true: everything happens in the caller's transaction, so that rows, words and journal
+agree; and only rows that differ are touched.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from capsule.format.documents.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import ms_of, sortable
 
-#: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
+#: The fields of a `Message` but its facts in their order, behind its number, its conversation and
+#: its place.
 _MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, tokens, content, tools,"
+    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, "
+    "tokens, content, tools,"
     " digest, active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
-#: The number of a message, its conversation, its place there, the digest of the ids up to it; and the message.
+#: The number of a message, its conversation, its place there, the digest of the ids up to it; and
+#: the message.
 Placed = tuple[tuple[int, int, int, int], Message]
 #: The bytes of the conversations that come into an empty index together.
 _BATCH_BYTES = 4 << 20
@@ -41,31 +44,48 @@ class Rows:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._next = db.execute("SELECT coalesce(max(num), 0) + 1 FROM messages").fetchone()[0]
-        self._next_capsule = db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
+        self._next_capsule = db.execute(
+            "SELECT coalesce(max(num), 0) + 1 FROM capsules"
+        ).fetchone()[0]
         self.changes: list[tuple[str, str, dict[str, Any]]] = []
 
     def get(self, id: str) -> Row | None:
         """The row of a conversation, by the names of its columns."""
         cursor = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
         row = cursor.fetchone()
-        return None if row is None else dict(zip([column[0] for column in cursor.description], row, strict=True))
+        return (
+            None
+            if row is None
+            else dict(zip([column[0] for column in cursor.description], row, strict=True))
+        )
 
     def _set(self, num: int, values: dict[str, Any]) -> None:
         columns = f"{' = ?, '.join(values)} = ?"
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
-    def _write(self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None) -> None:
-        """Have the row of a conversation say these values and nothing else, with its title and who takes part."""
+    def _write(
+        self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None
+    ) -> None:
+        """Have the row of a conversation say these values and nothing else, with its title and who
+        takes part.
+        """
         was = row or {}
-        # Not INSERT OR REPLACE: SQLite can undo that, for which FTS5 writes what it gathered, each time.
+        # Not INSERT OR REPLACE: SQLite can undo that, for which FTS5 writes what it gathered, each
+        # time.
         self._db.execute("DELETE FROM capsules WHERE num = ?", (num,))
         columns, marks = ", ".join(("num", "id", *values)), ", ?" * len(values)
-        self._db.execute(f"INSERT INTO capsules({columns}) VALUES(?, ?{marks})", (num, id, *values.values()))
+        self._db.execute(
+            f"INSERT INTO capsules({columns}) VALUES(?, ?{marks})", (num, id, *values.values())
+        )
         old, new = ((of.get("title", ""), of.get("tags", "[]")) for of in (was, values))
         self._change_title(num, old, new)
         if values.get("head") != was.get("head"):
             self._db.execute("DELETE FROM members WHERE capsule = ?", (num,))
-            members = [(member.id, num) for member in head.participants if member.is_in] if head is not None else []
+            members = (
+                [(member.id, num) for member in head.participants if member.is_in]
+                if head is not None
+                else []
+            )
             self._db.executemany("INSERT INTO members VALUES(?, ?)", members)
 
     def _tell(self, kind: str, id: str, state: Found, was: str = "", **fields: Any) -> None:
@@ -91,7 +111,7 @@ class Rows:
         else:
             self._sound(id, row, state)
 
-    # -- A conversation that was not there ------------------------------------------------------------------------
+    # -- A conversation that was not there ---------------------------------------------------------
 
     def _new(self, id: str, row: Row | None, state: Found) -> None:
         num = row["num"] if row else self._next_capsule
@@ -108,9 +128,13 @@ class Rows:
     def fill(self, conversations: Iterable[tuple[str, Found]]) -> None:
         """Fill an empty index; many messages at a time, as that is the quickest.
 
-        While another thread has SQLite take in the words of some conversations, this one reads the next.
+        While another thread has SQLite take in the words of some conversations, this one reads the
+        next.
         """
-        from concurrent.futures import Future, ThreadPoolExecutor  # Only a first indexing has a use for them.
+        from concurrent.futures import (
+            Future,
+            ThreadPoolExecutor,
+        )  # Only a first indexing has a use for them.
 
         with ThreadPoolExecutor(1) as beside:
             adding: Future[object] = beside.submit(object)
@@ -120,7 +144,9 @@ class Rows:
             adding.result()
 
     def _insert(self, conversations: list[tuple[int, str, Found]]) -> list[Placed]:
-        """Make the rows of conversations that have no messages there; the words of their messages are not added."""
+        """Make the rows of conversations that have no messages there; the words of their messages
+        are not added.
+        """
         placed, branched = [], []
         for num, id, state in conversations:
             messages = state.messages or []
@@ -136,12 +162,20 @@ class Rows:
             self._mark_active(num, current)
         return placed
 
-    def _placed(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> list[Placed]:
+    def _placed(
+        self, capsule: int, at: int, messages: list[Message], first: int = 0
+    ) -> list[Placed]:
         """Messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
             first, self._next = self._next, self._next + len(messages)
         fronts = self._fronts(capsule, at, [message.id for message in messages])
-        return list(zip(zip(count(first), repeat(capsule), count(at), fronts, strict=False), messages, strict=True))
+        return list(
+            zip(
+                zip(count(first), repeat(capsule), count(at), fronts, strict=False),
+                messages,
+                strict=True,
+            )
+        )
 
     def _insert_messages(self, placed: list[Placed]) -> None:
         """Put messages there, in the order of their numbers, as that is the quickest."""
@@ -155,10 +189,14 @@ class Rows:
 
     def _fronts(self, capsule: int, at: int, ids: list[str]) -> list[int]:
         """For each of these messages from place `at` on, the digest of the ids up to it."""
-        from hashlib import sha256  # OpenSSL with it, which who finds the index up to date has no use for.
+        from hashlib import (
+            sha256,
+        )  # OpenSSL with it, which who finds the index up to date has no use for.
 
         front = 0
-        if at:  # Not for a new conversation: while all are indexed, the index for this question does not exist yet.
+        # Not for a new conversation: while all are indexed, the index for this question does not
+        # exist yet.
+        if at:
             question = "SELECT front FROM messages WHERE capsule = ? AND at = ?"
             front = next((front for (front,) in self._db.execute(question, (capsule, at - 1))), 0)
         fronts = []
@@ -167,7 +205,7 @@ class Rows:
             fronts.append(front := int.from_bytes(made[:7]))
         return fronts
 
-    # -- A conversation that changed ------------------------------------------------------------------------------
+    # -- A conversation that changed ---------------------------------------------------------------
 
     def _mark_active(self, capsule: int, current: str | None) -> None:
         """Work out anew which messages lie on the active branch."""
@@ -177,11 +215,17 @@ class Rows:
         on = tree.active([(id, parent) for _, id, parent, _ in rows], current)
         self._db.executemany(
             "UPDATE messages SET active = ? WHERE num = ?",
-            [(now, num) for (num, _, _, was), now in zip(rows, on, strict=True) if now != bool(was)],
+            [
+                (now, num)
+                for (num, _, _, was), now in zip(rows, on, strict=True)
+                if now != bool(was)
+            ],
         )
 
     def _sound(self, id: str, row: Row, state: Found) -> None:
-        """A file that was read; its messages from `start` on, and its head unless only `updatedAt` changed."""
+        """A file that was read; its messages from `start` on, and its head unless only `updatedAt`
+        changed.
+        """
         if row["damaged"]:
             self._tell("repaired", id, state, count=state.entries)
         appended, edited, removed = changed = self._messages(row, state)
@@ -196,27 +240,41 @@ class Rows:
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
         if edited or removed:
-            self._tell("edited", id, state, row["tag"], messages=edited, removed=removed, count=state.entries)
+            self._tell(
+                "edited",
+                id,
+                state,
+                row["tag"],
+                messages=edited,
+                removed=removed,
+                count=state.entries,
+            )
         if appended:
             self._tell("appended", id, state, messages=appended, count=state.entries)
         if state.head is not None:
             self._tell_head(id, row, state, state.head)
 
     def _counted(self, row: Row, state: Found) -> tuple[int, int, int]:
-        """How many words and tokens a conversation has, and how many messages that name a parent."""
+        """How many words and tokens a conversation has, and how many messages that name
+        a parent.
+        """
         if state.start and row["linear"]:  # What lies before the end is as it was.
             words, tokens, parents = _counts(state.messages or [])
             return row["words"] + words, row["tokens"] + tokens, parents
         return self._db.execute(  # type: ignore[no-any-return]
-            "SELECT coalesce(sum(words), 0), coalesce(sum(tokens), 0), count(parent) FROM messages WHERE capsule = ?",
+            "SELECT coalesce(sum(words), 0), coalesce(sum(tokens), 0), count(parent) FROM "
+            "messages WHERE capsule = ?",
             (row["num"],),
         ).fetchone()
 
     def _messages(self, row: Row, state: Found) -> tuple[list[str], list[str], list[str]]:
-        """Bring the messages from `found.start` on up to date; ids appended, edited (or put in between), removed."""
+        """Bring the messages from `found.start` on up to date; ids appended, edited (or put in
+        between), removed.
+        """
         new, start, capsule = state.messages or [], state.start, row["num"]
         old = self._db.execute(
-            "SELECT num, id, digest FROM messages WHERE capsule = ? AND at >= ? ORDER BY at", (capsule, start)
+            "SELECT num, id, digest FROM messages WHERE capsule = ? AND at >= ? ORDER BY at",
+            (capsule, start),
         ).fetchall()
         first, shortest = 0, min(len(old), len(new))
         while first < shortest and old[first][1:] == (new[first].id, new[first].digest):
@@ -234,11 +292,19 @@ class Rows:
         if (before or last) and [id for _, id, _ in before] != [message.id for message in after]:
             fronts = self._fronts(capsule, start + first, [message.id for message in new[first:]])
             numbered = ((front, capsule, at) for at, front in enumerate(fronts, start + first))
-            self._db.executemany("UPDATE messages SET front = ? WHERE capsule = ? AND at = ?", numbered)
+            self._db.executemany(
+                "UPDATE messages SET front = ? WHERE capsule = ? AND at = ?", numbered
+            )
         return changed
 
     def _differing(
-        self, capsule: int, at: int, old: list[tuple[int, str, int]], new: list[Message], *, at_end: bool
+        self,
+        capsule: int,
+        at: int,
+        old: list[tuple[int, str, int]],
+        new: list[Message],
+        *,
+        at_end: bool,
     ) -> tuple[list[str], list[str], list[str]]:
         """As `_messages`, for a stretch that begins at place `at`."""
         if not old and at_end:
@@ -285,13 +351,15 @@ class Rows:
         self._db.execute(f"DELETE FROM facts WHERE message IN ({numbers})", (number,))
         self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
 
-    # -- Words --------------------------------------------------------------------------------------------------------
+    # -- Words -------------------------------------------------------------------------------------
 
     def _add_words(self, placed: list[Placed]) -> None:
         words.add(self._db, _words_of(placed))
 
     def _remove_words(self, column: str, number: int) -> None:
-        rows = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
+        rows = self._db.execute(
+            f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,)
+        )
         words.remove(self._db, rows.fetchall())
 
     def _change_title(self, num: int, old: words.Title, new: words.Title) -> None:
@@ -335,7 +403,13 @@ def _words_of(placed: list[Placed]) -> list[words.Row]:
 def _file(state: Found) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
     token, size, order, changed_ns = state.version
-    return {"version": token, "size": size, "written": order, "changed_ns": changed_ns, "racy": state.young}
+    return {
+        "version": token,
+        "size": size,
+        "written": order,
+        "changed_ns": changed_ns,
+        "racy": state.young,
+    }
 
 
 def _counts(messages: list[Message]) -> tuple[int, int, int]:
@@ -349,7 +423,9 @@ def _counts(messages: list[Message]) -> tuple[int, int, int]:
 
 
 def _values(state: Found, counts: Iterable[int], linear: bool) -> dict[str, Any]:
-    """The columns of a conversation that was read, by their names; those of its head where that was read."""
+    """The columns of a conversation that was read, by their names; those of its head where that was
+    read.
+    """
     head, values = state.head, _file(state) | {"entries": state.entries, "linear": linear}
     values |= zip(("words", "tokens"), counts, strict=True)
     if state.place is not None:

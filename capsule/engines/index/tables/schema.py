@@ -1,7 +1,7 @@
 """The tables of the index.
 
-What must stay true: a change of anything here gets a new `VERSION`, and an index of another version is built anew,
-never altered; nothing in it is the only copy of anything.
+What must stay true: a change of anything here gets a new `VERSION`, and an index of another version
+is built anew, never altered; nothing in it is the only copy of anything.
 """
 
 from __future__ import annotations
@@ -90,14 +90,21 @@ _INDEXES = (
     # With what counts the messages from a place on.
     "CREATE INDEX messages_in_order ON messages(capsule, at, sender, time_ms)",
     # What a search asks of every match, without the texts that make the rows lie far apart.
-    "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words, tokens)",
+    (
+        "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words, "
+        "tokens)"
+    ),
     "CREATE INDEX facts_by_value ON facts(path, type, value, message)",
 )
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables in an empty database; `finish` makes what is made faster when they are filled."""
-    from capsule.engines.index.search import words  # Only where something is written: a list mostly writes nothing.
+    """Make the tables in an empty database; `finish` makes what is made faster when they are
+    filled.
+    """
+    from capsule.engines.index.search import (
+        words,
+    )  # Only where something is written: a list mostly writes nothing.
 
     db.executescript(_TABLES)
     words.create(db)

@@ -1,11 +1,13 @@
-"""In which form a client gets an answer: as text, as data, or as both; and what a text costs the model that reads it.
+"""In which form a client gets an answer: as text, as data, or as both; and what a text costs the
+model that reads it.
 
-A host shows its model the text of an answer, or its structured content, and nothing in the protocol says which. Every
-host shows the text of an answer that has nothing else. What must stay true: an answer is sent once, as text, unless
-the client says that it takes data; it says so by the extension `capsule/answers`, among its capabilities, with the
-settings {"takes": ["data"]} or {"takes": ["text", "data"]}. A tool knows nothing of this, apart from what it may cost.
-The estimate of a cost is that of `capsule.format.text.tokens`, and two fifths more, to be on the safe side: answers
-hold ids, which cost more than what people write.
+A host shows its model the text of an answer, or its structured content, and nothing in the protocol
+says which. Every host shows the text of an answer that has nothing else. What must stay true: an
+answer is sent once, as text, unless the client says that it takes data; it says so by the extension
+`capsule/answers`, among its capabilities, with the settings {"takes": ["data"]} or {"takes":
+["text", "data"]}. A tool knows nothing of this, apart from what it may cost. The estimate of a cost
+is that of `capsule.format.text.tokens`, and two fifths more, to be on the safe side: answers hold
+ids, which cost more than what people write.
 """
 
 from __future__ import annotations
@@ -23,14 +25,22 @@ EXTENSION = "capsule/answers"
 
 def forms_of(capabilities: ClientCapabilities | None) -> frozenset[str]:
     """The forms that a client with these capabilities takes; one at least."""
-    declared = {} if capabilities is None else {**(capabilities.experimental or {}), **(capabilities.extensions or {})}
+    declared = (
+        {}
+        if capabilities is None
+        else {**(capabilities.experimental or {}), **(capabilities.extensions or {})}
+    )
     takes = declared.get(EXTENSION, {}).get("takes")
-    forms = frozenset(form for form in ("text", "data") if isinstance(takes, list) and form in takes)
+    forms = frozenset(
+        form for form in ("text", "data") if isinstance(takes, list) and form in takes
+    )
     return forms or frozenset({"text"})
 
 
 async def in_its_form(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """A middleware of the SDK's: what a tool answered, and what the list says of tools, in the client's form."""
+    """A middleware of the SDK's: what a tool answered, and what the list says of tools, in the
+    client's form.
+    """
     result = await call_next(ctx)
     if ctx.method not in ("tools/call", "tools/list") or not isinstance(result, dict):
         return result
@@ -40,7 +50,10 @@ async def in_its_form(ctx: ServerRequestContext[Any, Any], call_next: CallNext) 
         tools = [_without(tool, "outputSchema") for tool in _list(result, "tools")]
         return {**_without(result, "structuredContent"), **({"tools": tools} if tools else {})}
     if "text" not in forms and "structuredContent" in result:
-        short = [{**block, "text": str(block.get("text", "")).split("\n", 1)[0]} for block in _list(result, "content")]
+        short = [
+            {**block, "text": str(block.get("text", "")).split("\n", 1)[0]}
+            for block in _list(result, "content")
+        ]
         return {**result, "content": short}
     return result
 

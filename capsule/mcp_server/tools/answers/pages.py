@@ -1,7 +1,7 @@
 """The store's pages of messages, each cut to a budget of tokens.
 
-What must stay true: a page is never empty while there are messages in its direction, so that following the cursors
-comes to an end; and what doesn't fit is said.
+What must stay true: a page is never empty while there are messages in its direction, so that
+following the cursors comes to an end; and what doesn't fit is said.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
 def facts(store: CoreStore, head: Head) -> dict[str, Any]:
-    """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its source."""
+    """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its
+    source.
+    """
     return {"mcp_servers": servers_of(head), "source": _source(store, head)}
 
 
@@ -40,7 +42,12 @@ def _source(store: CoreStore, head: Head) -> str | None:
 
 
 def filled(
-    read: Read, head: Head, max_tokens: int, forms: frozenset[str], offset: int = 0, facts: dict[str, Any] | None = None
+    read: Read,
+    head: Head,
+    max_tokens: int,
+    forms: frozenset[str],
+    offset: int = 0,
+    facts: dict[str, Any] | None = None,
 ) -> Page:
     """As much of a page as fits, from the message on that was asked for.
 
@@ -56,7 +63,9 @@ def filled(
         left -= _sent(facts, "", forms)
     chosen: dict[int, Message] = {}
     full: set[bool] = set()
-    for index in sorted(range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)):
+    for index in sorted(
+        range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)
+    ):
         if (index < read.at) in full:
             continue
         place, entry = read.entries[index]
@@ -106,7 +115,9 @@ def _cost(message: Message, forms: frozenset[str]) -> int:
 
 
 def _sent(data: Any, text: str, forms: frozenset[str]) -> int:
-    """What an answer of this costs in these forms; without a text, the data is said in words, at about its length."""
+    """What an answer of this costs in these forms; without a text, the data is said in words, at
+    about its length.
+    """
     costs = {"data": data, "text": text or data}
     return sum(tokens(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
 
@@ -134,7 +145,9 @@ def _whole(text: str, end: int) -> int:
 
 
 def about_message(message: Message, before: str = "") -> str:
-    """The words in the mark before a message; the day is said where it is not that of the time `before`."""
+    """The words in the mark before a message; the day is said where it is not that of the time
+    `before`.
+    """
     said = [f"@{message.at}", word(message.role)]
     if message.sibling:
         said.append(message.sibling)

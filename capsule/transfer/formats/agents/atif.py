@@ -1,8 +1,9 @@
-"""Trajectories of agents, ATIF 1.7 and before: steps with tool calls, and what was observed after them.
+"""Trajectories of agents, ATIF 1.7 and before: steps with tool calls, and what was observed after
+them.
 
-A step of an agent is a message and those of its observation; embedded trajectories of subagents are conversations of
-their own. A file that is written has the active branch as steps, and what they can't say under `extra.capsule`, since
-readers accept no other keys. Pure.
+A step of an agent is a message and those of its observation; embedded trajectories of subagents are
+conversations of their own. A file that is written has the active branch as steps, and what they
+can't say under `extra.capsule`, since readers accept no other keys. Pure.
 """
 
 from __future__ import annotations
@@ -14,15 +15,38 @@ from typing import Any
 import orjson
 
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, own_of, read_records, with_own
+from capsule.transfer.interface import (
+    Draft,
+    Format,
+    Source,
+    around,
+    by_record,
+    first,
+    own_of,
+    read_records,
+    with_own,
+)
 from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import (
+    counts_of,
+    filled,
+    json_of,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
 from capsule.transfer.records.pairs import OWN, Column, Fields, pair_of
 from capsule.transfer.records.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent", "tool": "system"}
-_TOKENS = {"inputTokens": "prompt_tokens", "outputTokens": "completion_tokens", "cachedTokens": "cached_tokens"}
+_TOKENS = {
+    "inputTokens": "prompt_tokens",
+    "outputTokens": "completion_tokens",
+    "cachedTokens": "cached_tokens",
+}
 _VERSION = "ATIF-v1.7"
 _KNOWN = {f"ATIF-v1.{n}" for n in range(8)}
 _BELOW, _CONTINUED = "subagent_trajectories", "continued_trajectory_ref"
@@ -32,13 +56,20 @@ def _read_content(content: Any) -> Fields:
     if not isinstance(content, list):
         return {"content": text_of(content)}
     texts = [part["text"] for part in objects_of(content) if isinstance(part.get("text"), str)]
-    files = [object_of(part["source"]) for part in objects_of(content) if isinstance(part.get("source"), dict)]
+    files = [
+        object_of(part["source"])
+        for part in objects_of(content)
+        if isinstance(part.get("source"), dict)
+    ]
     return filled({"content": "\n\n".join(texts)}, attachments=[_read_file(file) for file in files])
 
 
 def _read_file(file: Fields) -> Fields:
     path = text_of(file.get("path"))
-    made = {"name": path.rpartition("/")[2] or "file", "type": text_of(file.get("media_type")) or "file"}
+    made = {
+        "name": path.rpartition("/")[2] or "file",
+        "type": text_of(file.get("media_type")) or "file",
+    }
     return made | {"url" if "://" in path else "reference": path}
 
 
@@ -54,7 +85,9 @@ def _write_content(entry: Fields) -> Any:
 
 
 def _read_call(call: Fields) -> Fields:
-    made = filled({"name": text_of(call.get("function_name"))}, id=text_of(call.get("tool_call_id")))
+    made = filled(
+        {"name": text_of(call.get("function_name"))}, id=text_of(call.get("tool_call_id"))
+    )
     return made | {"arguments": json_of(call.get("arguments"))}
 
 
@@ -65,7 +98,10 @@ def _read(step: Fields) -> list[Fields]:
     usage = counts_of(step.get("metrics"), _TOKENS)
     entries = [
         filled(
-            {"role": _ROLES.get(text_of(step.get("source")), "assistant"), **_read_content(step.get("message"))},
+            {
+                "role": _ROLES.get(text_of(step.get("source")), "assistant"),
+                **_read_content(step.get("message")),
+            },
             model=text_of(step.get("model_name")),
             reasoning=text_of(step.get("reasoning_content")),
             toolCalls=[_read_call(call) for call in objects_of(step.get("tool_calls"))],
@@ -90,8 +126,13 @@ def _write(entries: list[Fields]) -> Fields:
     step: Fields = {"step_id": int(id)} if id.isascii() and id.isdigit() else {}
     if "timestamp" in said:
         step["timestamp"] = said["timestamp"]
-    step |= {"source": _SOURCES[said["role"]], "message": "" if said["role"] == "tool" else _write_content(said)}
-    calls = {call.get("id") or f"call_{n}": call for n, call in enumerate(said.get("toolCalls", ()), 1)}
+    step |= {
+        "source": _SOURCES[said["role"]],
+        "message": "" if said["role"] == "tool" else _write_content(said),
+    }
+    calls = {
+        call.get("id") or f"call_{n}": call for n, call in enumerate(said.get("toolCalls", ()), 1)
+    }
     if said["role"] == "assistant":
         usage = said.get("metadata", {}).get("usage", {})
         step |= filled({}, model_name=said.get("model"), reasoning_content=said.get("reasoning"))
@@ -122,7 +163,9 @@ _HEAD = pair_of(
 _STEP = Turn(_read, _write, dict, dict)
 
 
-def _taken(record: Fields, tell: Callable[..., None] = lambda *damage: None, line: int | None = None) -> Draft:
+def _taken(
+    record: Fields, tell: Callable[..., None] = lambda *damage: None, line: int | None = None
+) -> Draft:
     """The draft of a trajectory, without what is under `extra.capsule`."""
     steps = record["steps"] if isinstance(record.get("steps"), list) else []
     history: list[Fields] = []
@@ -134,7 +177,9 @@ def _taken(record: Fields, tell: Callable[..., None] = lambda *damage: None, lin
         entries: list[Fields] = []
         with around(tell, f"step {place}", line):
             entries = _STEP.to_capsule(step)
-        if entries and len(ids) == len(history):  # So far each has its own; else the order is the line.
+        if entries and len(ids) == len(
+            history
+        ):  # So far each has its own; else the order is the line.
             entries[0]["parent"] = history[-1]["id"] if history else None
         history += entries
         ids |= {entry["id"]: None for entry in entries if "id" in entry}
@@ -159,17 +204,23 @@ def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
             continue
         calls = objects_of(step.get("tool_calls"))
         results = object_of(step.get("observation")).get("results", [])
-        called = {call.get("tool_call_id") for call in calls if isinstance(call.get("tool_call_id"), str)}
+        called = {
+            call.get("tool_call_id") for call in calls if isinstance(call.get("tool_call_id"), str)
+        }
         answered = [text_of(result.get("source_call_id")) for result in objects_of(results)]
         odd = {
             f"has the number {text_of(step.get('step_id'))!r:.30}": step.get("step_id") != expected,
             f"is of {text_of(step.get('source'))!r:.30}": text_of(step.get("source")) not in _ROLES,
             "has no message": not isinstance(step.get("message"), str | list),
-            "has a time that is none": step.get("timestamp") is not None and moment(step["timestamp"]) is None,
+            "has a time that is none": step.get("timestamp") is not None
+            and moment(step["timestamp"]) is None,
             "has calls that are none": calls != (step.get("tool_calls") or []),
-            "has a call whose arguments are no object": any(type(call.get("arguments")) is not dict for call in calls),
+            "has a call whose arguments are no object": any(
+                type(call.get("arguments")) is not dict for call in calls
+            ),
             "has an observation that is none": type(step.get("observation") or {}) is not dict,
-            "has results that are none": not isinstance(results, list) or len(answered) != len(results),
+            "has results that are none": not isinstance(results, list)
+            or len(answered) != len(results),
             "has a result of no call": any(id and id not in called for id in answered),
         }
         for problem in (problem for problem, is_so in odd.items() if is_so):
@@ -188,8 +239,15 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     draft = _taken(record, source.tell, line)
     draft.head |= filled({}, metadata=draft.metadata | related)
     draft = with_own(draft, own)
-    for file in (file for entry in draft.history for file in entry.get("attachments", ()) if "sha256" not in file):
-        for content in source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ():
+    for file in (
+        file
+        for entry in draft.history
+        for file in entry.get("attachments", ())
+        if "sha256" not in file
+    ):
+        for content in (
+            source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ()
+        ):
             file["data"] = content
     yield draft
     below = record.get(_BELOW)
@@ -230,7 +288,9 @@ def _is_step(entries: list[Fields]) -> bool:
     """Whether messages go into one step: an agent, and results of its calls."""
     said, *results = entries
     ids = [call.get("id") for call in said.get("toolCalls", ())]
-    are_results = all(entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in results)
+    are_results = all(
+        entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in results
+    )
     return said["role"] == "assistant" and are_results
 
 
@@ -252,4 +312,6 @@ def _is_part(source: Source) -> bool:
     )
 
 
-FORMATS = [Format("atif", "ATIF trajectory", _recognizes, _read_file_of, _write_file_of, is_part=_is_part)]
+FORMATS = [
+    Format("atif", "ATIF trajectory", _recognizes, _read_file_of, _write_file_of, is_part=_is_part)
+]

@@ -1,12 +1,13 @@
 """The sessions of Claude Code: a file of JSON lines for each, and one for each subagent.
 
-A record is a line of the screen or of the model. One answer is as many records as it has blocks, and one message here;
-what has no words (snapshots, durations) stands before the message that follows it, in `metadata.source.before`;
-progress vanishes. A subagent is a conversation of its own, `{session}:{agent}`.
+A record is a line of the screen or of the model. One answer is as many records as it has blocks,
+and one message here; what has no words (snapshots, durations) stands before the message that
+follows it, in `metadata.source.before`; progress vanishes. A subagent is a conversation of its own,
+`{session}:{agent}`.
 
-What must stay true: an answer that grows keeps its id, that of its first record. Records keep no text that a message
-has; what is left of a block of content is filled again from the message, from the last to the first. A writer reads
-what it wrote, and keeps what is lost under `capsule`. Pure.
+What must stay true: an answer that grows keeps its id, that of its first record. Records keep no
+text that a message has; what is left of a block of content is filled again from the message, from
+the last to the first. A writer reads what it wrote, and keeps what is lost under `capsule`. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +18,47 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from capsule.transfer.formats.agents.claude_records import APART, Message, records_of
-from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, kept_of, read_records, read_text
+from capsule.transfer.interface import (
+    Draft,
+    Format,
+    Source,
+    around,
+    by_record,
+    first,
+    kept_of,
+    read_records,
+    read_text,
+)
 from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import encoded_lines, is_text, json_of, objects_of, uuid_of
-from capsule.transfer.records.pairs import OWN, Fields, applied, difference, with_source, without_source
+from capsule.transfer.records.pairs import (
+    OWN,
+    Fields,
+    applied,
+    difference,
+    with_source,
+    without_source,
+)
 
 #: What all records of a session say, and what they say if nothing else is known.
-_COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
-_DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
+_COMMON = (
+    "isSidechain",
+    "userType",
+    "entrypoint",
+    "cwd",
+    "sessionId",
+    "version",
+    "gitBranch",
+    "slug",
+    "agentId",
+)
+_DEFAULT = {
+    "isSidechain": False,
+    "userType": "external",
+    "cwd": "/",
+    "version": "2.1.0",
+    "gitBranch": "",
+}
 #: The fields that a block of each type has at least.
 _OF_A_BLOCK: dict[str, set[str]] = {
     "text": {"text"},
@@ -39,7 +73,15 @@ _LONGEST_KEY = 200
 _TITLES = ("summary", "aiTitle", "customTitle")
 #: How a result begins that was too large, and the name of the file that has it.
 _MOVED = r"(?s)<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)"
-_ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
+_ABOUT = {
+    "summary",
+    "file-history-snapshot",
+    "queue-operation",
+    "last-prompt",
+    "mode",
+    "ai-title",
+    "custom-title",
+}
 
 
 class _Talk:
@@ -73,7 +115,10 @@ class _Talk:
         if parent in self._past:
             parent = self._past[parent]
             record = record | {"parentUuid": parent}
-        if isinstance(record.get("message") if kind != "system" else record.get("content"), _TALKS.get(kind, ())):
+        if isinstance(
+            record.get("message") if kind != "system" else record.get("content"),
+            _TALKS.get(kind, ()),
+        ):
             if record.get("timestamp") is None:
                 self._tell("a message without its time", line)
             if kind != "system" and "content" not in record["message"]:
@@ -81,7 +126,10 @@ class _Talk:
             if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
-            if any(not _OF_A_BLOCK.get(str(block.get("type")), {"type"}) <= block.keys() for block in _blocks(record)):
+            if any(
+                not _OF_A_BLOCK.get(str(block.get("type")), {"type"}) <= block.keys()
+                for block in _blocks(record)
+            ):
                 self._tell("a part of a message that is not understood", line)
             is_common = self.common.items() <= record.items()
             if line is not None:
@@ -110,7 +158,9 @@ class _Talk:
         name = record["message"].get("id") if record["type"] == "assistant" else None
         if turn and name and turn.name == name and not is_seen:
             turn.add(record, is_common=is_common)
-            self._owner[uuid] = above  # A result that came before this record counts as one before it.
+            self._owner[uuid] = (
+                above  # A result that came before this record counts as one before it.
+            )
             self._ends[turn.said["id"]] = uuid
             return
         message = Message(record, self.pending, is_common=is_common)
@@ -135,7 +185,9 @@ class _Talk:
     def _add_about(self, record: Fields) -> None:
         kind = record.get("type")
         for name in _TITLES:
-            if isinstance(title := record.get(name), str) and (name != "summary" or "leafUuid" in record):
+            if isinstance(title := record.get(name), str) and (
+                name != "summary" or "leafUuid" in record
+            ):
                 self._titles[name if name != "summary" else f"{record['leafUuid']}"] = title
         if kind == "last-prompt" and record.get("explicit") is True:
             self._current = record.get("leafUuid")
@@ -148,7 +200,11 @@ class _Talk:
         """The conversation of the session, or of its subagent `agent` if that is not empty."""
         common = _common(session, agent)
         summaries = [title for leaf, title in self._titles.items() if leaf in self._owner]
-        titles = [*(self._titles.get(name) for name in reversed(_TITLES)), *reversed(summaries), title]
+        titles = [
+            *(self._titles.get(name) for name in reversed(_TITLES)),
+            *reversed(summaries),
+            title,
+        ]
         head: Fields = {"id": f"{session}:{agent}" if agent else session}
         head |= {"title": chosen} if (chosen := next(filter(None, titles), None)) else {}
         metadata = {"sourceConversationId": session} if agent else {}
@@ -156,7 +212,10 @@ class _Talk:
             metadata["forkedFrom"] = self._forked["sessionId"]
         apart = APART.union(self.common)
         history = [message.entry(self.common, apart, self._ends) for message in self.messages]
-        ids = {message.said.get("id"): entry.get("id") for message, entry in zip(self.messages, history, strict=True)}
+        ids = {
+            message.said.get("id"): entry.get("id")
+            for message, entry in zip(self.messages, history, strict=True)
+        }
         if current := ids.get(self._owner.get(self._current)):
             metadata["currentNode"] = current
         head |= {"metadata": metadata} if metadata else {}
@@ -168,7 +227,9 @@ class _Talk:
             source |= {"records": after} if after else {}
         own = {name: value for name, value in self.own.items() if name != "id"}
         head = applied(with_source(head, source), own)
-        return Draft(head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines)
+        return Draft(
+            head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines
+        )
 
 
 _TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
@@ -280,7 +341,9 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         if draft.is_own or entry.get("id") in draft.edited:
             said = acceptable(said)
         if entry.get("id") in draft.edited:
-            source = {key: value for key, value in source.items() if key not in ("blocks", "records")}
+            source = {
+                key: value for key, value in source.items() if key not in ("blocks", "records")
+            }
         made = records_of(said, source, common)
         above.append(ends.get(entry["parent"]) if "parent" in entry else last)
         made[0]["parentUuid"] = source.get("parentUuid", above[-1])
@@ -322,7 +385,9 @@ def _in_order(records: list[Fields]) -> list[Fields]:
 
 
 def _is_filler(record: Fields) -> bool:
-    """Whether a record has the results that `_with_results` put in place of those that were not recorded."""
+    """Whether a record has the results that `_with_results` put in place of those that were not
+    recorded.
+    """
     parent = record.get("parentUuid")
     return isinstance(parent, str) and record.get("uuid") == _filler_id(parent)
 
@@ -332,10 +397,11 @@ def _filler_id(parent: str) -> str:
 
 
 def _with_results(records: list[Fields], after: list[Fields]) -> list[Fields]:
-    """Return all records, and a result for each call that has none: Claude Code resumes no answer with an open call.
+    """Return all records, and a result for each call that has none: Claude Code resumes no answer
+    with an open call.
 
-    The record of the result is told by its id. It stands behind the last record of the answer, and what answered that
-    one answers it.
+    The record of the result is told by its id. It stands behind the last record of the answer, and
+    what answered that one answers it.
     """
     blocks = [(record, block) for record in records for block in _blocks(record)]
     known = [block.get("tool_use_id") for _, block in blocks if block.get("type") == "tool_result"]
@@ -353,10 +419,15 @@ def _with_results(records: list[Fields], after: list[Fields]) -> list[Fields]:
         answer, uuid = _answer_of(record), record.get("uuid")
         if answer in calls and record is ends[answer] and isinstance(uuid, str):
             moved[uuid] = _filler_id(uuid)
-            content = [{"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT} for id in calls[answer]]
+            content = [
+                {"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT}
+                for id in calls[answer]
+            ]
             about = {name: record[name] for name in (*_COMMON, "timestamp") if name in record}
             links = {"uuid": moved[uuid], "parentUuid": uuid}
-            result.append({**about, "type": "user", "message": {"role": "user", "content": content}, **links})
+            result.append(
+                {**about, "type": "user", "message": {"role": "user", "content": content}, **links}
+            )
     return result + [_relinked(record, "leafUuid", moved) for record in after]
 
 
@@ -368,7 +439,11 @@ def _relinked(record: Fields, key: str, moved: dict[str, str]) -> Fields:
 
 def _blocks(record: Fields) -> list[Fields]:
     """The blocks of the content of a record."""
-    return objects_of(record["message"].get("content")) if isinstance(record.get("message"), dict) else []
+    return (
+        objects_of(record["message"].get("content"))
+        if isinstance(record.get("message"), dict)
+        else []
+    )
 
 
 def _answer_of(record: Fields) -> str:
@@ -381,16 +456,31 @@ def _answer_of(record: Fields) -> str:
 
 def _write(draft: Draft) -> bytes:
     head, source = without_source(draft.head)
-    session, agent = (uuid_of(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
-    common = _common(session, agent) | ({"cwd": draft.folder} if draft.is_own and draft.folder else {})
+    session, agent = (
+        (uuid_of(draft.id), "")
+        if draft.is_own
+        else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
+    )
+    common = _common(session, agent) | (
+        {"cwd": draft.folder} if draft.is_own and draft.folder else {}
+    )
     rest = {name: value for name, value in source.items() if name != "records"}
     groups, ends = _groups(draft, applied(common, rest))
     after = list(source.get("records", ()))
     records = _in_order([record for group in groups for record in group])
     current = draft.metadata.get("currentNode")
     if draft.history and current is not None and current != draft.history[-1].get("id"):
-        after.append({"type": "last-prompt", "leafUuid": ends.get(current), "explicit": True, **_about(session, agent)})
-    again = next(iter(_drafts(enumerate(records + after), lambda reason, line: None)), Draft({}, []))
+        after.append(
+            {
+                "type": "last-prompt",
+                "leafUuid": ends.get(current),
+                "explicit": True,
+                **_about(session, agent),
+            }
+        )
+    again = next(
+        iter(_drafts(enumerate(records + after), lambda reason, line: None)), Draft({}, [])
+    )
     if "title" in head and again.head.get("title") != head["title"]:
         after.append(_title(head["title"], session, agent))
         again.head["title"] = head["title"]
@@ -405,14 +495,18 @@ def _write(draft: Draft) -> bytes:
 
 
 def _file_name(draft: Draft) -> str:
-    """Its place below `~/.claude/projects`, as far as the folder is known in which the session was."""
+    """Its place below `~/.claude/projects`, as far as the folder is known in which the
+    session was.
+    """
     session, _, agent = draft.id.partition(":")
     path = f"{session}/subagents/agent-{agent}.jsonl" if agent else f"{uuid_of(session)}.jsonl"
     return f"{_key_of(draft.folder)}/{path}" if draft.folder else path
 
 
 def _key_of(folder: str) -> str:
-    """Return the name that Claude Code gives to the folder of a project. It counts in UTF-16, as JavaScript does."""
+    """Return the name that Claude Code gives to the folder of a project. It counts in UTF-16, as
+    JavaScript does.
+    """
     data = folder.encode("utf-16-le", "surrogatepass")
     units = [int.from_bytes(data[at : at + 2], "little") for at in range(0, len(data), 2)]
     key = "".join(chr(unit) if unit < 128 and chr(unit).isalnum() else "-" for unit in units)
@@ -443,7 +537,8 @@ def _is_ours(record: Fields) -> bool:
 def _is_part(source: Source) -> bool:
     """Whether it says what a subagent is, or lists the sessions."""
     return any(
-        "agentType" in record or ("entries" in record and "originalPath" in record) for record in first(source)[:1]
+        "agentType" in record or ("entries" in record and "originalPath" in record)
+        for record in first(source)[:1]
     )
 
 
@@ -452,5 +547,12 @@ _PLACES = tuple(
     for folder in ("~/.claude", "~/.config/claude")
     for files in ("*/*.jsonl", "*/*/subagents/*.jsonl")
 )
-_MORE: Fields = {"is_part": _is_part, "file_name": _file_name, "embeds_files": True, "places": _PLACES}
-FORMATS = [Format("claude-code", "Claude Code", by_record(_is_ours), _read, _write, ".jsonl", **_MORE)]
+_MORE: Fields = {
+    "is_part": _is_part,
+    "file_name": _file_name,
+    "embeds_files": True,
+    "places": _PLACES,
+}
+FORMATS = [
+    Format("claude-code", "Claude Code", by_record(_is_ours), _read, _write, ".jsonl", **_MORE)
+]

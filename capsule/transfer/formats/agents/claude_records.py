@@ -1,8 +1,8 @@
 """The records of Claude Code: what a message takes of them, and back.
 
-What must stay true: `records_of` gives back what a message was made of. What is left of a record, and of each block of
-its content, has no text that the message has; blocks are filled again from the message, from the last to the first.
-Pure.
+What must stay true: `records_of` gives back what a message was made of. What is left of a record,
+and of each block of its content, has no text that the message has; blocks are filled again from the
+message, from the last to the first. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _CALLS = ("tool_use", "server_tool_use")
 _FILES = {"image": "image", "application": "document"}
 #: Stands for a block that is left out.
 _GONE = object()
-_USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
+_USAGE = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "cachedTokens": "cache_read_input_tokens",
+}
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
 APART = frozenset({"message", "parentUuid", OWN})
@@ -46,7 +50,11 @@ def _take(block: Any, said: Fields) -> Any:
         call = {"id": block["id"], "name": block["name"], "arguments": block["input"]}
         said.setdefault("toolCalls", []).append(call)
         return {key: value for key, value in block.items() if key not in ("id", "name", "input")}
-    if kind == "tool_result" and isinstance(block.get("tool_use_id"), str) and "toolCallId" not in said:
+    if (
+        kind == "tool_result"
+        and isinstance(block.get("tool_use_id"), str)
+        and "toolCallId" not in said
+    ):
         said["toolCallId"] = block["tool_use_id"]
         if block.get("is_error") is True:
             said["metadata"] = said.get("metadata", {}) | {"isError": True}
@@ -55,15 +63,26 @@ def _take(block: Any, said: Fields) -> Any:
         if isinstance(content, str):
             said["content"] = content
             return rest
-        return rest | {"content": [_take(part, said) for part in content] if isinstance(content, list) else content}
+        return rest | {
+            "content": [_take(part, said) for part in content]
+            if isinstance(content, list)
+            else content
+        }
     if kind in ("image", "document") and (data := _data(block.get("source"))) is not None:
         name = block.get("title")
-        file = {"name": name if isinstance(name, str) else kind, "type": block["source"].get("media_type") or kind}
+        file = {
+            "name": name if isinstance(name, str) else kind,
+            "type": block["source"].get("media_type") or kind,
+        }
         said.setdefault("attachments", []).append(file | {"data": data})
-        return block | {"source": {key: value for key, value in block["source"].items() if key != "data"}}
+        return block | {
+            "source": {key: value for key, value in block["source"].items() if key != "data"}
+        }
     if kind == "tool_result":
         return {"tool_use_id": None, **block}
-    return block | {"source": block["source"] | {"data": None}} if _lacks_data(kind, block) else block
+    return (
+        block | {"source": block["source"] | {"data": None}} if _lacks_data(kind, block) else block
+    )
 
 
 def _lacks_data(kind: Any, block: Any) -> bool:
@@ -88,12 +107,18 @@ def _data(source: Any) -> bytes | None:
 
 
 def _filled(kept: Any, left: Fields) -> Any:
-    """The content that `kept` is the rest of; `left` is what the message has, without what later blocks have taken."""
+    """The content that `kept` is the rest of; `left` is what the message has, without what later
+    blocks have taken.
+    """
     if kept == "":
         return left["content"]
     if not isinstance(kept, list):
         return kept
-    return [block for block in [_fill(block, left) for block in reversed(kept)][::-1] if block is not _GONE]
+    return [
+        block
+        for block in [_fill(block, left) for block in reversed(kept)][::-1]
+        if block is not _GONE
+    ]
 
 
 def _fill(block: Any, left: Fields) -> Any:
@@ -107,10 +132,18 @@ def _fill(block: Any, left: Fields) -> Any:
         call = left["toolCalls"].pop()
         return block | {"id": call["id"], "name": call["name"], "input": call["arguments"]}
     if kind == "tool_result" and "tool_use_id" not in block:
-        return {"tool_use_id": left["toolCallId"], **block, "content": _filled(block.get("content", ""), left)}
+        return {
+            "tool_use_id": left["toolCallId"],
+            **block,
+            "content": _filled(block.get("content", ""), left),
+        }
     if _lacks_data(kind, block):
         data = left["attachments"].pop().get("data")
-        return block | {"source": block["source"] | {"data": b64encode(data).decode()}} if data is not None else _GONE
+        return (
+            block | {"source": block["source"] | {"data": b64encode(data).decode()}}
+            if data is not None
+            else _GONE
+        )
     return block
 
 
@@ -126,11 +159,18 @@ def _shape(said: Fields) -> Any:
         called = [{"type": "tool_use"} for _ in _calls(said)]
         return [{"type": "text"}, *called] if said["content"] or not called else called
     files, kept = said.get("attachments"), list[Fields]()
-    if files and said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
+    if (
+        files
+        and said["role"] in ("user", "tool")
+        and all(isinstance(file.get("data"), bytes) for file in files)
+    ):
         kinds = [_FILES.get(str(file.get("type")).partition("/")[0]) for file in files]
         if None not in kinds:
             sources = [{"type": "base64", "media_type": file["type"]} for file in files]
-            kept = [{"type": kind, "source": source} for kind, source in zip(kinds, sources, strict=True)]
+            kept = [
+                {"type": kind, "source": source}
+                for kind, source in zip(kinds, sources, strict=True)
+            ]
     content: Any = [*kept, {"type": "text"}] if kept else ""
     if said["role"] != "tool" or "toolCallId" not in said:
         return content
@@ -143,7 +183,11 @@ def _base(said: Fields, common: Fields) -> Fields:
     role, about = said["role"], said.get("metadata", {})
     kind = "user" if role == "tool" else role
     base = {**common, "type": kind}
-    base |= {key: said[name] for key, name in (("uuid", "id"), ("timestamp", "timestamp")) if name in said}
+    base |= {
+        key: said[name]
+        for key, name in (("uuid", "id"), ("timestamp", "timestamp"))
+        if name in said
+    }
     if about.get("hidden") is True:
         base["isMeta"] = True
     if kind == "system":
@@ -174,7 +218,17 @@ class Message:
         results: The calls of it that have a result.
     """
 
-    __slots__ = ("_blocks", "_is_common", "_records", "before", "last", "name", "parent", "results", "said")
+    __slots__ = (
+        "_blocks",
+        "_is_common",
+        "_records",
+        "before",
+        "last",
+        "name",
+        "parent",
+        "results",
+        "said",
+    )
 
     def __init__(self, record: Fields, before: list[Fields], *, is_common: bool) -> None:
         kind = record["type"]
@@ -198,7 +252,9 @@ class Message:
         self.last = said.get("id")
 
     def add(self, record: Fields, *, is_common: bool) -> None:
-        """Take one more record; `is_common` is whether it says what all records of the session say."""
+        """Take one more record; `is_common` is whether it says what all records of the
+        session say.
+        """
         content = record["message"].get("content") if "message" in record else record["content"]
         if isinstance(content, str):
             self.said["content"], content = content, ""
@@ -217,8 +273,8 @@ class Message:
     def entry(self, common: Fields, apart: frozenset[str], ends: dict[Any, str]) -> Fields:
         """The message with what its records have besides.
 
-        `common` is what all records of the session say, `apart` the names of it and of what is apart in each record,
-        and `ends` are the last records of messages.
+        `common` is what all records of the session say, `apart` the names of it and of what is
+        apart in each record, and `ends` are the last records of messages.
         """
         said, records, blocks = self.said, self._records, self._blocks
         if said["role"] == "assistant":
@@ -281,13 +337,23 @@ def _unfolded(result: Any, content: Any) -> Any:
 def records_of(said: Fields, source: Fields, common: Fields) -> list[Fields]:
     """The records of a message, the first of them without its parent."""
     apart = ("blocks", "records", "before", "parentUuid")
-    records = [applied(_base(said, common), {key: value for key, value in source.items() if key not in apart})]
+    records = [
+        applied(
+            _base(said, common), {key: value for key, value in source.items() if key not in apart}
+        )
+    ]
     blocks = [source.get("blocks", _shape(said))]
     for more in source.get("records", ()):
         before = records[-1] | {"parentUuid": records[-1].get("uuid")}
-        records.append(applied(before, {key: value for key, value in more.items() if key != "blocks"}))
+        records.append(
+            applied(before, {key: value for key, value in more.items() if key != "blocks"})
+        )
         blocks.append(more["blocks"])
-    left = {**said, "toolCalls": [*said.get("toolCalls", ())], "attachments": [*said.get("attachments", ())]}
+    left = {
+        **said,
+        "toolCalls": [*said.get("toolCalls", ())],
+        "attachments": [*said.get("attachments", ())],
+    }
     for record, kept in zip(reversed(records), reversed(blocks), strict=True):
         content = _filled(kept, left)
         if "message" not in record:

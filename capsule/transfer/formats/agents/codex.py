@@ -1,12 +1,14 @@
 """The rollouts of Codex: a file of JSON lines for each session.
 
-Two streams are in it: what the model has (`response_item`), and what the screen shows (`event_msg`), which mostly
-repeats it. Each message is taken once, and what only the screen has too. What was undone (`thread_rolled_back`) is a
-branch. The items of one answer up to the next result are one message.
+Two streams are in it: what the model has (`response_item`), and what the screen shows
+(`event_msg`), which mostly repeats it. Each message is taken once, and what only the screen has
+too. What was undone (`thread_rolled_back`) is a branch. The items of one answer up to the next
+result are one message.
 
-What must stay true: the lines of a message are kept with it, in `metadata.source.lines`, without the texts that it has;
-so what was read is written line for line. Messages have no ids there: their places count, since a file only grows. A
-writer reads what it wrote, and keeps what is lost under `capsule`, on the last line of the message. Pure.
+What must stay true: the lines of a message are kept with it, in `metadata.source.lines`, without
+the texts that it has; so what was read is written line for line. Messages have no ids there: their
+places count, since a file only grows. A writer reads what it wrote, and keeps what is lost under
+`capsule`, on the last line of the message. Pure.
 """
 
 from __future__ import annotations
@@ -16,10 +18,34 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, kept_of, read_records
+from capsule.transfer.formats.agents.codex_lines import (
+    EVENTS,
+    Talk,
+    parts_of,
+    texts_of,
+    unfolded,
+    url_of,
+)
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    around,
+    by_record,
+    kept_of,
+    read_records,
+)
 from capsule.transfer.records.calls import acceptable
-from capsule.transfer.records.coercion import UUID, encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.records.coercion import (
+    UUID,
+    encoded_lines,
+    milliseconds,
+    moment,
+    objects_of,
+    text_of,
+    uuid_of,
+)
 from capsule.transfer.records.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
@@ -52,7 +78,9 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
 
 
 def _is_odd(line: Fields) -> bool:
-    """Whether a line lacks its kind, its payload, or a field that such an item has: then its message is not found."""
+    """Whether a line lacks its kind, its payload, or a field that such an item has: then its
+    message is not found.
+    """
     kind, said, _ = parts_of(line)
     if "payload" not in line:  # The oldest lines have none.
         return line.get("type") in _KINDS or ("type" not in line and "role" in line)
@@ -81,27 +109,52 @@ def _made(said: Fields) -> Iterator[Fields]:
         return
     if role != "assistant":
         files = said.get("attachments", ()) if role == "user" else ()
-        is_shown = all("data" in file and str(file.get("type")).startswith("image/") for file in files)
-        images = [{"type": "input_image", "image_url": url_of(file)} for file in files] if is_shown else []
+        is_shown = all(
+            "data" in file and str(file.get("type")).startswith("image/") for file in files
+        )
+        images = (
+            [{"type": "input_image", "image_url": url_of(file)} for file in files]
+            if is_shown
+            else []
+        )
         parts = [{"type": "input_text", "text": text}, *images]
-        yield {"type": "message", "role": "developer" if role == "system" else "user", "content": parts}
+        yield {
+            "type": "message",
+            "role": "developer" if role == "system" else "user",
+            "content": parts,
+        }
         if role == "user" and text.strip():
             yield {"type": "user_message", "message": text, "images": [], "kind": "plain"}
         return
-    named = [call for call in calls if isinstance(call.get("id"), str) and isinstance(call.get("name"), str)]
+    named = [
+        call
+        for call in calls
+        if isinstance(call.get("id"), str) and isinstance(call.get("name"), str)
+    ]
     if said.get("reasoning"):
         yield {"type": "agent_reasoning", "text": said["reasoning"]}
     if text:
-        yield {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        yield {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": text}],
+        }
     if text or not (said.get("reasoning") or named):
         yield {"type": "agent_message", "message": text}
     for call in named:
         arguments = text_of(call.get("arguments", {}))
-        yield {"type": "function_call", "name": call["name"], "arguments": arguments, "call_id": call["id"]}
+        yield {
+            "type": "function_call",
+            "name": call["name"],
+            "arguments": arguments,
+            "call_id": call["id"],
+        }
 
 
 def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]]:
-    """The lines of each message. Those that Codex did not write end with a mark, so that nothing is joined to them."""
+    """The lines of each message. Those that Codex did not write end with a mark, so that nothing is
+    joined to them.
+    """
     made: list[list[Fields]] = []
     for entry in history:
         said, source = without_source(entry)
@@ -125,13 +178,17 @@ def _write(draft: Draft) -> bytes:
     made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
     if draft.id and not any(parts_of(line)[0] == "session_meta" for line in chain(about, *made)):
         about.insert(0, _meta(draft))
-    again = _draft([(None, line) for line in [*about, *chain(*made)]], lambda reason, line: None, "") or Draft({}, [])
+    again = _draft(
+        [(None, line) for line in [*about, *chain(*made)]], lambda reason, line: None, ""
+    ) or Draft({}, [])
     for lines, entry, reread in zip(made, history, again.history, strict=False):
         own = difference(without_source(entry)[0], without_source(reread)[0])
         if own or OWN in lines[-1]:
             lines[-1][OWN] = own
     last = (draft.history or [{}])[-1].get("id")
-    own = difference(*(kept_of(head, lambda current: current != last) for head in (draft.head, again.head)))
+    own = difference(
+        *(kept_of(head, lambda current: current != last) for head in (draft.head, again.head))
+    )
     if draft.is_own:
         own["id"] = draft.id
     if len(history) < len(draft.history):
@@ -151,7 +208,13 @@ def _began(draft: Draft) -> str:
 def _meta(draft: Draft) -> Fields:
     """The first line of a session, with what Codex needs to list it."""
     folder = draft.folder or "/"
-    about = {"cwd": folder, "originator": "codex_cli_rs", "cli_version": "0.0.0", "instructions": None, "source": "cli"}
+    about = {
+        "cwd": folder,
+        "originator": "codex_cli_rs",
+        "cli_version": "0.0.0",
+        "instructions": None,
+        "source": "cli",
+    }
     payload = {"id": uuid_of(draft.id), "timestamp": _began(draft), **about}
     return {"timestamp": _began(draft), "type": "session_meta", "payload": payload}
 
@@ -170,7 +233,11 @@ def _is_ours(line: Fields) -> bool:
 
 
 _PLACES = (
-    *("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
+    *(
+        "~/.codex/sessions/*/*/*/*.jsonl",
+        "~/.codex/archived_sessions/*.jsonl",
+        "~/.codex/sessions/*.json",
+    ),
     *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
 )
 _ABOUT: Fields = {"file_name": _file_name, "embeds_files": True, "places": _PLACES}

@@ -1,7 +1,7 @@
 """The lines of a rollout of Codex, and the messages that they make.
 
-What must stay true: `unfolded(folded(line)) == line`. A line that is kept with a message has no text of it twice. Each
-message is taken once, whichever stream has it first. Pure.
+What must stay true: `unfolded(folded(line)) == line`. A line that is kept with a message has no
+text of it twice. Each message is taken once, whichever stream has it first. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,29 @@ import orjson
 
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records import coercion
-from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, text_of
+from capsule.transfer.records.coercion import (
+    counts_of,
+    filled,
+    json_of,
+    moment,
+    object_of,
+    objects_of,
+    text_of,
+)
 from capsule.transfer.records.pairs import OWN, applied, with_source
 
 #: What a message of the user begins with that the program made.
-_MADE = r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
+_MADE = (
+    r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# "
+    r"AGENTS\.md )"
+)
 EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
 EVENTS["agent_reasoning_raw_content"] = "reasoning"
-_USAGE = {"inputTokens": "input_tokens", "cachedTokens": "cached_input_tokens", "outputTokens": "output_tokens"}
+_USAGE = {
+    "inputTokens": "input_tokens",
+    "cachedTokens": "cached_input_tokens",
+    "outputTokens": "output_tokens",
+}
 _USAGE |= {"reasoningTokens": "reasoning_output_tokens", "totalTokens": "total_tokens"}
 #: Texts that are shorter stay in the lines.
 _SHORT = 32
@@ -64,10 +79,16 @@ def _image(part: Fields) -> Fields | None:
         return None
     kind, mark, data = url.removeprefix("data:").partition(";base64,")
     try:
-        file = {"name": "image", "type": kind, "data": b64decode(data, validate=True)} if mark else {}
+        file = (
+            {"name": "image", "type": kind, "data": b64decode(data, validate=True)} if mark else {}
+        )
     except ValueError:
         file = {}
-    return file if file and url_of(file) == url else {"name": "image", "type": "image", "url": url if not mark else ""}
+    return (
+        file
+        if file and url_of(file) == url
+        else {"name": "image", "type": "image", "url": url if not mark else ""}
+    )
 
 
 def _spellings(call: Fields) -> list[str]:
@@ -93,8 +114,14 @@ def _folded(value: Any, said: Fields) -> Any:
         for nth, item in enumerate(said.get(name, ())):
             if value in (texts := spelled(item)):
                 return {"$": name, "nth": nth, "as": texts.index(value)}
-    if value[0] == "{" and isinstance(inner := json_of(value), dict) and orjson.dumps(inner).decode() == value:
-        return {"$": "json", "value": folded} if (folded := _folded(inner, said)) != inner else value
+    if (
+        value[0] == "{"
+        and isinstance(inner := json_of(value), dict)
+        and orjson.dumps(inner).decode() == value
+    ):
+        return (
+            {"$": "json", "value": folded} if (folded := _folded(inner, said)) != inner else value
+        )
     return value
 
 
@@ -136,10 +163,12 @@ class Talk:
         self._model: Any = None
         self._is_open = False
         self._total: Fields = {}
-        #: The place of the message that the next one answers, and for each turn of the user the place that it answers.
+        #: The place of the message that the next one answers, and for each turn of the user the
+        #: place that it answers.
         self._above: int | None = None
         self._turns: list[int | None] = []
-        #: How often each text still comes as an item, came without its event, and will come after its event.
+        #: How often each text still comes as an item, came without its event, and will come after
+        #: its event.
         self._ahead, self._behind, self._early = Counter(texts), Counter[Any](), Counter[Any]()
 
     def add(self, whole: Fields) -> None:
@@ -148,7 +177,9 @@ class Talk:
         kind, said, time = parts_of(line)
         own = whole.get(OWN)
         texts = texts_of(kind, said)
-        is_taken = self._is_item(kind, said, texts, time) or (kind == "event_msg" and self._is_event(said, texts, time))
+        is_taken = self._is_item(kind, said, texts, time) or (
+            kind == "event_msg" and self._is_event(said, texts, time)
+        )
         if is_taken:
             self.lines[-1] += [*self._held, line]
             self._held = []
@@ -178,10 +209,14 @@ class Talk:
             return False
         for text in texts:
             self._ahead[text] -= 1
-            (self._early if self._early[text] else self._behind)[text] += -1 if self._early[text] else 1
+            (self._early if self._early[text] else self._behind)[text] += (
+                -1 if self._early[text] else 1
+            )
         if name == "message":
             self._say(str(said.get("role")), "\n\n".join(text for _, text in texts), time)
-            if files := [file for part in objects_of(said.get("content")) if (file := _image(part))]:
+            if files := [
+                file for part in objects_of(said.get("content")) if (file := _image(part))
+            ]:
                 self.entries[-1]["attachments"] = files
         elif name == "reasoning":
             if not texts:
@@ -250,7 +285,11 @@ class Talk:
         entry["reasoning"] = f"{entry['reasoning']}\n\n{text}" if "reasoning" in entry else text
 
     def _call(self, name: str, said: Fields, time: Any) -> None:
-        arguments: Any = json_of(said["arguments"]) if "arguments" in said else said.get("input", said.get("action"))
+        arguments: Any = (
+            json_of(said["arguments"])
+            if "arguments" in said
+            else said.get("input", said.get("action"))
+        )
         if not isinstance(arguments, dict):
             arguments = text_of(said.get("arguments", arguments))
         call = {"name": str(said.get("name") or name.removesuffix("_call")), "arguments": arguments}
@@ -265,14 +304,18 @@ class Talk:
         about = object_of(output)
         inner = about.get("output", about.get("content"))
         if isinstance(output, list):
-            texts = (item["text"] for item in objects_of(output) if isinstance(item.get("text"), str))
+            texts = (
+                item["text"] for item in objects_of(output) if isinstance(item.get("text"), str)
+            )
             entry["content"] = "\n\n".join(texts)
             if files := [file for part in objects_of(output) if (file := _image(part))]:
                 entry["attachments"] = files
         else:
             entry["content"] = inner if isinstance(inner, str) else text_of(output)
         metadata = about.get("metadata")
-        if about.get("success") is False or (isinstance(metadata, dict) and metadata.get("exit_code") not in (None, 0)):
+        if about.get("success") is False or (
+            isinstance(metadata, dict) and metadata.get("exit_code") not in (None, 0)
+        ):
             entry["metadata"] = {"isError": True}
 
     def _tell_event(self, name: str, said: Fields) -> None:
@@ -282,7 +325,9 @@ class Talk:
             used = counts_of(info.get("last_token_usage"), _USAGE)
             used = used or {key: number - self._total.get(key, 0) for key, number in total.items()}
             self._total = total
-            for entry in [entry for entry in self.entries[:-4:-1] if used and entry["role"] == "assistant"][:1]:
+            for entry in [
+                entry for entry in self.entries[:-4:-1] if used and entry["role"] == "assistant"
+            ][:1]:
                 entry["metadata"] = entry.get("metadata", {}) | {"usage": used}
         elif name == "thread_name_updated" and isinstance(said.get("thread_name"), str):
             self.title = said["thread_name"]
@@ -306,11 +351,19 @@ class Talk:
         head = applied(head if is_own else with_source(head, {"lines": self.about}), own)
         history: list[Fields] = []
         for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
-            whole = entry if given else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
+            whole = (
+                entry
+                if given
+                else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
+            )
             history.append(applied(whole, given))
             if is_own and not given and len(history) > 1:
-                history[-1].setdefault("parent", history[-2].get("id", f"#{len(history) + len(others) - 2}"))
+                history[-1].setdefault(
+                    "parent", history[-2].get("id", f"#{len(history) + len(others) - 2}")
+                )
         if order:
             places = {id: place for place, id in enumerate(order)}
-            history = sorted(history + others, key=lambda message: places.get(message.get("id"), len(places)))
+            history = sorted(
+                history + others, key=lambda message: places.get(message.get("id"), len(places))
+            )
         return Draft(head, [coercion.with_bytes(said) for said in history], 1, is_own)

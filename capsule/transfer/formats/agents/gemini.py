@@ -1,8 +1,9 @@
 """The chats of Gemini CLI: one file for a session, JSONL or one object.
 
-A record of JSONL is a message, or changes what was said: a repeated id replaces a message, `$rewindTo` drops the last
-ones, and `$set` with messages begins the talk anew. What is dropped stays as a branch. What was called and what came
-back are one record there, and several messages here. Pure.
+A record of JSONL is a message, or changes what was said: a repeated id replaces a message,
+`$rewindTo` drops the last ones, and `$set` with messages begins the talk anew. What is dropped
+stays as a branch. What was called and what came back are one record there, and several messages
+here. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_records
-from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import (
+    counts_of,
+    filled,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
 from capsule.transfer.records.turns import numbered
 
 _TYPES = {"user": "user", "gemini": "assistant"}
@@ -24,8 +33,12 @@ _HEAD = ("sessionId", "startTime", "lastUpdated", "summary", "messages")
 
 
 def _parts(content: Any) -> Fields:
-    """What a content says: texts, thoughts, files, calls, results, and the parts that are something else."""
-    kinds: Fields = {name: [] for name in ("texts", "thoughts", "files", "calls", "results", "rest")}
+    """What a content says: texts, thoughts, files, calls, results, and the parts that are something
+    else.
+    """
+    kinds: Fields = {
+        name: [] for name in ("texts", "thoughts", "files", "calls", "results", "rest")
+    }
     for part in content if isinstance(content, list) else [content]:
         left = {"text": part} if isinstance(part, str) else object_of(part)
         response, call = left.get("functionResponse"), left.get("functionCall")
@@ -36,7 +49,9 @@ def _parts(content: Any) -> Fields:
             kinds["files"].append(file)
             left = rest(left, "inlineData", "fileData")
         elif isinstance(call, dict):
-            kinds["calls"].append(filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call))
+            kinds["calls"].append(
+                filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
+            )
             left = rest(left, "functionCall")
         elif isinstance(response, dict):
             kinds["results"].append(response)
@@ -57,9 +72,13 @@ def _file(part: Fields) -> Fields:
         except (binascii.Error, ValueError):
             return {}
         kind = text_of(data.get("mimeType"))
-        return filled({"name": text_of(data.get("displayName")) or kind or "file", "data": content}, type=kind)
+        return filled(
+            {"name": text_of(data.get("displayName")) or kind or "file", "data": content}, type=kind
+        )
     if isinstance(url := link.get("fileUri"), str):
-        return filled({"name": url.rpartition("/")[2] or url, "url": url}, type=link.get("mimeType"))
+        return filled(
+            {"name": url.rpartition("/")[2] or url, "url": url}, type=link.get("mimeType")
+        )
     return {}
 
 
@@ -78,7 +97,9 @@ def _messages(record: Fields) -> list[Fields]:
         mapped.append("type")
     if _parts(record.get("displayContent"))["texts"] == said["texts"]:
         mapped.append("displayContent")
-    source = filled(rest(record, *mapped), tokens=rest(tokens, *_TOKENS.values()), content=said["rest"])
+    source = filled(
+        rest(record, *mapped), tokens=rest(tokens, *_TOKENS.values()), content=said["rest"]
+    )
     source = {name: value for name, value in source.items() if value is not None}
     is_tool = bool(said["results"]) and not said["texts"]
     metadata = filled({}, usage=usage, hidden=kind not in _TYPES, source={} if is_tool else source)
@@ -92,11 +113,16 @@ def _messages(record: Fields) -> list[Fields]:
             metadata=metadata,
         )
     ]
-    entries += [_result({"id": answer.get("id")}, [{"functionResponse": answer}]) for answer in said["results"]]
+    entries += [
+        _result({"id": answer.get("id")}, [{"functionResponse": answer}])
+        for answer in said["results"]
+    ]
     entries += [_result(call, call["result"]) for call in calls if _has_result(call)]
     if is_tool:
         entries = entries[1:]
-        entries[-1] |= {"metadata": {**entries[-1].get("metadata", {}), **filled({}, source=source)}}
+        entries[-1] |= {
+            "metadata": {**entries[-1].get("metadata", {}), **filled({}, source=source)}
+        }
     for made in entries:
         if record["timestamp"]:
             made.setdefault("timestamp", record["timestamp"])
@@ -113,7 +139,9 @@ def _call(call: Fields) -> Fields:
     left = rest(call, "id", "name", "args", "result")
     left = rest(left, "resultDisplay", "status", "timestamp") if _has_result(call) else left
     made = filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
-    return made | {name: value for name, value in left.items() if name not in made and value is not None}
+    return made | {
+        name: value for name, value in left.items() if name not in made and value is not None
+    }
 
 
 def _result(call: Fields, result: Any) -> Fields:
@@ -129,7 +157,9 @@ def _result(call: Fields, result: Any) -> Fields:
         inner = _parts(response.get("parts", []))
         files, left = files + inner["files"], left + inner["rest"]
     text = "\n\n".join(filter(None, texts))
-    source = filled({}, result=left, status="" if call.get("status") == "success" else call.get("status"))
+    source = filled(
+        {}, result=left, status="" if call.get("status") == "success" else call.get("status")
+    )
     if call.get("resultDisplay") not in (None, text):
         source["resultDisplay"] = call["resultDisplay"]
     metadata = filled({}, isError=is_error, source=source)
@@ -157,9 +187,15 @@ class _Talk:
         if "$rewindTo" in record:
             known = text_of(record["$rewindTo"]) in self.line
             if not known:
-                self.source.tell(f"goes back to message {text_of(record['$rewindTo'])!r:.80}, which is not there", line)
+                self.source.tell(
+                    f"goes back to message {text_of(record['$rewindTo'])!r:.80}, which is not "
+                    "there",
+                    line,
+                )
             ids = list(self.line) if known else []
-            self.line = dict.fromkeys(ids[: ids.index(text_of(record["$rewindTo"]))] if known else ())
+            self.line = dict.fromkeys(
+                ids[: ids.index(text_of(record["$rewindTo"]))] if known else ()
+            )
         elif isinstance(record.get("id"), str) and record["id"]:
             self._say(record, line)
         elif isinstance(record.get("$set"), dict):
@@ -208,8 +244,13 @@ class _Talk:
         if head.get("kind") == "subagent" and len(path := self.source.name.split("/")) > 1:
             metadata["sourceConversationId"] = path[-2]
         id = head.get("sessionId") or next(iter(self.said), None)
-        times = {"createdAt": moment(head.get("startTime")), "updatedAt": moment(head.get("lastUpdated"))}
-        return Draft(filled({}, id=id, title=head.get("summary"), metadata=metadata, **times), history, 1)
+        times = {
+            "createdAt": moment(head.get("startTime")),
+            "updatedAt": moment(head.get("lastUpdated")),
+        }
+        return Draft(
+            filled({}, id=id, title=head.get("summary"), metadata=metadata, **times), history, 1
+        )
 
 
 def _read(source: Source) -> Iterator[Draft]:
@@ -223,8 +264,12 @@ def _read(source: Source) -> Iterator[Draft]:
 
 
 def _is_ours(record: Fields) -> bool:
-    is_head = isinstance(record.get("sessionId"), str) and isinstance(record.get("projectHash"), str)
-    is_message = record.get("type") == "gemini" and isinstance(record.get("id"), str) and "content" in record
+    is_head = isinstance(record.get("sessionId"), str) and isinstance(
+        record.get("projectHash"), str
+    )
+    is_message = (
+        record.get("type") == "gemini" and isinstance(record.get("id"), str) and "content" in record
+    )
     return (is_head and "uuid" not in record) or is_message or "$rewindTo" in record
 
 

@@ -1,8 +1,8 @@
 """Capsules: files, folders and archives of version 2.0 and 2.1, and out as either.
 
-A file of version 2.1 is the capsule as the store has it, without its lock. One of 2.0 has the active branch in the
-fields of 2.0 and nothing else, for older readers; what they have no field for is under the one key `capsule`.
-Ids are kept. Pure.
+A file of version 2.1 is the capsule as the store has it, without its lock. One of 2.0 has the
+active branch in the fields of 2.0 and nothing else, for older readers; what they have no field for
+is under the one key `capsule`. Ids are kept. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from capsule.format.documents import new
 from capsule.format.json import codec
 from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.drafts.conversion import document_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    by_record,
+    read_bytes,
+    read_records,
+    shape,
+)
 from capsule.transfer.records.coercion import is_text, moment
 from capsule.transfer.records.pairs import OWN, applied, difference
 
@@ -34,7 +43,10 @@ def _is_capsule(record: Fields) -> bool:
     if not isinstance(record.get("id"), str):
         return False
     if isinstance(history, list) and history:
-        return all(isinstance(entry, dict) and "role" in entry and "event" not in entry for entry in history[:1])
+        return all(
+            isinstance(entry, dict) and "role" in entry and "event" not in entry
+            for entry in history[:1]
+        )
     return {"title", "version", "createdAt", "updatedAt"} <= record.keys()
 
 
@@ -61,12 +73,20 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
         head, history = whole["head"], whole["history"]
     else:
         if isinstance(record.get("history"), list):
-            record = record | {"history": [entry for entry in record["history"] if _is_message(entry, source, line)]}
+            record = record | {
+                "history": [
+                    entry for entry in record["history"] if _is_message(entry, source, line)
+                ]
+            }
         validation.check(record, codec.encode(record), source.name)
         document, _ = migrations.current(record, source.name)
         history = document["history"]
-        head = {name: value for name, value in document.items() if name not in ("history", "version")}
-        head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}
+        head = {
+            name: value for name, value in document.items() if name not in ("history", "version")
+        }
+        head["metadata"] = {
+            name: value for name, value in head.get("metadata", {}).items() if name != "lock"
+        }
     for attached in (file for entry in history for file in entry.get("attachments", ())):
         if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
             for file in source.near(f"../attachments/{digest}"):
@@ -75,7 +95,9 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
 
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
-    is_message = isinstance(entry, dict) and is_text(entry.get("role")) and is_text(entry.get("content"))
+    is_message = (
+        isinstance(entry, dict) and is_text(entry.get("role")) and is_text(entry.get("content"))
+    )
     if not is_message:
         source.tell("an entry of history is no message", line)
     return is_message
@@ -87,7 +109,9 @@ def _no_file(data: bytes | Source) -> tuple[str, int]:
 
 def _write(draft: Draft) -> bytes:
     nothing: Any = lambda reason, id: None  # noqa: E731
-    return codec.encode(document_of(draft, "capsule", draft.head["updatedAt"], nothing, _no_file, is_trusted=True))
+    return codec.encode(
+        document_of(draft, "capsule", draft.head["updatedAt"], nothing, _no_file, is_trusted=True)
+    )
 
 
 def _write_2_0(draft: Draft) -> bytes:
@@ -106,7 +130,9 @@ def _write_2_0(draft: Draft) -> bytes:
     }
     own = difference({"head": draft.head, "history": draft.history}, _plain(record))
     rest = {OWN: own} if own else {}
-    return codec.encode({name: record[name] for name in _HEAD[:2]} | {"version": "2.0"} | record | rest)
+    return codec.encode(
+        {name: record[name] for name in _HEAD[:2]} | {"version": "2.0"} | record | rest
+    )
 
 
 def _message(entry: Fields) -> Fields:
@@ -119,7 +145,11 @@ def _plain(record: Fields) -> Fields:
     empty = new.empty_context()
     head = {name: record[name] for name in (*_HEAD, "context") if record.get(name, empty) != empty}
     about = record.get("metadata", {})
-    metadata = {name: value for name, value in about.items() if name != "lock" and _METADATA.get(name) != value}
+    metadata = {
+        name: value
+        for name, value in about.items()
+        if name != "lock" and _METADATA.get(name) != value
+    }
     history = [dict(entry) for entry in record["history"]]
     for entry in history:
         if "timestamp" in entry:
@@ -127,9 +157,15 @@ def _plain(record: Fields) -> Fields:
     return {"head": head | ({"metadata": metadata} if metadata else {}), "history": history}
 
 
-_ABOUT: Fields = {"read": _read, "file_name": lambda draft: f"conversations/{draft.id}.json", "has_files_beside": True}
+_ABOUT: Fields = {
+    "read": _read,
+    "file_name": lambda draft: f"conversations/{draft.id}.json",
+    "has_files_beside": True,
+}
 FORMATS = [
     Format("capsule", "Capsules, version 2.1", by_record(_is_capsule), write=_write, **_ABOUT),
     # The format above reads both versions.
-    Format("capsule-2.0", "Capsules, version 2.0", lambda source: False, write=_write_2_0, **_ABOUT),
+    Format(
+        "capsule-2.0", "Capsules, version 2.0", lambda source: False, write=_write_2_0, **_ABOUT
+    ),
 ]

@@ -1,9 +1,12 @@
-"""A page in HTML: one file that loads nothing, opens without a network, and can be read without its script.
+"""A page in HTML: one file that loads nothing, opens without a network, and can be read without its
+script.
 
-What must stay true: messages are drawn as on the page of the browser (`capsule.transfer.rendering`), and whatever one
-says is text. The page's policy allows its own style and its own script and nothing from elsewhere. Without the script
-all messages stand in their order; with it one branch does, and the buttons beside a message step through its siblings.
-No id of the store is in the page. A page of a site is the same, but shares style and script with the others. Pure.
+What must stay true: messages are drawn as on the page of the browser
+(`capsule.transfer.rendering`), and whatever one says is text. The page's policy allows its own
+style and its own script and nothing from elsewhere. Without the script all messages stand in their
+order; with it one branch does, and the buttons beside a message step through its siblings. No id of
+the store is in the page. A page of a site is the same, but shares style and script with the others.
+Pure.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ const go=()=>{const id=location.hash.slice(1),a=by.get(id);choose(id);draw();
 for(let d=a;d;d=d.parentElement)if(d.localName==="details")d.open=true;a?.scrollIntoView()};
 choose(document.body.dataset.current);go();addEventListener("hashchange",go)})();
 """
-#: What a page of a site may load: its own files. Of a page that is opened from the disk Firefox takes no file for its
-#: own (`'self'`), and a page of a server can load none of the disk.
+#: What a page of a site may load: its own files. Of a page that is opened from the disk Firefox
+#: takes no file for its own (`'self'`), and a page of a server can load none of the disk.
 SITE_POLICY = "img-src 'self' file:; style-src 'self' file:; script-src 'self' file:"
 SITE_POLICY = f"default-src 'none'; {SITE_POLICY}; base-uri 'none'; form-action 'none'"
 
@@ -62,8 +65,8 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
 
     Args:
         draft: The conversation.
-        file_url: For a page of a site, in a folder beside its shared files: the address of an attachment by its
-            SHA-256, or an empty one. None: the page stands alone.
+        file_url: For a page of a site, in a folder beside its shared files: the address of an
+            attachment by its SHA-256, or an empty one. None: the page stands alone.
 
     Raises Refused: a package is missing.
     """
@@ -71,7 +74,10 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
         from markupsafe import Markup
 
         from capsule.transfer.rendering.messages import STYLES, Drawing, render
-    tree, line = Tree(draft.history), {id(entry) for entry in active_line(draft.head, draft.history)}
+    tree, line = (
+        Tree(draft.history),
+        {id(entry) for entry in active_line(draft.head, draft.history)},
+    )
     places = {entry["id"]: str(place) for place, entry in enumerate(draft.history) if "id" in entry}
     entries: list[Fields] = []
     navs: dict[str, str] = {}
@@ -97,10 +103,17 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
     digest = b64encode(sha256(SCRIPT.encode()).digest()).decode()
     allowed = f"img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    style, script, way = f"<style>{STYLES.read_text('utf-8')}{STYLE}</style>", f"<script>{SCRIPT}</script>", ""
+    style, script, way = (
+        f"<style>{STYLES.read_text('utf-8')}{STYLE}</style>",
+        f"<script>{SCRIPT}</script>",
+        "",
+    )
     if file_url is not None:
         policy, style = SITE_POLICY, '<link rel="stylesheet" href="../style.css">'
-        script, way = '<script src="../script.js"></script>', '<nav><a href="../index.html">All conversations</a></nav>'
+        script, way = (
+            '<script src="../script.js"></script>',
+            '<nav><a href="../index.html">All conversations</a></nav>',
+        )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width,initial-scale=1"><meta name="referrer" content="no-referrer">

@@ -1,9 +1,11 @@
-"""JSONL for training and for tools: a conversation a line, as OpenAI's chat, ShareGPT or ChatML have it.
+"""JSONL for training and for tools: a conversation a line, as OpenAI's chat, ShareGPT or ChatML
+have it.
 
 A plain text of ChatML is read too, as one conversation.
 
-A line has the active branch, in the very form of these formats. Everything else of a capsule (ids, times, other
-branches) is under the key `capsule` of the line, and none of it in a message; a plain line lacks it. Pure.
+A line has the active branch, in the very form of these formats. Everything else of a capsule (ids,
+times, other branches) is under the key `capsule` of the line, and none of it in a message; a plain
+line lacks it. Pure.
 """
 
 from __future__ import annotations
@@ -15,21 +17,47 @@ from typing import Any
 import orjson
 
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each, own_of, read_text, with_own
-from capsule.transfer.records.coercion import call_of, json_of, objects_of, part_text, record_of_call, rest, text_of
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    by_record,
+    each,
+    own_of,
+    read_text,
+    with_own,
+)
+from capsule.transfer.records.coercion import (
+    call_of,
+    json_of,
+    objects_of,
+    part_text,
+    record_of_call,
+    rest,
+    text_of,
+)
 from capsule.transfer.records.pairs import OWN, Column, Pair, pair_of, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
-_PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant")
-_PEOPLE |= {"system": "system"} | dict.fromkeys(("tool", "function_response", "observation"), "tool")
+_PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(
+    ("gpt", "assistant", "chatgpt"), "assistant"
+)
+_PEOPLE |= {"system": "system"} | dict.fromkeys(
+    ("tool", "function_response", "observation"), "tool"
+)
 _SPOKEN = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
 
 
 def _read_openai(record: Fields) -> Fields:
     role, content = record.get("role"), record.get("content")
-    fields: Fields = {"role": _ROLES.get(str(role), role if role in ("user", "system", "tool") else "assistant")}
+    fields: Fields = {
+        "role": _ROLES.get(str(role), role if role in ("user", "system", "tool") else "assistant")
+    }
     if isinstance(content, list):
-        fields["content"] = "\n\n".join(text for part in content if isinstance(text := part_text(part), str))
+        fields["content"] = "\n\n".join(
+            text for part in content if isinstance(text := part_text(part), str)
+        )
         files = [part for part in content if part_text(part) is None]
         if files:
             fields["attachments"] = [_attachment(part) for part in files]
@@ -49,7 +77,9 @@ def _attachment(part: Any) -> Fields:
     kind = str(part.get("type") or "file") if isinstance(part, dict) else "file"
     value = part.get(kind) if isinstance(part, dict) else None
     url = value.get("url") if isinstance(value, dict) else value
-    return {"name": kind, "type": kind} | ({"url": url} if isinstance(url, str) and url[:5] != "data:" else {})
+    return {"name": kind, "type": kind} | (
+        {"url": url} if isinstance(url, str) and url[:5] != "data:" else {}
+    )
 
 
 def _write_openai(fields: Fields) -> Fields:
@@ -80,12 +110,17 @@ def _write_sharegpt(fields: Fields) -> Fields:
 
 def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
     if key == "text":
-        return [{"role": _ROLES.get(role, role), "content": text} for role, text in re.findall(_SPOKEN, record[key])]
+        return [
+            {"role": _ROLES.get(role, role), "content": text}
+            for role, text in re.findall(_SPOKEN, record[key])
+        ]
     return [message.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
 
 
 def _chatml(messages: list[Fields]) -> str:
-    return "".join(f"<|im_start|>{entry['role']}\n{entry['content']}<|im_end|>\n" for entry in messages)
+    return "".join(
+        f"<|im_start|>{entry['role']}\n{entry['content']}<|im_end|>\n" for entry in messages
+    )
 
 
 _HEAD = pair_of(Column("id", "id"), Column("title", "title"))
@@ -120,12 +155,20 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
     def write(draft: Draft) -> bytes:
         line = active_line(draft.head, draft.history)
         if is_plain:
-            return orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]}) + b"\n"
-        record = rest(_HEAD.to_record(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else []))
+            return (
+                orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]})
+                + b"\n"
+            )
+        record = rest(
+            _HEAD.to_record(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else [])
+        )
         if key == "text":
             record = {key: _chatml(line), **record}
         else:
-            made = [message.to_record(entry, is_edited=entry.get("id") in draft.edited) for entry in line]
+            made = [
+                message.to_record(entry, is_edited=entry.get("id") in draft.edited)
+                for entry in line
+            ]
             record = {key: [rest(entry, OWN) for entry in made], **record}
         own = own_of(draft, _taken(record, None, key, message))
         return orjson.dumps(record | ({OWN: own} if own else {})) + b"\n"
@@ -141,13 +184,27 @@ def _has(key: str, of: str) -> Callable[[Source], bool]:
 _has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
 
 
-def _format(name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]) -> Format:
-    read, write, plain = _reader(key, message), _writer(key, message), _writer(key, message, is_plain=True)
+def _format(
+    name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]
+) -> Format:
+    read, write, plain = (
+        _reader(key, message),
+        _writer(key, message),
+        _writer(key, message, is_plain=True),
+    )
     return Format(name, title, recognizes, read, write, ".jsonl", "lines", plain=plain)
 
 
 FORMATS = [
-    _format("sharegpt", "ShareGPT (JSONL)", "conversations", _SHAREGPT, _has("conversations", "from")),
-    _format("chatml", "ChatML (JSONL, text)", "text", _OPENAI, lambda it: _is_text(it) or _has_chatml(it)),
+    _format(
+        "sharegpt", "ShareGPT (JSONL)", "conversations", _SHAREGPT, _has("conversations", "from")
+    ),
+    _format(
+        "chatml",
+        "ChatML (JSONL, text)",
+        "text",
+        _OPENAI,
+        lambda it: _is_text(it) or _has_chatml(it),
+    ),
     _format("jsonl", "OpenAI chat (JSONL)", "messages", _OPENAI, _has("messages", "role")),
 ]

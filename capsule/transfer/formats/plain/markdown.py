@@ -1,7 +1,8 @@
 """Markdown for people and pull requests, which is read back exactly if it was not written plain.
 
-Before each message stands a comment with what a heading can't say; the text of the message is the text of the file up
-to the next comment, and may be edited there. A line of a message that looks like such a comment is escaped. Pure.
+Before each message stands a comment with what a heading can't say; the text of the message is the
+text of the file up to the next comment, and may be edited there. A line of a message that looks
+like such a comment is escaped. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def _comment(kind: str, value: Fields) -> str:
 def _heading(entry: Fields, is_aside: bool) -> str:
     who = str(entry.get("from") or entry["role"].capitalize())
     parts = [who, entry.get("model"), known(entry.get("timestamp"))[:16].replace("T", " ")]
-    return "## " + " · ".join(_line(part) for part in parts if part) + (" (another branch)" if is_aside else "")
+    return (
+        "## "
+        + " · ".join(_line(part) for part in parts if part)
+        + (" (another branch)" if is_aside else "")
+    )
 
 
 def _line(text: Any) -> str:
@@ -52,15 +57,24 @@ def _shown(entry: Fields) -> list[str]:
     """What people see of a message besides its text: thoughts, calls, attachments."""
     parts = []
     if entry.get("reasoning"):
-        parts.append(f"<details><summary>Reasoning</summary>\n\n{_fenced(entry['reasoning'])}\n\n</details>")
+        parts.append(
+            f"<details><summary>Reasoning</summary>\n\n{_fenced(entry['reasoning'])}\n\n</details>"
+        )
     for call in entry.get("toolCalls") or ():
         arguments = orjson.dumps(call.get("arguments"), option=orjson.OPT_INDENT_2).decode()
         name = _line(call.get("name")).replace("`", "'")
-        parts.append(f"<details><summary>Tool call</summary>\n\n`{name}`\n\n{_fenced(arguments)}\n\n</details>")
+        parts.append(
+            "<details><summary>Tool "
+            f"call</summary>\n\n`{name}`\n\n{_fenced(arguments)}\n\n</details>"
+        )
     for attached in entry.get("attachments") or ():
         name = re.sub(r"([\\\[\]`<>])", r"\\\1", _line(attached.get("name") or "attachment"))
         path = attached.get("path")
-        parts.append(f"[{name}]({path})" if isinstance(path, str) and re.fullmatch(r"[\w./-]+", path) else name)
+        parts.append(
+            f"[{name}]({path})"
+            if isinstance(path, str) and re.fullmatch(r"[\w./-]+", path)
+            else name
+        )
     return [re.sub(_LIKE, r"<!-- \1\\capsule:", part) for part in parts]
 
 
@@ -73,7 +87,9 @@ def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
         pieces += [_comment("message", about), _heading(entry, id(entry) not in line), content]
         if shown := _shown(entry):
             pieces += [f"{_MARK}shown -->", *shown]
-    pieces = [piece for piece in pieces if not (is_plain and piece.startswith(_MARK))]  # What is said is escaped.
+    pieces = [
+        piece for piece in pieces if not (is_plain and piece.startswith(_MARK))
+    ]  # What is said is escaped.
     return ("\n\n".join(pieces) + "\n").encode()
 
 
@@ -99,13 +115,17 @@ def _read(source: Source) -> Iterator[Draft]:
             elif draft is None:
                 source.tell("a message before the head of its conversation", line)
             else:
-                draft.history.append({**about, "content": _content(text[comment.end() : end], is_last=is_last)})
+                draft.history.append(
+                    {**about, "content": _content(text[comment.end() : end], is_last=is_last)}
+                )
     if draft is not None:
         yield draft
 
 
 def _content(text: str, *, is_last: bool) -> str:
-    """The content in what stands between two comments: behind a heading, with an empty line around it, or its end."""
+    """The content in what stands between two comments: behind a heading, with an empty line around
+    it, or its end.
+    """
     _, _, rest = text.removeprefix("\n\n").partition("\n")
     content = rest.removeprefix("\n").removesuffix("\n" if is_last else "\n\n")
     return re.sub(_ESCAPED, r"<!-- \1capsule:", content)
@@ -116,4 +136,16 @@ def _recognizes(source: Source) -> bool:
 
 
 _PLAIN = partial(_write, is_plain=True)
-FORMATS = [Format("markdown", "Markdown", _recognizes, _read, _write, ".md", "lines", plain=_PLAIN, is_for_people=True)]
+FORMATS = [
+    Format(
+        "markdown",
+        "Markdown",
+        _recognizes,
+        _read,
+        _write,
+        ".md",
+        "lines",
+        plain=_PLAIN,
+        is_for_people=True,
+    )
+]

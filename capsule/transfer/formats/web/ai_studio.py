@@ -1,7 +1,9 @@
-"""The prompts of Google AI Studio, which it keeps in Google Drive: a file of JSON for each chat, called by its title.
+"""The prompts of Google AI Studio, which it keeps in Google Drive: a file of JSON for each chat,
+called by its title.
 
-A chat is a line of chunks. A thought is a chunk before the answer that it belongs to. Neither chunks nor chats have
-ids: the place of a message counts, and the time at which a chat began, if it says that. Pure, and read-only.
+A chat is a line of chunks. A thought is a chunk before the answer that it belongs to. Neither
+chunks nor chats have ids: the place of a message counts, and the time at which a chat began, if it
+says that. Pure, and read-only.
 """
 
 from __future__ import annotations
@@ -12,25 +14,48 @@ from contextlib import suppress
 from typing import Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each
-from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, part_text, rest, text_of
+from capsule.transfer.records.coercion import (
+    counts_of,
+    filled,
+    moment,
+    object_of,
+    objects_of,
+    part_text,
+    rest,
+    text_of,
+)
 
 #: Files in a chunk, and those of Google Drive and YouTube, of which it has the id.
 _INLINE = ("inlineData", "inlineImage", "inlineFile", "inlineAudio")
 _ELSEWHERE = ("driveDocument", "driveImage", "driveVideo", "driveAudio", "youtubeVideo")
-_OF_A_CHUNK = ("role", "text", "parts", "isThought", "createTime", "tokenCount", *_INLINE, *_ELSEWHERE)
+_OF_A_CHUNK = (
+    "role",
+    "text",
+    "parts",
+    "isThought",
+    "createTime",
+    "tokenCount",
+    *_INLINE,
+    *_ELSEWHERE,
+)
 
 
 def _text(value: Any) -> str:
     """The text of a chunk or of instructions: its own, or that of its parts."""
     fields = object_of(value)
-    return text_of(fields.get("text")) or "".join(filter(None, map(part_text, fields.get("parts") or ())))
+    return text_of(fields.get("text")) or "".join(
+        filter(None, map(part_text, fields.get("parts") or ()))
+    )
 
 
 def _files(chunk: Fields) -> Iterator[Fields]:
     for holder in (chunk, *objects_of(chunk.get("parts"))):
         for kind in _INLINE:
             if file := object_of(holder.get(kind)):
-                made = {"name": text_of(file.get("fileName")) or kind, "type": text_of(file.get("mimeType")) or "file"}
+                made = {
+                    "name": text_of(file.get("fileName")) or kind,
+                    "type": text_of(file.get("mimeType")) or "file",
+                }
                 with suppress(ValueError):
                     yield made | {"data": b64decode(text_of(file.get("data")))}
     for kind in _ELSEWHERE:
@@ -41,9 +66,18 @@ def _files(chunk: Fields) -> Iterator[Fields]:
 def _entry(chunk: Fields, model: str) -> Fields:
     is_thought, is_answer = chunk.get("isThought") is True, chunk.get("role") == "model"
     count = "reasoningTokens" if is_thought else "outputTokens" if is_answer else "inputTokens"
-    entry = {"role": "assistant" if is_answer else "user", "content": "" if is_thought else _text(chunk)}
-    about = filled({}, usage=counts_of(chunk, {count: "tokenCount"}), source=filled({}, **rest(chunk, *_OF_A_CHUNK)))
-    entry = filled(entry, timestamp=moment(chunk.get("createTime")), model=is_answer and model, metadata=about)
+    entry = {
+        "role": "assistant" if is_answer else "user",
+        "content": "" if is_thought else _text(chunk),
+    }
+    about = filled(
+        {},
+        usage=counts_of(chunk, {count: "tokenCount"}),
+        source=filled({}, **rest(chunk, *_OF_A_CHUNK)),
+    )
+    entry = filled(
+        entry, timestamp=moment(chunk.get("createTime")), model=is_answer and model, metadata=about
+    )
     return filled(entry, reasoning=is_thought and _text(chunk), attachments=[*_files(chunk)])
 
 
@@ -52,7 +86,9 @@ def _joined(thought: Fields, answer: Fields) -> Fields:
     reasoning = "\n\n".join(filter(None, (thought.get("reasoning"), answer.get("reasoning"))))
     files = [*thought.get("attachments", ()), *answer.get("attachments", ())]
     before, after = thought.get("metadata", {}), answer.get("metadata", {})
-    about = filled({}, **{name: before.get(name, {}) | after.get(name, {}) for name in ("usage", "source")})
+    about = filled(
+        {}, **{name: before.get(name, {}) | after.get(name, {}) for name in ("usage", "source")}
+    )
     return filled(thought | answer, reasoning=reasoning, attachments=files, metadata=about)
 
 
@@ -71,10 +107,15 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     is_branch = any("branchParent" in chunk for chunk in chunks)
     id = "" if is_branch or not chunks else text_of(chunks[0].get("createTime"))
     left = filled({}, **rest(record, "chunkedPrompt", "systemInstruction"))
-    title, system = source.name.rpartition("/")[2].removesuffix(".json"), _text(record.get("systemInstruction"))
+    title, system = (
+        source.name.rpartition("/")[2].removesuffix(".json"),
+        _text(record.get("systemInstruction")),
+    )
     head = filled({}, id=id, title="" if title == "-" else title, metadata=filled({}, source=left))
     return Draft(filled(head, context={"fullContext": system} if system else {}), history, line)
 
 
-_recognizes = by_record(lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list))
+_recognizes = by_record(
+    lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
+)
 FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, each(_draft))]

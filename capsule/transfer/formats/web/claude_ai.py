@@ -1,8 +1,8 @@
 """The export of Claude.ai: `conversations.json`, and `projects.json` beside it.
 
-An answer with calls and results is one record there and several messages here. The last of them has the record's id,
-since what answers the record answers it. A project is the context of its conversations; the export mostly names none,
-so a project is a capsule without messages too. Pure.
+An answer with calls and results is one record there and several messages here. The last of them has
+the record's id, since what answers the record answers it. A project is the context of its
+conversations; the export mostly names none, so a project is a capsule without messages too. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_each, read_records
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    around,
+    by_record,
+    read_each,
+    read_records,
+)
 from capsule.transfer.records.coercion import filled, moment, rest, text_of
 from capsule.transfer.records.pairs import Column, is_on, pair_of, with_source
 from capsule.transfer.records.turns import numbered
@@ -18,7 +27,17 @@ from capsule.transfer.records.turns import numbered
 #: The parent of a first message, besides null.
 _ROOTS = ("", "00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000")
 #: What of a record, and of a part of its content, has a field of ours.
-_MESSAGE = {"uuid", "text", "content", "sender", "created_at", "parent_message_uuid", "attachments", "files", "model"}
+_MESSAGE = {
+    "uuid",
+    "text",
+    "content",
+    "sender",
+    "created_at",
+    "parent_message_uuid",
+    "attachments",
+    "files",
+    "model",
+}
 _PARTS = {
     "text": {"type", "text"},
     "thinking": {"type", "thinking"},
@@ -27,7 +46,12 @@ _PARTS = {
 }
 #: What has a field of ours of the files of a message.
 _FILES = {
-    "attachments": {"name": "file_name", "type": "file_type", "text": "extracted_content", "bytes": "file_size"},
+    "attachments": {
+        "name": "file_name",
+        "type": "file_type",
+        "text": "extracted_content",
+        "bytes": "file_size",
+    },
     "files": {"name": "file_name", "type": "file_kind", "reference": "file_uuid"},
 }
 _HEAD = pair_of(
@@ -44,7 +68,9 @@ _HEAD = pair_of(
 def _messages(record: Fields) -> list[Fields]:
     """The messages of one record, each the answer to the one before; the last one has its id."""
     role = "user" if record.get("sender") == "human" else "assistant"
-    entries, said = _pieces(record.get("content"), "system" if record.get("sender") == "system" else role)
+    entries, said = _pieces(
+        record.get("content"), "system" if record.get("sender") == "system" else role
+    )
     text = text_of(record.get("text"))
     if not said:
         entries[-1]["content"], text = text, ""
@@ -57,13 +83,17 @@ def _messages(record: Fields) -> list[Fields]:
     if attachments := _attachments(record):
         entries[0]["attachments"] = attachments
     for entry in entries:
-        entry |= ({"timestamp": time} if time else {}) | ({"model": model} if isinstance(model, str) else {})
+        entry |= ({"timestamp": time} if time else {}) | (
+            {"model": model} if isinstance(model, str) else {}
+        )
     if isinstance(id, str):
         entries[-1]["id"] = id
     if "parent_message_uuid" in record:
         parent = record["parent_message_uuid"]
         entries[0]["parent"] = None if parent is None or parent in _ROOTS else parent
-    entries[-1] = with_source(entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **left})
+    entries[-1] = with_source(
+        entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **left}
+    )
     return numbered(entries)
 
 
@@ -88,10 +118,14 @@ def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
             said.append(text_of(part.get("text")))
             entry["content"] = f"{entry['content']}\n\n{said[-1]}" if entry["content"] else said[-1]
         elif kind == "thinking":
-            entry["reasoning"] = "\n\n".join(filter(None, [entry.get("reasoning"), text_of(part.get("thinking"))]))
+            entry["reasoning"] = "\n\n".join(
+                filter(None, [entry.get("reasoning"), text_of(part.get("thinking"))])
+            )
         elif kind == "tool_use":
             call = {"name": text_of(part.get("name")), "arguments": part.get("input") or {}}
-            entry.setdefault("toolCalls", []).append(({"id": part["id"]} if part.get("id") else {}) | call)
+            entry.setdefault("toolCalls", []).append(
+                ({"id": part["id"]} if part.get("id") else {}) | call
+            )
         known = _PARTS.get(str(kind), {"type"})
         if left := filled({}, **rest(part, *known)):
             source = entry.setdefault("metadata", {}).setdefault("source", {})
@@ -101,7 +135,9 @@ def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
 
 def _unanswered(entries: list[Fields], name: Any) -> str:
     """The id of the last call of this name; old exports have none."""
-    calls = [call for entry in entries for call in entry.get("toolCalls", ()) if call["name"] == name]
+    calls = [
+        call for entry in entries for call in entry.get("toolCalls", ()) if call["name"] == name
+    ]
     return str(calls[-1].get("id") or "") if calls else ""
 
 
@@ -110,12 +146,15 @@ def _result(content: Any) -> str:
     if not isinstance(content, list):
         return text_of(content)
     texts = [part.get("text") if isinstance(part, dict) else part for part in content]
-    return "\n\n".join(text_of(part if text is None else text) for text, part in zip(texts, content, strict=True))
+    return "\n\n".join(
+        text_of(part if text is None else text) for text, part in zip(texts, content, strict=True)
+    )
 
 
 def _attachments(record: Fields) -> list[Fields]:
     return [
-        {name: file[key] for name, key in names.items() if key in file} | rest(file, *names.values())
+        {name: file[key] for name, key in names.items() if key in file}
+        | rest(file, *names.values())
         for where, names in _FILES.items()
         for file in record.get(where) or ()
     ]
@@ -154,8 +193,14 @@ def _read(source: Source) -> Iterator[Draft]:
     projects: dict[str, Fields] = {}
     for pattern in ("projects.json", "projects/*.json"):
         for file in source.near(pattern):
-            projects |= {entry["uuid"]: entry for _, entry in read_records(file) if isinstance(entry.get("uuid"), str)}
-    yield from read_each(source, lambda record, line, source: _draft(record, line, source, projects))
+            projects |= {
+                entry["uuid"]: entry
+                for _, entry in read_records(file)
+                if isinstance(entry.get("uuid"), str)
+            }
+    yield from read_each(
+        source, lambda record, line, source: _draft(record, line, source, projects)
+    )
 
 
 def _is_ours(record: Fields) -> bool:

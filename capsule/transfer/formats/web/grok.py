@@ -1,6 +1,8 @@
-"""The export of Grok: `prod-grok-backend.json`, conversations with their responses, each a wrapper around its fields.
+"""The export of Grok: `prod-grok-backend.json`, conversations with their responses, each a wrapper
+around its fields.
 
-Responses form a tree. An attached file lies in a folder beside the export, under its id. Pure, and read-only.
+Responses form a tree. An attached file lies in a folder beside the export, under its id. Pure, and
+read-only.
 """
 
 from __future__ import annotations
@@ -9,11 +11,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each, read_records
-from capsule.transfer.records.coercion import filled, is_text, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import (
+    filled,
+    is_text,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
 
 _OF_A_CONVERSATION = ("id", "title", "create_time", "modify_time", "leaf_response_id")
 _OF_A_RESPONSE = (
-    *("_id", "conversation_id", "parent_response_id", "message", "sender", "create_time", "model", "thinking_trace"),
+    *(
+        "_id",
+        "conversation_id",
+        "parent_response_id",
+        "message",
+        "sender",
+        "create_time",
+        "model",
+        "thinking_trace",
+    ),
     *("file_attachments", "generated_image_urls"),
 )
 
@@ -38,7 +57,12 @@ def _entry(response: Fields, source: Source) -> Fields:
     if "parent_response_id" in response:
         entry["parent"] = text_of(response["parent_response_id"]) or None
     about = filled({}, source=filled({}, **rest(response, *_OF_A_RESPONSE)))
-    entry = filled(entry, id=text_of(response.get("_id")), timestamp=_time(response.get("create_time")), metadata=about)
+    entry = filled(
+        entry,
+        id=text_of(response.get("_id")),
+        timestamp=_time(response.get("create_time")),
+        metadata=about,
+    )
     model, reasoning = text_of(response.get("model")), text_of(response.get("thinking_trace"))
     entry = filled(entry, model=role == "assistant" and model, reasoning=reasoning)
     return filled(entry, attachments=[*_files(response, source)])
@@ -52,19 +76,35 @@ def _draft(item: Fields, line: int, source: Source) -> Draft:
             responses.append(wrapper["response"])
         else:
             source.tell("a response that is no object", line)
-    metadata = filled({}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION))
-    times = {"createdAt": _time(about.get("create_time")), "updatedAt": _time(about.get("modify_time"))}
-    head = filled({"id": text_of(about.get("id"))}, title=text_of(about.get("title")), metadata=metadata, **times)
+    metadata = filled(
+        {}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION)
+    )
+    times = {
+        "createdAt": _time(about.get("create_time")),
+        "updatedAt": _time(about.get("modify_time")),
+    }
+    head = filled(
+        {"id": text_of(about.get("id"))},
+        title=text_of(about.get("title")),
+        metadata=metadata,
+        **times,
+    )
     return Draft(head, [_entry(response, source) for response in responses], line)
 
 
 def _is_ours(record: Fields) -> bool:
     listed = objects_of(record.get("conversations"))
-    return any("responses" in entry and isinstance(entry.get("conversation"), dict) for entry in listed)
+    return any(
+        "responses" in entry and isinstance(entry.get("conversation"), dict) for entry in listed
+    )
 
 
 def _items(source: Source) -> Iterator[tuple[int, Fields]]:
-    return ((line, item) for line, record in read_records(source) for item in objects_of(record.get("conversations")))
+    return (
+        (line, item)
+        for line, record in read_records(source)
+        for item in objects_of(record.get("conversations"))
+    )
 
 
 FORMATS = [Format("grok", "Grok export", by_record(_is_ours), each(_draft, _items))]

@@ -1,7 +1,9 @@
-"""The export of a conversation of LibreChat: a tree of messages, or a list of them with their parents.
+"""The export of a conversation of LibreChat: a tree of messages, or a list of them with their
+parents.
 
-A message has a text, or parts in `content`: texts, thoughts, calls with what came back. Such a message is several
-messages here. Written is the list, which has no depth; what only tells how a file was exported is not kept. Pure.
+A message has a text, or parts in `content`: texts, thoughts, calls with what came back. Such a
+message is several messages here. Written is the list, which has no depth; what only tells how a
+file was exported is not kept. Pure.
 """
 
 from __future__ import annotations
@@ -13,9 +15,26 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import ODD, Draft, Format, Source, around, by_record, read_bytes, read_each
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Format,
+    Source,
+    around,
+    by_record,
+    read_bytes,
+    read_each,
+)
 from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import (
+    is_text,
+    json_of,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
 from capsule.transfer.records.pairs import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
@@ -33,7 +52,12 @@ _TOKEN = r'(?s)\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)'
 _HEAD = pair_of(
     Column("conversationId", "id", text_of),
     Column("endpoint", default="openAI"),
-    Column("title", "title", lambda title: title if is_text(title) and title != _UNNAMED else "", default=_UNNAMED),
+    Column(
+        "title",
+        "title",
+        lambda title: title if is_text(title) and title != _UNNAMED else "",
+        default=_UNNAMED,
+    ),
     Column(
         "options",
         "context",
@@ -58,7 +82,9 @@ def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
             continue
         call = object_of(part.get("tool_call"))
         inner = object_of(call.get(kind := text_of(call.get("type")))) or call
-        arguments = json_of(inner.get("args", inner.get("arguments", {"input": inner.get("input")})))
+        arguments = json_of(
+            inner.get("args", inner.get("arguments", {"input": inner.get("input")}))
+        )
         made = {"name": text_of(inner.get("name")) or kind, "arguments": arguments}
         made |= {"type": kind} if inner is not call else {}
         id = call["id"] if isinstance(call.get("id"), str) else None
@@ -80,14 +106,21 @@ def _parts(entries: list[Fields]) -> list[Fields]:
             made: Fields = {"id": call["id"]} if "id" in call else {}
             name, arguments = text_of(call.get("name")), call.get("arguments", {})
             if call.get("type") == "function":
-                inner = {"name": name, "arguments": text_of(arguments)} | ({"output": output[0]} if output else {})
+                inner = {"name": name, "arguments": text_of(arguments)} | (
+                    {"output": output[0]} if output else {}
+                )
                 made |= {"type": "function", "function": inner}
             elif isinstance(call.get("type"), str):
                 inner = dict(arguments) if isinstance(arguments, dict) else {}
                 inner |= {"outputs": [{"type": "logs", "logs": text} for text in output]}
                 made |= {"type": call["type"], call["type"]: inner}
             else:
-                made |= {"name": name, "args": text_of(arguments), "type": "tool_call", "progress": 1}
+                made |= {
+                    "name": name,
+                    "args": text_of(arguments),
+                    "type": "tool_call",
+                    "progress": 1,
+                }
                 made |= {"output": output[0]} if output else {}
             parts.append({"type": "tool_call", "tool_call": made})
     return parts
@@ -106,7 +139,9 @@ def _read(record: Fields) -> list[Fields]:
         form = "" if len(entries) > 1 or {"reasoning", "toolCalls"} & entries[0].keys() else "parts"
     elif turns.is_pieces(text):
         form = "thinking"
-        entries = turns.said((kind, said) for piece in text for kind, said in piece.items() if kind != "mark")
+        entries = turns.said(
+            (kind, said) for piece in text for kind, said in piece.items() if kind != "mark"
+        )
     for entry in entries:
         if entry["role"] != "tool":
             entry["role"] = role
@@ -122,12 +157,17 @@ def _read(record: Fields) -> list[Fields]:
 
 def _write(entries: list[Fields]) -> Fields:
     head, last = entries[0], entries[-1]
-    form, role = last.get("metadata", {}).get("form"), "assistant" if len(entries) > 1 else last["role"]
+    form, role = (
+        last.get("metadata", {}).get("form"),
+        "assistant" if len(entries) > 1 else last["role"],
+    )
     record = _NAMES.write(entries)
     if "parent" in head:
         record["parentMessageId"] = head["parent"] or _ROOT
     record |= {"isCreatedByUser": role == "user", "text": last["content"]}
-    record["sender"] = {"user": "User", "system": "System"}.get(role, record.get("model", "Assistant"))
+    record["sender"] = {"user": "User", "system": "System"}.get(
+        role, record.get("model", "Assistant")
+    )
     if form == "thinking":
         record["text"] = _thinking(head)
     elif form == "parts" or len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys():
@@ -138,12 +178,18 @@ def _write(entries: list[Fields]) -> Fields:
 
 
 def _thinking(entry: Fields) -> Pieces:
-    made: Pieces = [{"mark": ":::thinking\n"}, {"reasoning": entry.get("reasoning", "")}, {"mark": "\n:::\n"}]
+    made: Pieces = [
+        {"mark": ":::thinking\n"},
+        {"reasoning": entry.get("reasoning", "")},
+        {"mark": "\n:::\n"},
+    ]
     return merged([*made, *([{"text": entry["content"]}] if entry["content"] else [])])
 
 
 def _opened(record: Fields) -> Fields:
-    """A message with only the parts that are read, each with its text, and with its thoughts apart."""
+    """A message with only the parts that are read, each with its text, and with its
+    thoughts apart.
+    """
     record, text, content = dict(record), record.get("text"), record.get("content")
     if isinstance(text, str) and not content:
         hits = re.finditer(_THINKING, text)
@@ -158,7 +204,9 @@ def _opened(record: Fields) -> Fields:
         if kind in _SPOKEN and isinstance(item.get(kind), dict):
             value = item[kind]
             item |= {kind: value.get("value"), "$value": rest(value, "value")}
-        is_said = isinstance(item.get(kind), str) and kind in _SPOKEN and (item[kind] or bool(parts))
+        is_said = (
+            isinstance(item.get(kind), str) and kind in _SPOKEN and (item[kind] or bool(parts))
+        )
         if not is_said and not (kind == "tool_call" and isinstance(item.get(kind), dict)):
             others[str(place)] = part
         elif parts and kind in _SPOKEN and kind == parts[-1]["type"]:
@@ -171,7 +219,9 @@ def _opened(record: Fields) -> Fields:
     record |= {"$others": others} if others else {}
     if text == "":
         del record["text"]
-    elif isinstance(text, str) and text == "\n\n".join(item["text"] for item in parts if item["type"] == "text"):
+    elif isinstance(text, str) and text == "\n\n".join(
+        item["text"] for item in parts if item["type"] == "text"
+    ):
         record["text"] = True
     return record
 
@@ -202,7 +252,9 @@ _TURN = Turn(_read, _write, _opened, _closed)
 
 
 def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
-    """The messages of a tree, or of a list, each with an id; those in others have these as parents."""
+    """The messages of a tree, or of a list, each with an id; those in others have these
+    as parents.
+    """
     stack: list[tuple[Any, str | None]] = [(item, None) for item in reversed(messages)]
     records: list[Fields] = []
     while stack:
@@ -229,7 +281,10 @@ def _by_time(records: list[Fields]) -> list[Fields]:
     times = [moment(record.get("createdAt")) for record in records]
     if None in times:
         return records
-    return [records[place] for place in sorted(range(len(records)), key=lambda place: text_of(times[place]))]
+    return [
+        records[place]
+        for place in sorted(range(len(records)), key=lambda place: text_of(times[place]))
+    ]
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft | None:
@@ -245,8 +300,12 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     for place, message in enumerate(records):
         if message.get("conversationId") == record.get("conversationId"):
             message = rest(message, "conversationId")
-        if (time := message.get("createdAt")) is not None and moment(time) is None:  # It has none until it is stored.
-            source.tell(f"message {message['messageId'][:80]} has a createdAt that is no time", line)
+        if (time := message.get("createdAt")) is not None and moment(
+            time
+        ) is None:  # It has none until it is stored.
+            source.tell(
+                f"message {message['messageId'][:80]} has a createdAt that is no time", line
+            )
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
         with around(source.tell, f"message {message['messageId'][:80]}", line):
@@ -307,5 +366,7 @@ def _write_file_of(draft: Draft) -> bytes:
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-_recognizes = by_record(lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it))
+_recognizes = by_record(
+    lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it)
+)
 FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]

@@ -1,7 +1,9 @@
-"""The web UI of llama.cpp, in all four shapes since 2024, brought to one: a conversation and its messages.
+"""The web UI of llama.cpp, in all four shapes since 2024, brought to one: a conversation and its
+messages.
 
-Written is the JSON of an export, which every version since 2025-09 reads; with a root, which the web UI needs. Texts
-with marks of thoughts and calls become messages, and are written with their marks again. Pure.
+Written is the JSON of an export, which every version since 2025-09 reads; with a root, which the
+web UI needs. Texts with marks of thoughts and calls become messages, and are written with their
+marks again. Pure.
 """
 
 from __future__ import annotations
@@ -13,9 +15,25 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    around,
+    by_record,
+    read_records,
+)
 from capsule.transfer.records import coercion, turns
-from capsule.transfer.records.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import (
+    filled,
+    json_of,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
 from capsule.transfer.records.pairs import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
@@ -65,7 +83,10 @@ _NAMES = Names("id", "parent", "timestamp", coercion.milliseconds)
 
 def _read(record: Fields) -> list[Fields]:
     content, role = record.get("content"), record.get("role")
-    form, entries = "", [{"role": role if role in _ROLES else "assistant", "content": text_of(content)}]
+    form, entries = (
+        "",
+        [{"role": role if role in _ROLES else "assistant", "content": text_of(content)}],
+    )
     if turns.is_pieces(content):
         form = "think" if any("think" in piece for piece in content) else "marks"
         entries = turns.said(_steps(content))
@@ -92,14 +113,21 @@ def _read(record: Fields) -> list[Fields]:
 
 def _read_usage(timings: Fields) -> Fields:
     new, cached, made = (timings.get(name) for name in ("prompt_n", "cache_n", "predicted_n"))
-    usage = {"inputTokens": new + (cached if isinstance(cached, int) else 0)} if isinstance(new, int) else {}
+    usage = (
+        {"inputTokens": new + (cached if isinstance(cached, int) else 0)}
+        if isinstance(new, int)
+        else {}
+    )
     usage |= {"cachedTokens": cached} if isinstance(cached, int) else {}
     return usage | ({"outputTokens": made} if isinstance(made, int) else {})
 
 
 def _read_file(file: Fields) -> Fields:
     kind, text = text_of(file.get("type")), file.get("content")
-    made = {"name": text_of(file.get("name")) or kind or "file", "type": _TYPES.get(kind.upper(), kind)}
+    made = {
+        "name": text_of(file.get("name")) or kind or "file",
+        "type": _TYPES.get(kind.upper(), kind),
+    }
     if isinstance(mime := file.get("mimeType"), str):
         made["type"] = mime
     if isinstance(url := file.get("base64Url"), str):
@@ -130,7 +158,9 @@ def _write_file(file: Fields) -> Fields:
         made |= {"base64Url": coercion.data_url(mime, data)} if isinstance(data, bytes) else {}
         made |= {"base64Url": file["url"]} if isinstance(file.get("url"), str) else {}
     elif isinstance(data, bytes):
-        made |= {"base64Data": b64encode(data).decode()} | ({} if kind == "PDF" else {"mimeType": mime})
+        made |= {"base64Data": b64encode(data).decode()} | (
+            {} if kind == "PDF" else {"mimeType": mime}
+        )
     return made | ({"content": file["text"]} if isinstance(file.get("text"), str) else {})
 
 
@@ -160,14 +190,27 @@ def _marked(entries: list[Fields], form: str) -> Pieces:
     for entry, results in rounds(entries):
         if isinstance(text := entry.get("reasoning"), str):
             marks = ("<think>", "</think>") if form == "think" else (start, end)
-            made += [{"mark": marks[0]}, {"think" if form == "think" else "reasoning": text}, {"mark": marks[1]}]
+            made += [
+                {"mark": marks[0]},
+                {"think" if form == "think" else "reasoning": text},
+                {"mark": marks[1]},
+            ]
         if entry["content"]:
             made.append({"text": entry["content"]})
         for nth, call in enumerate(entry.get("toolCalls", ()) if form == "marks" else ()):
-            made += [{"mark": "\n\n<<<AGENTIC_TOOL_CALL_START>>>\n<<<TOOL_NAME:"}, {"name": text_of(call.get("name"))}]
-            made += [{"mark": ">>>\n<<<TOOL_ARGS_START>>>"}, {"arguments": text_of(call.get("arguments"))}]
+            made += [
+                {"mark": "\n\n<<<AGENTIC_TOOL_CALL_START>>>\n<<<TOOL_NAME:"},
+                {"name": text_of(call.get("name"))},
+            ]
+            made += [
+                {"mark": ">>>\n<<<TOOL_ARGS_START>>>"},
+                {"arguments": text_of(call.get("arguments"))},
+            ]
             result = results[nth : nth + 1]
-            made += [{"mark": "<<<TOOL_ARGS_END>>>\n"}, *({"result": answer["content"]} for answer in result)]
+            made += [
+                {"mark": "<<<TOOL_ARGS_END>>>\n"},
+                *({"result": answer["content"]} for answer in result),
+            ]
             made += [{"mark": "\n<<<AGENTIC_TOOL_CALL_END>>>\n\n"}]
     return merged(made)
 
@@ -184,7 +227,11 @@ def _opened(record: Fields) -> Fields:
 
 
 def _closed(record: Fields) -> Fields:
-    calls = {"toolCalls": text_of(record["toolCalls"])} if isinstance(record.get("toolCalls"), list) else {}
+    calls = (
+        {"toolCalls": text_of(record["toolCalls"])}
+        if isinstance(record.get("toolCalls"), list)
+        else {}
+    )
     return record | turns.with_text(record) | calls
 
 
@@ -192,7 +239,9 @@ _HEAD, _TURN = Pair(_read_head, _OF_THE_HEAD.write), Turn(_read, _write, _opened
 
 
 def _normal(message: Fields, conv: Fields) -> Fields:
-    """A message in the one shape: ids as text, calls as a list, nothing that is empty, marks in pieces."""
+    """A message in the one shape: ids as text, calls as a list, nothing that is empty, marks in
+    pieces.
+    """
     dropped = [name for name in ("thinking", "toolCalls", "extra") if message.get(name) in ("", [])]
     dropped += ["convId"] if message.get("convId") == conv.get("id") else []
     record = rest(message, "id", "parent", *dropped)
@@ -201,7 +250,9 @@ def _normal(message: Fields, conv: Fields) -> Fields:
     if "timestamp" not in record and id.isdigit() and len(id) == 13:
         record["timestamp"] = int(id)
     if "parent" in message:
-        record["parent"] = None if message["parent"] in (None, -1, "", "-1") else text_of(message["parent"])
+        record["parent"] = (
+            None if message["parent"] in (None, -1, "", "-1") else text_of(message["parent"])
+        )
     if isinstance(message.get("children"), list):
         record["children"] = [text_of(child) for child in message["children"]]
     return {"type": "text", **record}
@@ -219,7 +270,13 @@ def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
 
 def _root(conv: Fields) -> Fields:
     """The root that a written conversation gets if it has none of its own."""
-    return {"type": "root", "role": "system", "content": "", "parent": None, "id": f"root-{conv.get('id')}"}
+    return {
+        "type": "root",
+        "role": "system",
+        "content": "",
+        "parent": None,
+        "id": f"root-{conv.get('id')}",
+    }
 
 
 def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: Source) -> Draft:
@@ -234,8 +291,14 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
     turns.without_children(records, "parent", "children")
     known = {record["id"] for record in records if "id" in record}
     roots = [record for record in records if record["type"] == "root" and not record.get("content")]
-    above = [record["parent"] for record in records if record.get("parent") and record["parent"] not in known]
-    if above and not roots and above[0][0] != "#":  # An export of the conversation that is open lacks its root.
+    above = [
+        record["parent"]
+        for record in records
+        if record.get("parent") and record["parent"] not in known
+    ]
+    if (
+        above and not roots and above[0][0] != "#"
+    ):  # An export of the conversation that is open lacks its root.
         roots = [{"id": above[0]}]
     kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
     draft = Draft.of_head(_HEAD, conv | ({"roots": kept} if kept else {}), line)
@@ -257,16 +320,24 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
 
 
 def _stored(record: Fields, line: int, source: Source) -> Iterator[Draft]:
-    """The conversations in an object, which is one, a dump of the browser's storage, or its tables."""
+    """The conversations in an object, which is one, a dump of the browser's storage,
+    or its tables.
+    """
     conv, messages = record.get("conv", record.get("conversation")), record.get("messages")
     if isinstance(record.get("conversations"), list):
         for item in objects_of(record["conversations"]):
             id = text_of(item.get("id"))
-            of_it = [(line, message) for message in objects_of(messages) if text_of(message.get("convId")) == id]
+            of_it = [
+                (line, message)
+                for message in objects_of(messages)
+                if text_of(message.get("convId")) == id
+            ]
             yield _draft(item, of_it, line, source)
     elif isinstance(messages, list):
         about = {name: value for name, value in record.items() if name != "messages"}
-        yield _draft(conv if conv is not None else about, [(line, item) for item in messages], line, source)
+        yield _draft(
+            conv if conv is not None else about, [(line, item) for item in messages], line, source
+        )
     elif stored := [json_of(value) for key, value in record.items() if key.startswith("conv-")]:
         for item in stored:
             if isinstance(item, dict):
@@ -301,7 +372,10 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields:
     """The head of a session; of one whose head is not there, what its messages say."""
-    named = next((entry["convId"] for _, entry in messages if isinstance(entry, dict) and "convId" in entry), None)
+    named = next(
+        (entry["convId"] for _, entry in messages if isinstance(entry, dict) and "convId" in entry),
+        None,
+    )
     return conv if conv is not None else filled({}, id=named)
 
 
@@ -312,7 +386,9 @@ def _write_file_of(draft: Draft) -> bytes:
     for record in records:
         if record.get("parent") is None:
             record["parent"] = roots[0].get("id")
-    began = min((time for entry in records if isinstance(time := entry.get("timestamp"), int)), default=0)
+    began = min(
+        (time for entry in records if isinstance(time := entry.get("timestamp"), int)), default=0
+    )
     whole = [{"timestamp": began, **root} for root in roots if "type" in root]
     records = [{"convId": conv.get("id"), **record} for record in whole + records]
     turns.with_children(records, "parent", "children")
@@ -320,12 +396,22 @@ def _write_file_of(draft: Draft) -> bytes:
 
 
 def _is_ours(record: Fields) -> bool:
-    conv, messages = record.get("conv", record.get("conversation")), objects_of(record.get("messages"))
+    conv, messages = (
+        record.get("conv", record.get("conversation")),
+        objects_of(record.get("messages")),
+    )
     kind, message = record.get("type"), object_of(record.get("message"))
     return (
-        (kind == "session" and ("harness" in record or {"currNode", "lastModified"} <= record.keys()))
+        (
+            kind == "session"
+            and ("harness" in record or {"currNode", "lastModified"} <= record.keys())
+        )
         or (kind == "message" and "convId" in message)
-        or (isinstance(conv, dict) and "messages" in record and bool({"lastModified", "currNode"} & conv.keys()))
+        or (
+            isinstance(conv, dict)
+            and "messages" in record
+            and bool({"lastModified", "currNode"} & conv.keys())
+        )
         or any("convId" in message for message in messages[:3])
         or (text_of(record.get("id")).startswith("conv-") and "messages" in record)
         or any(key.startswith("conv-") and "messages" in object_of(record[key]) for key in record)
@@ -333,4 +419,13 @@ def _is_ours(record: Fields) -> bool:
 
 
 _BOTH = (_read_file_of, _write_file_of)
-FORMATS = [Format("llama-webui", "llama.cpp web UI", by_record(_is_ours), *_BOTH, joined="array", embeds_files=True)]
+FORMATS = [
+    Format(
+        "llama-webui",
+        "llama.cpp web UI",
+        by_record(_is_ours),
+        *_BOTH,
+        joined="array",
+        embeds_files=True,
+    )
+]

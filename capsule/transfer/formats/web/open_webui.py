@@ -1,7 +1,9 @@
-"""The exports of Open WebUI, and its database: rows of chats, each a tree of messages with the current one.
+"""The exports of Open WebUI, and its database: rows of chats, each a tree of messages with the
+current one.
 
-A message holds all that an agent did: as marked parts of its text, or as items in `output`, of which the text is only
-a picture then. It becomes several messages, and is written with the marks that every version shows. Pure.
+A message holds all that an agent did: as marked parts of its text, or as items in `output`, of
+which the text is only a picture then. It becomes several messages, and is written with the marks
+that every version shows. Pure.
 """
 
 from __future__ import annotations
@@ -11,16 +13,59 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
-from capsule.transfer.interface import Draft, Format, Source, around, each, first, read_records, read_rows
+from capsule.transfer.formats.web.open_webui_text import (
+    ITEMS,
+    do,
+    done,
+    pieces,
+    plain,
+    show,
+    shown,
+    text_in,
+)
+from capsule.transfer.interface import (
+    Draft,
+    Format,
+    Source,
+    around,
+    each,
+    first,
+    read_records,
+    read_rows,
+)
 from capsule.transfer.records import coercion, turns
-from capsule.transfer.records.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.pairs import Column, Fields, Pair, context_of, is_on, pair_of, text_of_context
+from capsule.transfer.records.coercion import (
+    data_of,
+    data_url,
+    filled,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    text_of,
+)
+from capsule.transfer.records.pairs import (
+    Column,
+    Fields,
+    Pair,
+    context_of,
+    is_on,
+    pair_of,
+    text_of_context,
+)
 from capsule.transfer.records.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")
-_TOKENS = {"prompt_tokens": "inputTokens", "input_tokens": "inputTokens", "prompt_eval_count": "inputTokens"}
-_TOKENS |= {"completion_tokens": "outputTokens", "output_tokens": "outputTokens", "eval_count": "outputTokens"}
+_TOKENS = {
+    "prompt_tokens": "inputTokens",
+    "input_tokens": "inputTokens",
+    "prompt_eval_count": "inputTokens",
+}
+_TOKENS |= {
+    "completion_tokens": "outputTokens",
+    "output_tokens": "outputTokens",
+    "eval_count": "outputTokens",
+}
 _TOKENS |= {"total_tokens": "totalTokens"}
 
 
@@ -34,7 +79,11 @@ def _id(value: Any) -> str:
 
 
 def _tags(tags: Any) -> list[str]:
-    names = [tag.get("name") if isinstance(tag, dict) else tag for tag in tags] if isinstance(tags, list) else []
+    names = (
+        [tag.get("name") if isinstance(tag, dict) else tag for tag in tags]
+        if isinstance(tags, list)
+        else []
+    )
     return [name for name in names if isinstance(name, str)]
 
 
@@ -45,7 +94,13 @@ _OF_THE_ROW = pair_of(
     Column("updated_at", "updatedAt", moment, _time),
     Column("archived", "metadata.archived", is_on, default=False),
     Column("pinned", "metadata.pinned", is_on, default=False),
-    Column("meta", "metadata.tags", lambda meta: _tags(object_of(meta).get("tags")), lambda tags: {"tags": tags}, {}),
+    Column(
+        "meta",
+        "metadata.tags",
+        lambda meta: _tags(object_of(meta).get("tags")),
+        lambda tags: {"tags": tags},
+        {},
+    ),
     Column("currentId", "metadata.currentNode", text_of),
 )
 _OF_THE_CHAT = pair_of(
@@ -76,10 +131,20 @@ def _read(record: Fields) -> list[Fields]:
     elif turns.is_pieces(content):
         entries = turns.said(shown(content), at_once=True)
         begun = next(piece for piece in content if "mark" not in piece)
-        form = "think" if "think" in begun else "quote" if begun.get("reasoning", "").startswith(">") else ""
+        form = (
+            "think"
+            if "think" in begun
+            else "quote"
+            if begun.get("reasoning", "").startswith(">")
+            else ""
+        )
     counts = object_of(record.get("usage") or record.get("info"))
-    usage = {ours: counts[name] for name, ours in _TOKENS.items() if isinstance(counts.get(name), int)}
-    return _NAMES.read(record, entries, [_read_file(file) for file in objects_of(record.get("files"))], usage, form)
+    usage = {
+        ours: counts[name] for name, ours in _TOKENS.items() if isinstance(counts.get(name), int)
+    }
+    return _NAMES.read(
+        record, entries, [_read_file(file) for file in objects_of(record.get("files"))], usage, form
+    )
 
 
 def _read_file(file: Fields) -> Fields:
@@ -100,7 +165,10 @@ def _read_file(file: Fields) -> Fields:
 
 def _write_file(file: Fields) -> Fields:
     kind, data = text_of(file.get("type")), file.get("data")
-    made: Fields = {"type": "image" if kind.startswith("image") else "file", "name": file.get("name")}
+    made: Fields = {
+        "type": "image" if kind.startswith("image") else "file",
+        "name": file.get("name"),
+    }
     if "reference" in file:
         made["id"] = file["reference"]
     if isinstance(data, bytes):
@@ -114,8 +182,14 @@ def _write_file(file: Fields) -> Fields:
 
 def _write(entries: list[Fields]) -> Fields:
     head, last = entries[0], entries[-1]
-    form, is_told = last.get("metadata", {}).get("form"), len(entries) > 1 or head["role"] == "assistant"
-    record: Fields = {"role": "assistant" if len(entries) > 1 else last["role"], "content": last["content"]}
+    form, is_told = (
+        last.get("metadata", {}).get("form"),
+        len(entries) > 1 or head["role"] == "assistant",
+    )
+    record: Fields = {
+        "role": "assistant" if len(entries) > 1 else last["role"],
+        "content": last["content"],
+    }
     if form in ("output", "text") and is_told:
         record["output"] = do(entries)
     if form == "text":
@@ -146,7 +220,9 @@ def _closed(record: Fields) -> Fields:
     output = list(items) if isinstance(items := record.get("output"), list) else []
     for place, item in record.get("$others", {}).items():
         output.insert(int(place), item)
-    return rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})
+    return (
+        rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})
+    )
 
 
 _HEAD = Pair(_read_head, lambda head: _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)})
@@ -162,7 +238,10 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     if is_tree:
         messages = history["messages"]
     elif isinstance(chat.get("messages"), list):
-        messages = {text_of(object_of(entry).get("id")) or f"#{n}": entry for n, entry in enumerate(chat["messages"])}
+        messages = {
+            text_of(object_of(entry).get("id")) or f"#{n}": entry
+            for n, entry in enumerate(chat["messages"])
+        }
     if not is_tree and (history or not isinstance(chat.get("messages"), list)):
         source.tell("a chat that has no messages", line)
         return None
@@ -177,7 +256,9 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
         if is_tree and moment(message.get("timestamp")) is None and not draft.is_own:
             source.tell(f"message {key!r:.60} has no time", line)
         parent = message.get("parentId")
-        records.append(message | {"id": key} | ({} if parent is None else {"parentId": text_of(parent)}))
+        records.append(
+            message | {"id": key} | ({} if parent is None else {"parentId": text_of(parent)})
+        )
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
         with around(source.tell, f"message {record.get('id')!r:.60}", line):
@@ -192,11 +273,18 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
         with source.database() as database:
             for row in read_rows(database, "SELECT * FROM chat ORDER BY rowid"):
                 flags = {name: row.get(name) == 1 for name in ("archived", "pinned")}
-                yield None, row | flags | {"chat": object_of(row.get("chat")), "meta": object_of(row.get("meta"))}
+                yield (
+                    None,
+                    row
+                    | flags
+                    | {"chat": object_of(row.get("chat")), "meta": object_of(row.get("meta"))},
+                )
         return
     for line, record in read_records(source):
         listed = record.get("chats")
-        yield from ((line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record]))
+        yield from (
+            (line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record])
+        )
 
 
 def _write_file_of(draft: Draft) -> bytes:
@@ -211,8 +299,12 @@ def _write_file_of(draft: Draft) -> bytes:
 
 def _is_ours(record: Fields) -> bool:
     chats = [record, *objects_of(record.get("chats"))[:3]]
-    histories = [object_of(object_of(listed.get("chat", listed)).get("history")) for listed in chats]
-    is_row = any(isinstance(listed.get("chat"), dict) and "messages" in listed["chat"] for listed in chats)
+    histories = [
+        object_of(object_of(listed.get("chat", listed)).get("history")) for listed in chats
+    ]
+    is_row = any(
+        isinstance(listed.get("chat"), dict) and "messages" in listed["chat"] for listed in chats
+    )
     return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
 
 
@@ -221,4 +313,6 @@ def _recognizes(source: Source) -> bool:
 
 
 _BOTH = (each(_draft, _rows), _write_file_of)
-FORMATS = [Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)]
+FORMATS = [
+    Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)
+]

@@ -1,4 +1,6 @@
-"""What an agent did, in a message of Open WebUI: the marked parts of a text, and the items of an `output`. Pure."""
+"""What an agent did, in a message of Open WebUI: the marked parts of a text, and the items of an
+`output`. Pure.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,27 @@ ITEMS = ("reasoning", "message", "function_call", "function_call_output")
 
 def pieces(text: str) -> Pieces:
     """A text in pieces; empty: it has no marks."""
-    return pieces_of(text, ((match.start(), match.end(), _spans(match)) for match in re.finditer(_DETAILS, text)))
+    return pieces_of(
+        text, ((match.start(), match.end(), _spans(match)) for match in re.finditer(_DETAILS, text))
+    )
 
 
 def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
     """What is between the marks of a part: the kind, where it begins and where it ends."""
     kind = match["type"]
-    begin, text = (match.start("think"), match["think"]) if kind is None else (match.start("body"), match["body"])
+    begin, text = (
+        (match.start("think"), match["think"])
+        if kind is None
+        else (match.start("body"), match["body"])
+    )
     body = (begin + len(text) - len(text.lstrip()), begin + len(text.rstrip()))
     if kind is None or kind == "reasoning":
         return [(kind or "think", min(body), max(body))]
     at = match.start("attributes")
-    spans = [(pair[1], at + pair.start(2), at + pair.end(2)) for pair in re.finditer(_ATTRIBUTE, match["attributes"])]
+    spans = [
+        (pair[1], at + pair.start(2), at + pair.end(2))
+        for pair in re.finditer(_ATTRIBUTE, match["attributes"])
+    ]
     if kind == "code_interpreter" and (code := re.match(_CODE, text)):
         spans.append(("code", begin + code.start(1), begin + code.end(1)))
     return spans
@@ -61,13 +72,19 @@ def shown(pieces: Pieces) -> Iterator[tuple[str, Any]]:
         elif kind != "mark":
             call[kind] = text if kind == "code" else unescape(text)
         elif call and ("</details>" in text or piece is pieces[-1]):
-            made = {"name": call.get("name", ""), "arguments": json_of(json_of(call.get("arguments", "{}")))}
+            made = {
+                "name": call.get("name", ""),
+                "arguments": json_of(json_of(call.get("arguments", "{}"))),
+            }
             if "code" in call or not call.keys() & {"name", "arguments"}:
                 made = {"name": "code_interpreter", "arguments": {"code": call.get("code", "")}}
             yield "call", ({"id": call["id"]} if call.get("id") else {}) | made
             if {"result", "output"} & call.keys():
                 said = call["output"] if "output" in call else text_of(json_of(call["result"]))
-                yield "result", {"content": said} | ({"toolCallId": call["id"]} if call.get("id") else {})
+                yield (
+                    "result",
+                    {"content": said} | ({"toolCallId": call["id"]} if call.get("id") else {}),
+                )
             call = {}
         if kind == "mark" and _END in text:
             yield "end", None
@@ -84,7 +101,10 @@ def show(entries: list[Fields], form: str) -> Pieces:
         if place and not entry["content"] and "reasoning" not in entry:
             made[-1] = {"mark": made[-1]["mark"].replace("</details>\n", _END)}
         if isinstance(text := entry.get("reasoning"), str):
-            marks = ('<details type="reasoning" done="true">\n<summary>Thought</summary>\n', "\n</details>\n")
+            marks = (
+                '<details type="reasoning" done="true">\n<summary>Thought</summary>\n',
+                "\n</details>\n",
+            )
             piece = {"reasoning": _quoted(text) if form == "quote" else escape(_quoted(text))}
             if form == "think":
                 marks, piece = ("<think>", "</think>\n"), {"think": text}
@@ -99,12 +119,23 @@ def show(entries: list[Fields], form: str) -> Pieces:
 
 def _show_call(call: Fields, result: list[str]) -> Pieces:
     start, arguments = '<details type="{}" done="true"', call.get("arguments", {})
-    if call.get("name") == "code_interpreter" and isinstance(arguments, dict) and arguments.keys() == {"code"}:
+    if (
+        call.get("name") == "code_interpreter"
+        and isinstance(arguments, dict)
+        and arguments.keys() == {"code"}
+    ):
         made: Pieces = [{"mark": start.format("code_interpreter")}]
-        made += [{"mark": ' id="'}, {"id": escape(text_of(call["id"]))}, {"mark": '"'}] if "id" in call else []
+        made += (
+            [{"mark": ' id="'}, {"id": escape(text_of(call["id"]))}, {"mark": '"'}]
+            if "id" in call
+            else []
+        )
         for text in result:
             made += [{"mark": ' output="'}, {"output": escape(text)}, {"mark": '"'}]
-        made += [{"mark": ">\n<summary>Analyzed</summary>\n```python\n"}, {"code": text_of(arguments["code"])}]
+        made += [
+            {"mark": ">\n<summary>Analyzed</summary>\n```python\n"},
+            {"code": text_of(arguments["code"])},
+        ]
         return [*made, {"mark": "\n```\n</details>\n"}]
     text = arguments if isinstance(arguments, str) else _json(arguments)
     made = [{"mark": start.format("tool_calls") + ' id="'}, {"id": escape(text_of(call.get("id")))}]
@@ -118,11 +149,21 @@ def _show_call(call: Fields, result: list[str]) -> Pieces:
 def done(items: list[Fields]) -> Iterator[tuple[str, Any]]:
     """What the items of an output say, step by step."""
     for item in items:
-        kind, id = item.get("type"), {"id": item["call_id"]} if isinstance(item.get("call_id"), str) else {}
+        kind, id = (
+            item.get("type"),
+            {"id": item["call_id"]} if isinstance(item.get("call_id"), str) else {},
+        )
         if kind == "function_call":
-            yield "call", id | {"name": text_of(item.get("name")), "arguments": json_of(item.get("arguments"))}
+            yield (
+                "call",
+                id
+                | {"name": text_of(item.get("name")), "arguments": json_of(item.get("arguments"))},
+            )
         elif kind == "function_call_output":
-            yield "result", {"content": text_in(item.get("output"))} | ({"toolCallId": id["id"]} if id else {})
+            yield (
+                "result",
+                {"content": text_in(item.get("output"))} | ({"toolCallId": id["id"]} if id else {}),
+            )
         else:
             text = text_in(item.get("content") or item.get("summary"))
             yield ("reasoning" if kind == "reasoning" else "text"), text
@@ -132,7 +173,9 @@ def text_in(parts: Any) -> str:
     """The text of a content: itself, or its parts."""
     if not isinstance(parts, list):
         return text_of(parts)
-    return "\n\n".join(text_of(part.get("text") if isinstance(part, dict) else part) for part in parts)
+    return "\n\n".join(
+        text_of(part.get("text") if isinstance(part, dict) else part) for part in parts
+    )
 
 
 def do(entries: list[Fields]) -> list[Fields]:
@@ -146,17 +189,26 @@ def do(entries: list[Fields]) -> list[Fields]:
             items.append({"type": "function_call_output", **id, "output": output})
             continue
         if "reasoning" in entry:
-            items.append({"type": "reasoning", "content": [{"type": "output_text", "text": entry["reasoning"]}]})
+            items.append(
+                {
+                    "type": "reasoning",
+                    "content": [{"type": "output_text", "text": entry["reasoning"]}],
+                }
+            )
         if entry["content"] or not ("reasoning" in entry or "toolCalls" in entry):
             items.append({"type": "message", "role": "assistant", "content": said})
         for call in entry.get("toolCalls", ()):
             arguments = call.get("arguments")
             text = arguments if isinstance(arguments, str) else _json(arguments)
             id = {"call_id": call["id"]} if "id" in call else {}
-            items.append({"type": "function_call", **id, "name": call.get("name"), "arguments": text})
+            items.append(
+                {"type": "function_call", **id, "name": call.get("name"), "arguments": text}
+            )
     return items
 
 
 def plain(entries: list[Fields]) -> str:
     """What the messages say, without reasoning, calls and results."""
-    return "\n\n".join(entry["content"] for entry in entries if entry["role"] != "tool" and entry["content"])
+    return "\n\n".join(
+        entry["content"] for entry in entries if entry["role"] != "tool" and entry["content"]
+    )

@@ -1,7 +1,7 @@
 """`context`: the snapshot of a project in a conversation: captured, compared, shown, removed.
 
-What must stay true: what looks like a secret is named before anything is written; a project that has drifted makes
-`check` exit 1.
+What must stay true: what looks like a secret is named before anything is written; a project that
+has drifted makes `check` exit 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
-from capsule_cli.shared.output import answer, counted, in_terminal, listing, out, out_json_bytes, progress, say
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    in_terminal,
+    listing,
+    out,
+    out_json_bytes,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from capsule.context.capture import Capture
@@ -39,26 +48,36 @@ def capture(
     path: str = argument("PATH", "The project's directory.", "."),
     include: list[str] | None = option(
         "--include GLOB",
-        "Take only files that match, as in .gitignore. The path of a file takes that file, whatever git or its "
+        "Take only files that match, as in .gitignore. The path of a file takes that file, "
+        "whatever git or its "
         "name says. Repeatable.",
     ),
-    exclude: list[str] | None = option("--exclude GLOB", "Take no files that match, as in .gitignore. Repeatable."),
+    exclude: list[str] | None = option(
+        "--exclude GLOB", "Take no files that match, as in .gitignore. Repeatable."
+    ),
     budget: int | None = option(
         "--budget N",
-        "Fit the document into N tokens: README first, then the highest folders, the smallest files first.",
+        "Fit the document into N tokens: README first, then the highest folders, the smallest "
+        "files first.",
         min=100,
     ),
     max_file_bytes: int | None = option(
         "--max-file-bytes N", "Leave out files of more than N bytes. Default: 1000000.", min=1
     ),
     max_bytes: int | None = option(
-        "--max-bytes N", "Leave out the largest files, until the rest has at most N bytes. Default: 10^8.", min=1
+        "--max-bytes N",
+        "Leave out the largest files, until the rest has at most N bytes. Default: 10^8.",
+        min=1,
     ),
-    allow_secrets: bool = flag("--allow-secrets", "Take files as they are even if they hold what looks like a secret."),
+    allow_secrets: bool = flag(
+        "--allow-secrets", "Take files as they are even if they hold what looks like a secret."
+    ),
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Put the text files that git would track into the conversation's context, in place of the old context."""
+    """Put the text files that git would track into the conversation's context, in place of the old
+    context.
+    """
     from capsule.context import capture as capturing
     from capsule.context.files import FILE_BYTES, TOTAL_BYTES, Selection
 
@@ -81,11 +100,19 @@ def capture(
         "filesIncluded": len(made.files),
         "bytes": sum(len(file.data) for file in made.files),
         "estimatedTokens": made.tokens,
-        "files": [{"path": file.path, "bytes": len(file.data), "tokens": file.tokens} for file in made.files],
+        "files": [
+            {"path": file.path, "bytes": len(file.data), "tokens": file.tokens}
+            for file in made.files
+        ],
         "leftOut": [{"path": _utf8(file.path), "why": file.why} for file in made.left_out],
-        "secrets": [{"path": secret.path, "line": secret.line, "kind": secret.kind} for secret in made.findings],
+        "secrets": [
+            {"path": secret.path, "line": secret.line, "kind": secret.kind}
+            for secret in made.findings
+        ],
     }
-    answer(facts, f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}")
+    answer(
+        facts, f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
+    )
 
 
 def _ask_about_secrets(made: Capture, yes: bool) -> None:
@@ -115,11 +142,15 @@ def _tell_left_out(made: Capture, *, planned: bool) -> None:
 
 
 def check(
-    id: str | None = argument("ID", "The conversation. Without it, give --all.", autocompletion=complete_id),
+    id: str | None = argument(
+        "ID", "The conversation. Without it, give --all.", autocompletion=complete_id
+    ),
     all_: bool = flag("--all", "Check every conversation that has a context."),
     project: Project = None,
 ) -> None:
-    """List the files that are changed, gone or new since the capture; exit 1 if there are any or it can't compare."""
+    """List the files that are changed, gone or new since the capture; exit 1 if there are any or it
+    can't compare.
+    """
     from capsule.context import drift
 
     if (id is None) != all_ or (all_ and project is not None):
@@ -172,7 +203,9 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         out_json_bytes(encode(metadata if files else context))
     elif files:
         names = ("bytes", "tokens", "path")
-        rows = [[str(entry.get(name, "")) for name in names] for entry in metadata.get("files") or ()]
+        rows = [
+            [str(entry.get(name, "")) for name in names] for entry in metadata.get("files") or ()
+        ]
         listing(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
     else:
         text = str(context.get("fullContext") or "").removesuffix("\n")
@@ -191,7 +224,10 @@ def diff(id: Id, project: Project = None) -> None:
     if drifted.problem and not asked.json:
         say(f"{id}: {drifted.problem}")
     if lines or asked.json:
-        answer({"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)}, shown("\n".join(lines)))
+        answer(
+            {"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)},
+            shown("\n".join(lines)),
+        )
     if drifted.problem:
         raise typer.Exit(1)
 
@@ -213,5 +249,9 @@ def _context_of(store: CoreStore, id: str) -> dict[str, Any]:
 
     context = store.context.get(id)
     if is_empty(context):
-        raise NotFound(f"conversation {id} has no context; capture one with: capsule context capture {id} PATH", id=id)
+        raise NotFound(
+            f"conversation {id} has no context; capture one with: capsule context capture {id} "
+            "PATH",
+            id=id,
+        )
     return context

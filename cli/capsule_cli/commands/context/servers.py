@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 #: What stands for the next new conversation where a conversation is named; it can be nobody's id.
 NEXT = "@next"
 
-_WHICH = "The conversation: its id, a unique beginning of it, @last; or @next, the next one that is made."
+_WHICH = (
+    "The conversation: its id, a unique beginning of it, @last; or @next, the next one that "
+    "is made."
+)
 Which = Annotated[str, argument("ID", _WHICH, ..., autocompletion=complete_id_or_next)]
 Server = Annotated[str, argument("SERVER", "The MCP server, by its name.", ...)]
 Names = Annotated[list[str], argument("SERVER", "MCP servers, by their names.", ...)]
@@ -33,7 +36,9 @@ def remove(id: Which, servers: Names) -> None:
 
 
 def toggle(id: Which, server: Server) -> None:
-    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
+    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts
+    as on.
+    """
     with store_of() as store:
         _tell(named := _named(store, id), store.servers.toggle(named, server))
 
@@ -43,7 +48,13 @@ def list_(id: Which) -> None:
     with store_of() as store:
         switches = store.servers.get(named := _named(store, id))
     rows = [(name, on_or_off(on)) for name, on in switches.items()]
-    listing(_as_json(named, switches), ("server", "here"), rows, "all servers are as by default", last="server")
+    listing(
+        _as_json(named, switches),
+        ("server", "here"),
+        rows,
+        "all servers are as by default",
+        last="server",
+    )
 
 
 def _set(id: str, changes: dict[str, bool | None]) -> None:
@@ -62,4 +73,6 @@ def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
 
 def _tell(id: str | None, switches: dict[str, bool]) -> None:
     said = ", ".join(f"{one_line(name)} {on_or_off(on)}" for name, on in switches.items())
-    answer(_as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}")
+    answer(
+        _as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}"
+    )

@@ -1,7 +1,8 @@
 """`demo`: the main job on a real store, by the real commands, each a process of its own.
 
-What must stay true: nothing is staged but the order of things; what is printed was just read back from the files;
-whatever is started is ended with the show; and a number that is not as it must be ends in exit code 1.
+What must stay true: nothing is staged but the order of things; what is printed was just read back
+from the files; whatever is started is ended with the show; and a number that is not as it must be
+ends in exit code 1.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ RULES = "# Rules\n\nRun the tests.\n"
 def demo(
     web: bool = flag("--web", "In the end keep the page of that store open, until Ctrl-C."),
 ) -> None:
-    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, clones, a page."""
+    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk,
+    clones, a page.
+    """
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
-    directories = tempfile.TemporaryDirectory(prefix="capsule store demo ", ignore_cleanup_errors=True)
+    directories = tempfile.TemporaryDirectory(
+        prefix="capsule store demo ", ignore_cleanup_errors=True
+    )
     with directories as directory, ExitStack() as stack:
         show = _Show(directory, stack, is_kept=web)
         for scene in _SCENES:
@@ -54,39 +59,68 @@ def demo(
                 out(styled(f"\n== {scene.__doc__}", 1))
             scene(show)
     if asked.json:
-        out_json({"acknowledged": len(show.acknowledged), "inFile": len(show.acknowledged), "ok": True})
+        out_json(
+            {"acknowledged": len(show.acknowledged), "inFile": len(show.acknowledged), "ok": True}
+        )
 
 
 class _Show:
-    """One run of the demonstration, in a directory of its own. The docstring of a scene is its title."""
+    """One run of the demonstration, in a directory of its own. The docstring of a scene is its
+    title.
+    """
 
     def __init__(self, directory: str, processes: ExitStack, *, is_kept: bool) -> None:
         self._directory, self._processes, self._is_kept = directory, processes, is_kept
         self._names = {name: os.path.join(directory, name) for name in ("store", "remote", "clone")}
         self._root = self._names["store"]
         self.acknowledged: list[str] = []
-        here = [str(Path(sys.modules[name].__path__[0]).parent) for name in ("capsule", "capsule_cli")]
+        here = [
+            str(Path(sys.modules[name].__path__[0]).parent) for name in ("capsule", "capsule_cli")
+        ]
         # Who runs the demo may be an agent: nothing here acts for it, or answers its hooks.
-        own = ("CAPSULE_INSTANCE", "CAPSULE_AGENT", "CAPSULE_SESSION", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_PROJECT_DIR")
-        self._environment = {name: value for name, value in outside_hooks().items() if name not in own}
+        own = (
+            "CAPSULE_INSTANCE",
+            "CAPSULE_AGENT",
+            "CAPSULE_SESSION",
+            "CLAUDE_CODE_ENTRYPOINT",
+            "CLAUDE_PROJECT_DIR",
+        )
+        self._environment = {
+            name: value for name, value in outside_hooks().items() if name not in own
+        }
         self._environment |= {f"GIT_{who}_NAME": "demo" for who in ("AUTHOR", "COMMITTER")}
-        self._environment |= {f"GIT_{who}_EMAIL": "demo@example.org" for who in ("AUTHOR", "COMMITTER")}
-        # The user's own settings of git stay out of it: a signature, for example, could ask for a password.
-        self._environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "CAPSULE_STORE": self._root}
-        self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*here, os.environ.get("PYTHONPATH")]))
+        self._environment |= {
+            f"GIT_{who}_EMAIL": "demo@example.org" for who in ("AUTHOR", "COMMITTER")
+        }
+        # The user's own settings of git stay out of it: a signature, for example, could ask for a
+        # password.
+        self._environment |= {
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "CAPSULE_STORE": self._root,
+        }
+        self._environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [*here, os.environ.get("PYTHONPATH")])
+        )
 
     def foreign_capsule(self) -> None:
         """A capsule from elsewhere opens as it is"""
         self._run("capsule init {store}")
         sample, file = Path(__file__).with_name("data") / f"{SAMPLE}.json", self._file(SAMPLE)
-        say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
+        say(
+            f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody "
+            "here knows)"
+        )
         shutil.copyfile(sample, file)
         was = json.loads(file.read_bytes())
         self._run(f"capsule store validate '{file}'")
         self._run(f"capsule append {SAMPLE[:8]} 'Merci !' --role user")
         text = file.read_text(encoding="utf-8")
         now = json.loads(text)
-        must(now["version"] == "2.1" and len(now["history"]) == 2, "it was not brought to version 2.1")
+        must(
+            now["version"] == "2.1" and len(now["history"]) == 2,
+            "it was not brought to version 2.1",
+        )
         same = now["champInconnu"] == was["champInconnu"] and now["history"][0]["tokens"] == 17
         same = same and now["metadata"]["couleur"] == was["metadata"]["couleur"] and NUMBER in text
         must(same, "an unknown field was changed")
@@ -96,12 +130,18 @@ class _Show:
 
     def many_writers(self) -> None:
         """3 agents and two commands append to one conversation at once, and a person edits it"""
-        self._names["team"] = team = self._run("capsule new 'Release team' --type group --tag demo").strip()
-        streams = {name: self._start(f"capsule append --jsonl {team} --from {name}") for name in AGENTS}
+        self._names["team"] = team = self._run(
+            "capsule new 'Release team' --type group --tag demo"
+        ).strip()
+        streams = {
+            name: self._start(f"capsule append --jsonl {team} --from {name}") for name in AGENTS
+        }
 
         def write(name: str, third: int) -> list[str]:
             numbers = range(EACH * third // 3, EACH * (third + 1) // 3)
-            return [streams[name].ask({"content": _words_of(name, number)})["id"] for number in numbers]
+            return [
+                streams[name].ask({"content": _words_of(name, number)})["id"] for number in numbers
+            ]
 
         mine: dict[str, Any] = {}
         single: list[Process] = []
@@ -115,13 +155,16 @@ class _Show:
                     mine["title"] = TITLE
                     mine["history"].append({"role": "user", "content": BY_HAND})
                     copy = self._file(team).with_suffix(".json~")
-                    copy.write_text(json.dumps(mine, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                    copy.write_text(
+                        json.dumps(mine, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+                    )
                     copy.replace(self._file(team))
                 self.acknowledged += [id for ids in writing for id in ids.result()]
                 if third == 0:
                     mine = json.loads(self._file(team).read_bytes())
         say(
-            f"the person opens the file in an editor, with {EACH} messages, and saves it while there are twice as many,"
+            f"the person opens the file in an editor, with {EACH} messages, and saves it while "
+            "there are twice as many,"
         )
         say("with a new title and a message typed in")
         self.acknowledged += [json.loads(command.ended()[0])["id"] for command in single]
@@ -136,7 +179,10 @@ class _Show:
         chat = self._run("capsule new 'A chat' --message 'Who writes here?'").strip()
         holder = self._start(f"capsule append --jsonl {chat} --role assistant")
         first = holder.ask({"content": "I do, as long as I live."})["id"]
-        say(f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.pid} holds the chat)")
+        say(
+            f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.pid} holds the "
+            "chat)"
+        )
         self._run(f"capsule append {chat} 'Me too!'", expect=Locked.exit_code)
         holder.kill()
         holder.wait(DEADLINE_S)
@@ -147,32 +193,55 @@ class _Show:
         say("2 messages acknowledged in the chat, 2 in its file")
 
     def agent_and_listener(self) -> None:
-        """An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it"""
+        """An agent comes in by MCP; a retry doubles nothing, another process hears of it, search
+        finds it
+        """
         team = self._names["team"]
         since = self._start("capsule watch --print-cursor").ended()[0].strip()
-        listener, agent = self._start(f"capsule watch --json --after {since} {team}"), self._start("capsule mcp")
+        listener, agent = (
+            self._start(f"capsule watch --json --after {since} {team}"),
+            self._start("capsule mcp"),
+        )
         say(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
-        say(f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and stdout)")
+        say(
+            f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and "
+            "stdout)"
+        )
         takes = {"extensions": {"capsule/answers": {"takes": ["data"]}}}
         me = {"name": "demo", "version": "1"}
         agent.request("initialize", clientInfo=me, protocolVersion="2025-11-25", capabilities=takes)
         assert agent.stdin is not None
         agent.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
-        words = {"id": team, "content": "Can you hear me from these pastures?", "idempotencyKey": "the demo's"}
+        words = {
+            "id": team,
+            "content": "Can you hear me from these pastures?",
+            "idempotencyKey": "the demo's",
+        }
         call = {"name": "append_message", "arguments": words | {"sender": "dora"}}
         mine, again = (agent.request("tools/call", **call)["structuredContent"] for _ in range(2))
         say(f"    append_message: {json.dumps(mine)}\n    the same again: {json.dumps(again)}")
-        must(mine["message"] == again["message"] and again.get("repeated") is True, "a retry was appended twice")
+        must(
+            mine["message"] == again["message"] and again.get("repeated") is True,
+            "a retry was appended twice",
+        )
         heard = listener.hear()
-        say(f"heard by process {listener.pid}: {heard.get('kind')} {', '.join(heard.get('messages', ()))}")
+        say(
+            f"heard by process {listener.pid}: {heard.get('kind')} "
+            f"{', '.join(heard.get('messages', ()))}"
+        )
         must(heard.get("messages") == [mine["message"]], "the listener heard of something else")
         agent.ended()
         self.acknowledged.append(mine["message"])
         answer = self._run("capsule search 'hear* pastures'")
-        must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
+        must(
+            answer.count("\n") == 1 and mine["message"] in answer,
+            "the search did not find the one message",
+        )
 
     def messengers(self) -> None:
-        """Two agents talk to each other, and a person follows; a third agent is away, and a fourth is woken"""
+        """Two agents talk to each other, and a person follows; a third agent is away, and a fourth
+        is woken
+        """
         rules = Path(self._directory, "project", "CLAUDE.md")
         rules.parent.mkdir()
         rules.write_text(RULES, encoding="utf-8")
@@ -183,9 +252,14 @@ class _Show:
         say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
         hook = self._start("capsule agent wake hook claude-code Stop --as eve")
         assert hook.stdin is not None
-        hook.stdin.write(json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root}))
+        hook.stdin.write(
+            json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root})
+        )
         hook.stdin.close()
-        say(f"$ capsule agent wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
+        say(
+            f"$ capsule agent wake hook claude-code Stop --as eve      (process {hook.pid} waits "
+            "beside her program)"
+        )
         heard = asyncio.run(self._talk())
         must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
         for who in ("ada", "bob"):
@@ -194,9 +268,14 @@ class _Show:
             must(mail.get("from") == who, "the person did not hear the agents")
         text = rules.read_text(encoding="utf-8")
         say(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
-        must("2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits")
+        must(
+            "2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits"
+        )
         self._run("capsule listen --as dora --timeout 0s --ack")
-        must(rules.read_text(encoding="utf-8") == RULES, "the block did not go, or took something with it")
+        must(
+            rules.read_text(encoding="utf-8") == RULES,
+            "the block did not go, or took something with it",
+        )
         say("dora has read them, and her CLAUDE.md is again as it was")
         must(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
         assert hook.stderr is not None
@@ -205,14 +284,19 @@ class _Show:
         say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
 
     async def _talk(self) -> str:
-        """Ada asks the group, and Bob answers, each by a server of its own. Returns: what the two heard."""
+        """Ada asks the group, and Bob answers, each by a server of its own. Returns: what the two
+        heard.
+        """
         there, heard = asyncio.Event(), []
 
         async def ada() -> None:
             async with self._client("ada") as call:
                 await there.wait()
                 made = await call(
-                    "manage_group", action="create", name="Pastures", agents=["bob", "paul", "dora", "eve"]
+                    "manage_group",
+                    action="create",
+                    name="Pastures",
+                    agents=["bob", "paul", "dora", "eve"],
                 )
                 await call("send_message", conversation=_group_in(made), text=QUESTION)
                 heard.append(await call("listen", seconds=50))
@@ -228,11 +312,15 @@ class _Show:
 
     @asynccontextmanager
     async def _client(self, agent: str) -> AsyncIterator[Callable[..., Awaitable[str]]]:
-        """An MCP server that is started as an agent; what is given calls a tool, and returns the text."""
+        """An MCP server that is started as an agent; what is given calls a tool, and returns the
+        text.
+        """
         from mcp import Client, StdioServerParameters
 
         words = ["-m", "capsule_cli", "mcp", "--tools", "messaging", "--as", agent]
-        server = StdioServerParameters(command=sys.executable, args=words, env=self._environment, cwd=self._root)
+        server = StdioServerParameters(
+            command=sys.executable, args=words, env=self._environment, cwd=self._root
+        )
         async with Client(server) as client:
 
             async def call(tool: str, **arguments: Any) -> str:
@@ -244,7 +332,9 @@ class _Show:
             yield call
 
     def workers(self) -> None:
-        """A host wakes two scripts; one is killed in the middle, and its message is answered once"""
+        """A host wakes two scripts; one is killed in the middle, and its message is
+        answered once
+        """
         self._names |= {"directory": self._directory, "python": sys.executable}
         workers.act(self._directory, self._names, self._run, self._start)
 
@@ -265,7 +355,12 @@ class _Show:
             "--store {clone} append {team} 'Over here the sun shines.'",
         ):
             self.acknowledged.append(self._run(f"capsule {line}").strip())
-        for line in ("git sync", "--store {clone} git sync", "git sync", "git log {team} --limit 3"):
+        for line in (
+            "git sync",
+            "--store {clone} git sync",
+            "git sync",
+            "git log {team} --limit 3",
+        ):
             self._run(f"capsule {line}")
         file = self._file(self._names["team"])
         there = Path(self._names["clone"], "conversations", file.name).read_bytes()
@@ -279,20 +374,33 @@ class _Show:
         at = next((at for at, part in enumerate(parts) if part.endswith(BY_HAND)), 0)
         around, end = parts[max(at - 2, 0) : at + 3], parts[max(at + 3, len(parts) - 2) :]
         say("\n\n".join([f"$ capsule show {team}", header, "[...]", *around, "[...]", *end, ""]))
-        # The killed process left its instance file; nothing is wrong with it but that nobody needs it.
+        # The killed process left its instance file; nothing is wrong with it but that nobody needs
+        # it.
         self._run("capsule doctor --repair")
         self._run("capsule doctor")
         history, title = self._history(team), json.loads(self._file(team).read_bytes())["title"]
         there = [message["id"] for message in history if message["id"] in self.acknowledged]
         by_hand = [message["id"] for message in history if message["content"] == BY_HAND]
-        say(f"the person's title: {title}\nthe person's message: {'there' if len(by_hand) == 1 else 'MISSING'}")
+        say(
+            f"the person's title: {title}\nthe person's message: "
+            f"{'there' if len(by_hand) == 1 else 'MISSING'}"
+        )
         say(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
-        must(sorted(there) == sorted(self.acknowledged), "acknowledged messages are missing, or stand there twice")
+        must(
+            sorted(there) == sorted(self.acknowledged),
+            "acknowledged messages are missing, or stand there twice",
+        )
         must(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
-        must(len(history) == len(there) + 1 == len(AGENTS) * EACH + 6, "there are messages nobody wrote")
+        must(
+            len(history) == len(there) + 1 == len(AGENTS) * EACH + 6,
+            "there are messages nobody wrote",
+        )
         for name in AGENTS:
             own = [message["content"] for message in history if message.get("from") == name]
-            must(own == [_words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
+            must(
+                own == [_words_of(name, i) for i in range(EACH)],
+                f"the messages of {name} are out of order",
+            )
 
     def page(self) -> None:
         """The store in a browser"""
@@ -302,7 +410,10 @@ class _Show:
         if not address:  # Its packages are not installed.
             say(server.ended(Refused.exit_code)[1].strip())
             return
-        say(f"$ capsule web --port 0      (process {server.pid}, the page of this store)\n    {address}")
+        say(
+            f"$ capsule web --port 0      (process {server.pid}, the page of this store)\n    "
+            f"{address}"
+        )
         if self._is_kept:
             say("Ctrl-C ends it.")
             with suppress(KeyboardInterrupt):
@@ -315,10 +426,19 @@ class _Show:
 
     def _start(self, line: str) -> Process:
         words = [word.format_map(self._names) for word in shlex.split(line)]
-        command = [sys.executable, "-m", "capsule_cli", *words[1:]] if words[0] == "capsule" else words
+        command = (
+            [sys.executable, "-m", "capsule_cli", *words[1:]] if words[0] == "capsule" else words
+        )
         pipe, cwd = subprocess.PIPE, self._root if os.path.isdir(self._root) else None
         process = Process(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=self._environment, encoding="utf-8", bufsize=1
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=cwd,
+            env=self._environment,
+            encoding="utf-8",
+            bufsize=1,
         )
         self._processes.enter_context(process)  # Which waits for its end, and closes the pipes.
         self._processes.callback(process.kill)
@@ -328,7 +448,11 @@ class _Show:
         """Run a command, and print it with its answer. Returns: its stdout."""
         answer, errors = self._start(line).ended(expect)
         say("$ " + self._short(line.format_map(self._names)))
-        say("\n".join("    " + line for line in self._short((errors + answer).rstrip()).splitlines()))
+        say(
+            "\n".join(
+                "    " + line for line in self._short((errors + answer).rstrip()).splitlines()
+            )
+        )
         if expect:
             say(f"    (exit code {expect})")
         return answer

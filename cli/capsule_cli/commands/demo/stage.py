@@ -1,4 +1,6 @@
-"""What the acts of the demo share: printing, checks that end it, and processes that are kept open."""
+"""What the acts of the demo share: printing, checks that end it, and processes that are
+kept open.
+"""
 
 from __future__ import annotations
 
@@ -50,5 +52,8 @@ class Process(subprocess.Popen[str]):
     def ended(self, expect: int = 0) -> tuple[str, str]:
         """Wait for its end. Returns: what it wrote to stdout, and to stderr."""
         answer, errors = self.communicate(timeout=DEADLINE_S)
-        must(self.returncode == expect, f"{self.args!r} ended with {self.returncode}, not {expect}: {errors}")
+        must(
+            self.returncode == expect,
+            f"{self.args!r} ended with {self.returncode}, not {expect}: {errors}",
+        )
         return answer, errors

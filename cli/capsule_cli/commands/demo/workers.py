@@ -1,4 +1,5 @@
-"""The demo's act of sessions: a host, two scripts as workers, a task that comes by itself, and a kill -9.
+"""The demo's act of sessions: a host, two scripts as workers, a task that comes by itself, and a
+kill -9.
 
 What must stay true: as for the demo; and a question has exactly one answer, whoever was killed.
 """
@@ -32,8 +33,12 @@ else:
 VET = 'mkdir hanging 2>/dev/null && sleep 600\necho "All sheep are well."\n'
 
 
-def act(directory: str, names: dict[str, str], run: Callable[..., str], start: Callable[[str], Process]) -> None:
-    """Play the act. `run` and `start` belong to the show, and `names` are the paths that its lines may name."""
+def act(
+    directory: str, names: dict[str, str], run: Callable[..., str], start: Callable[[str], Process]
+) -> None:
+    """Play the act. `run` and `start` belong to the show, and `names` are the paths that its lines
+    may name.
+    """
     for agent, program, script in (("mower", "{python}", MOWER), ("vet", "sh", VET)):
         names[agent] = os.path.join(directory, f"{agent}.script")
         Path(names[agent]).write_text(script, encoding="utf-8")
@@ -61,11 +66,17 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
     for each in answers:
         say(f"heard by rosa: {each.get('from')}: {each.get('content')}")
     texts = sorted(str(each.get("content")) for each in answers)
-    must(texts == ["All sheep are well.", "It is dry: mown.", "It is wet. I look again."], f"rosa heard {texts}")
+    must(
+        texts == ["All sheep are well.", "It is dry: mown.", "It is wet. I look again."],
+        f"rosa heard {texts}",
+    )
     host.terminate()
     must(host.wait(DEADLINE_S) == 143, "the host did not end")
     steps = [line.split("\t")[2] for line in run(f"capsule worker why {sheep}").splitlines()]
-    must(steps.count("claimed") == 2 and steps.count("delivered") == 1, f"the way of the question is {steps}")
+    must(
+        steps.count("claimed") == 2 and steps.count("delivered") == 1,
+        f"the way of the question is {steps}",
+    )
 
 
 def _step(host: Process, name: str) -> None:

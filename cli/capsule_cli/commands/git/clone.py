@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 
 def setup(
-    everywhere: bool = flag("--global", "Put the programs into your own configuration of git, for all your clones."),
+    everywhere: bool = flag(
+        "--global", "Put the programs into your own configuration of git, for all your clones."
+    ),
 ) -> None:
-    """Set this clone up for conversations: attributes, ignored files, git's configuration, a pre-commit hook.
+    """Set this clone up for conversations: attributes, ignored files, git's configuration, a
+    pre-commit hook.
 
     Every clone needs this once. Exit 1 when something is left to do by hand.
     """
@@ -32,7 +35,9 @@ def setup(
 
 
 def teardown(
-    everywhere: bool = flag("--global", "Remove the programs from your own configuration of git too."),
+    everywhere: bool = flag(
+        "--global", "Remove the programs from your own configuration of git too."
+    ),
 ) -> None:
     """Remove what `setup` put in, and nothing else. Report what it leaves, and why."""
     with store_of() as store:
@@ -41,8 +46,8 @@ def teardown(
 
 
 def status() -> None:
-    """Report whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is
-    something to do."""
+    """Report whether this clone is set up, what changed since the last commit, and what to do; exit
+    1 when there is something to do."""
     with store_of() as store:
         state = git.open(store).status()
     answer(state.as_json(), "\n".join(map(one_line, _of_state(state))), ok=state.is_fine)
@@ -50,7 +55,10 @@ def status() -> None:
 
 def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     lines = [] if steps else ["nothing of Capsule is set up here"]
-    where = {"repository": "git's configuration of this repository", "yours": "your own configuration of git"}
+    where = {
+        "repository": "git's configuration of this repository",
+        "yours": "your own configuration of git",
+    }
     for step in steps:
         lines.append(f"{one_line(where.get(step.where, step.where))}: {one_line(step.what)}")
         lines += [f"  to do: {one_line(step.todo)}"] if step.todo else []
@@ -67,4 +75,7 @@ def _of_state(state: State) -> Iterator[str]:
     where = state.top + (f", folder {state.folder}" if state.folder else "")
     follows = f", which follows {state.upstream}" if state.upstream else ""
     branch = f"branch {state.branch}{follows}" if state.branch else "no branch is checked out"
-    yield f"{'this clone is set up' if state.is_fine else 'something is to be done'}: {where}; {branch}"
+    yield (
+        f"{'this clone is set up' if state.is_fine else 'something is to be done'}: {where}; "
+        f"{branch}"
+    )

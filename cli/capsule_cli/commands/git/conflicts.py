@@ -44,16 +44,30 @@ def _list(id: str | None) -> None:
 
 def resolve(
     id: str | None = argument(
-        "ID", "The conversation; with --list: only what is to be settled in it.", autocompletion=complete_id
+        "ID",
+        "The conversation; with --list: only what is to be settled in it.",
+        autocompletion=complete_id,
     ),
-    field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),
+    field: str | None = argument(
+        "FIELD", "The field. You may leave it out if there is only one to settle."
+    ),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
-    value: str | None = option("--value TEXT", "Take this value. Write it as JSON if the values are not texts."),
-    lists: bool = flag("--list", "List the fields that are to be settled, with their values, and settle none."),
+    value: str | None = option(
+        "--value TEXT", "Take this value. Write it as JSON if the values are not texts."
+    ),
+    lists: bool = flag(
+        "--list", "List the fields that are to be settled, with their values, and settle none."
+    ),
 ) -> None:
-    """Settle a field that two merged versions changed differently. At a terminal it asks which value to keep."""
+    """Settle a field that two merged versions changed differently. At a terminal it asks which
+    value to keep.
+    """
     if lists:
-        refuse(keep is not None or value is not None, "it settles nothing; leave out --keep and --value", "--list")
+        refuse(
+            keep is not None or value is not None,
+            "it settles nothing; leave out --keep and --value",
+            "--list",
+        )
         _list(id)
         return
     refuse(id is None, "name the conversation, or give --list", "ID")
@@ -66,23 +80,32 @@ def resolve(
             store.conflicts.resolve(id, dispute.field, chosen)
             settled.append({"field": dispute.field, "value": chosen})
         left = [conflict.as_json() for conflict in store.conflicts.list(id)]
-    done = "\n".join(f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled)
+    done = "\n".join(
+        f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled
+    )
     answer({"id": id, "settled": settled, "left": left}, done)
     if left and not asked.json:
         say(f"{len(left)} more to settle; see: capsule git resolve {id} --list")
 
 
 def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
-    """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to be named."""
+    """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to
+    be named.
+    """
     conflicts = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in conflicts)
     if not conflicts:
         raise InvalidInput(f"conversation {id} has nothing to settle")
     meant = [dispute for dispute in conflicts if field in (None, dispute.field)]
     if not meant:
-        raise InvalidInput(f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: {names}")
+        raise InvalidInput(
+            f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: "
+            f"{names}"
+        )
     if only_one and len(meant) > 1:
-        raise InvalidInput(f"several fields of conversation {id} are to be settled; name one of: {names}")
+        raise InvalidInput(
+            f"several fields of conversation {id} are to be settled; name one of: {names}"
+        )
     return meant
 
 
@@ -96,25 +119,35 @@ def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
     if value is None:
         number = _ask(dispute) if keep is None else keep
         if not 1 <= number <= len(dispute.values):
-            raise InvalidInput(f"{dispute.field} has {len(dispute.values)} values, and no number {number}")
+            raise InvalidInput(
+                f"{dispute.field} has {len(dispute.values)} values, and no number {number}"
+            )
         return dispute.values[number - 1][0]
     if all(other is None or isinstance(other, str) for other, _ in dispute.values):
         return value
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
-        raise InvalidInput(f"the values of {dispute.field} are no texts, so --value must be JSON; it is none") from None
+        raise InvalidInput(
+            f"the values of {dispute.field} are no texts, so --value must be JSON; it is none"
+        ) from None
 
 
 def _ask(dispute: Conflict) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git resolve --list"
+            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule "
+            "git resolve --list"
         )
     say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):
-        say(f"  {number}  {_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}")
-    answer = typer.prompt(f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True)
+        say(
+            f"  {number}  "
+            f"{_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}"
+        )
+    answer = typer.prompt(
+        f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True
+    )
     if not str(answer).isdecimal():
         raise Stopped("nothing was changed")
     return int(answer)

@@ -10,7 +10,17 @@ from capsule.format.text.shown import one_line
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Id, Limit, argument, option
-from capsule_cli.shared.output import answer, in_terminal, listing, out_json, out_ready, out_rows, say, styled, with_bar
+from capsule_cli.shared.output import (
+    answer,
+    in_terminal,
+    listing,
+    out_json,
+    out_ready,
+    out_rows,
+    say,
+    styled,
+    with_bar,
+)
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
@@ -19,7 +29,9 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-_REVISION = "a commit as git names it, or a date or time (UTC) like 2025-01-31: the last commit up to then"
+_REVISION = (
+    "a commit as git names it, or a date or time (UTC) like 2025-01-31: the last commit up to then"
+)
 
 
 def log(id: Id, limit: Limit = None) -> None:
@@ -47,14 +59,20 @@ def log(id: Id, limit: Limit = None) -> None:
         with paged():
             columns = ("commit", "when", "author", "what")
             listing(
-                [step.as_json() for step in listed], columns, map(row, listed), "git has no version of it", last="what"
+                [step.as_json() for step in listed],
+                columns,
+                map(row, listed),
+                "git has no version of it",
+                last="what",
             )
 
 
 def diff(
     id: Id,
     before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
-    after: str | None = argument("REV", "The later version, likewise; else the conversation as it is."),
+    after: str | None = argument(
+        "REV", "The later version, likewise; else the conversation as it is."
+    ),
 ) -> None:
     """Print what changed between two versions of a conversation in git, in the form of a chat.
 
@@ -71,7 +89,9 @@ def diff(
 
 
 def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
-    """A past version of a conversation, which may be gone by now; with `tell`, stderr names the commit."""
+    """A past version of a conversation, which may be gone by now; with `tell`, stderr names the
+    commit.
+    """
     clone = git.open(store)
     version = clone.version(clone.resolve(id), at)
     if tell:
@@ -83,7 +103,9 @@ def _as_of(version: PastVersion) -> str:
     return f"as of commit {version.label}, {version.commit.at}, by {version.commit.author}"
 
 
-def restore(id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False) -> None:
+def restore(
+    id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False
+) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     with store_of() as store:
         clone = git.open(store)

@@ -1,7 +1,7 @@
 """`git commit` and `git sync`: the store into its repository, and from clone to clone.
 
-What must stay true: the output says what was done even when something is left to a person, which has an
-exit code of its own.
+What must stay true: the output says what was done even when something is left to a person, which
+has an exit code of its own.
 """
 
 from __future__ import annotations
@@ -37,18 +37,29 @@ Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 
 def commit(
     message: Message = None,
-    follow: bool = flag("--follow -f", "Go on, and commit whenever nobody has written for a while, until Ctrl-C."),
-    idle: str = option("--idle DURATION", "With --follow: commit when nobody has written for this long.", f"{QUIET}s"),
-    syncs: bool = flag("--sync", "With --follow: sync instead of committing, and every five minutes in any case."),
+    follow: bool = flag(
+        "--follow -f", "Go on, and commit whenever nobody has written for a while, until Ctrl-C."
+    ),
+    idle: str = option(
+        "--idle DURATION",
+        "With --follow: commit when nobody has written for this long.",
+        f"{QUIET}s",
+    ),
+    syncs: bool = flag(
+        "--sync", "With --follow: sync instead of committing, and every five minutes in any case."
+    ),
 ) -> None:
-    """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml, .gitattributes.
+    """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml,
+    .gitattributes.
 
-    The commit holds no half-written message and no lock. What you staged of other files stays staged. The message says
-    what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
+    The commit holds no half-written message and no lock. What you staged of other files stays
+    staged. The message says what changed. A file that doesn't parse is named and left out (exit
+    code 5); the rest is committed.
 
-    With --follow it prints a line for each commit, or a JSON object. If somebody writes without a pause, it commits
-    after twenty times the time of --idle. It reports what it can't commit yet, and tries again. At the end, by Ctrl-C
-    (exit code 130) or SIGTERM (143), it commits what is left.
+    With --follow it prints a line for each commit, or a JSON object. If somebody writes without a
+    pause, it commits after twenty times the time of --idle. It reports what it can't commit yet,
+    and tries again. At the end, by Ctrl-C (exit code 130) or SIGTERM (143), it commits what is
+    left.
     """
     idle_s = seconds(idle, "--idle", unit="s")
     refuse(idle_s < 1, "a second is the least", "--idle")
@@ -67,14 +78,16 @@ def commit(
 def sync(
     message: Message = None,
     unrelated: bool = flag(
-        "--allow-unrelated-histories", "Merge even with a remote that has no history in common with this repository."
+        "--allow-unrelated-histories",
+        "Merge even with a remote that has no history in common with this repository.",
     ),
 ) -> None:
     """Commit, merge what the branch's remote has, and push; again if somebody else pushed first.
 
-    It can run while people and programs write, and keeps their messages and their locks. A remote that can't be
-    reached is no error. Conversations always merge. If other files can't be merged, nothing changes (exit code 9). If
-    two clones changed the same field, the exit code is 1 until a person settles it: capsule git resolve
+    It can run while people and programs write, and keeps their messages and their locks. A remote
+    that can't be reached is no error. Conversations always merge. If other files can't be merged,
+    nothing changes (exit code 9). If two clones changed the same field, the exit code is 1 until a
+    person settles it: capsule git resolve
     """
     with store_of() as store:
         with Ending() as ending, _shown(ending) as steps:
@@ -82,13 +95,20 @@ def sync(
         disputed = store.conflicts.list()
         answer(
             done.as_json() | {"conflicts": [conflict.as_json() for conflict in disputed]},
-            "\n".join(_of_sync(done)) or ("nothing to commit" if done.offline or not done.remote else "up to date"),
+            "\n".join(_of_sync(done))
+            or ("nothing to commit" if done.offline or not done.remote else "up to date"),
         )
     _warn_of(done)
     _leave(done.committed)
     if disputed:
-        said = "clones changed the same field; see: capsule git resolve --list; settle it: capsule git resolve ID"
-        fields = (f"conversation {conflict.id} {conflict.title!r}: {conflict.field}" for conflict in disputed)
+        said = (
+            "clones changed the same field; see: capsule git resolve --list; settle it: "
+            "capsule git resolve ID"
+        )
+        fields = (
+            f"conversation {conflict.id} {conflict.title!r}: {conflict.field}"
+            for conflict in disputed
+        )
         raise Stopped("\n".join([said, *fields]))
 
 
@@ -98,7 +118,8 @@ def _autocommit(idle_s: int, *, syncs: bool) -> None:
         try:
             since = None
             while True:
-                ending.busy()  # An exception in the midst of waiting could leave a thread's lock behind.
+                # An exception in the midst of waiting could leave a thread's lock behind.
+                ending.busy()
                 since = auto.wait(since)
                 ending.rest()
         except (KeyboardInterrupt, SystemExit):
@@ -122,15 +143,20 @@ class _Autocommit:
         _ = self._clone.repository  # Without one it does not begin.
         self._store, self._syncs = store, syncs
         self._ending: Ending | None = ending
-        self._timer = Autocommit(after_s, self._act, self._failed, every_s=_EVERY_S if syncs else None)
+        self._timer = Autocommit(
+            after_s, self._act, self._failed, every_s=_EVERY_S if syncs else None
+        )
         self._named: set[str] = set()
-        #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
+        #: Whether the remote could not be reached the last time, and which it was: each change of
+        #: that is said once.
         self._alone: tuple[bool, str] | None = None
 
     def wait(self, since: str | None) -> str:
         """Wait for changes, and act when it is time. Returns: the cursor after the changes."""
         due_in_s = self._timer.due_in_s()
-        news = self._store.wait_for_changes(since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S))
+        news = self._store.wait_for_changes(
+            since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S)
+        )
         self._timer.heard(news.changes)
         self._timer.act_if_due()
         return news.cursor
@@ -156,7 +182,9 @@ class _Autocommit:
             if alone != self._alone:
                 _warn_of(done)
             self._alone = alone
-        for problem in (str(problem) for error in done.committed.invalid for problem in error.problems):
+        for problem in (
+            str(problem) for error in done.committed.invalid for problem in error.problems
+        ):
             if problem not in self._named:
                 self._named.add(problem)
                 say(f"not committed: {problem}")
@@ -167,7 +195,9 @@ class _Autocommit:
 
 @contextmanager
 def _shown(ending: Ending | None) -> Iterator[Progress]:
-    """A bar for the steps of a commit or sync that take long; `ending`, if any, ends it between two of them."""
+    """A bar for the steps of a commit or sync that take long; `ending`, if any, ends it between two
+    of them.
+    """
     with progress("documents") as bar:
 
         def show(step: str, done: int, total: int) -> None:
@@ -195,15 +225,24 @@ def _of_sync(done: Synced) -> list[str]:
     if done.received:
         documents = [brought for applied in done.applied for brought in applied.documents.values()]
         files = sum(applied.files for applied in done.applied)
-        parts = [counted(len(documents), "document"), *([counted(files, "other file")] if files else [])]
+        parts = [
+            counted(len(documents), "document"),
+            *([counted(files, "other file")] if files else []),
+        ]
         how = "merged" if done.merged else "received"
-        lines.append(f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(parts)}")
-    lines += [f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept]
+        lines.append(
+            f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(parts)}"
+        )
+    lines += [
+        f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept
+    ]
     lines += [one_line(note) for note in done.notes]
     for applied in done.applied:
         for path, brought in applied.documents.items():
             if brought.why:
-                lines.append(f"kept {one_line(path)}, which was deleted there: {one_line(brought.why)}")
+                lines.append(
+                    f"kept {one_line(path)}, which was deleted there: {one_line(brought.why)}"
+                )
             lines += [f"{one_line(path)}: {one_line(note)}" for note in brought.notes]
     if done.pushed:
         lines.append(f"pushed {counted(done.pushed, 'commit')} to {done.remote}")
@@ -213,7 +252,10 @@ def _of_sync(done: Synced) -> list[str]:
 def _warn_of(done: Synced) -> None:
     if done.offline:
         reason = done.offline.strip().splitlines()[0]
-        say(f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again when it can be")
+        say(
+            f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again when "
+            "it can be"
+        )
     elif not done.remote:
         say("there is no remote to exchange with; add one: git remote add origin URL")
 

@@ -1,7 +1,9 @@
-"""`mcp install`, `mcp uninstall`, `mcp doctor`: the settings of the programs that use the MCP server.
+"""`mcp install`, `mcp uninstall`, `mcp doctor`: the settings of the programs that use the MCP
+server.
 
-What must stay true: everything that is to be changed is worked out before the first file is written, so that a file
-that can't be read changes nothing in any other; and what the environment says of where those files are is read here.
+What must stay true: everything that is to be changed is worked out before the first file is
+written, so that a file that can't be read changes nothing in any other; and what the environment
+says of where those files are is read here.
 """
 
 from __future__ import annotations
@@ -42,12 +44,19 @@ def _complete(incomplete: str) -> list[tuple[str, str]]:
     return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
 
 
-_NAMES = "The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed."
+_NAMES = (
+    "The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, "
+    "opencode, zed."
+)
 Names = Annotated[list[str] | None, argument("CLIENT", _NAMES, ..., autocompletion=_complete)]
-All = Annotated[bool, option("--all", "Choose all programs that have settings on this machine.", ...)]
+All = Annotated[
+    bool, option("--all", "Choose all programs that have settings on this machine.", ...)
+]
 _SETTINGS = "Change your own settings, for all projects, or those of the surrounding project."
 Settings = Annotated[Literal["user", "project"], option("--settings", _SETTINGS, ...)]
-Force = Annotated[bool, option("--force", "Do it even if the entry of this name starts another program.", ...)]
+Force = Annotated[
+    bool, option("--force", "Do it even if the entry of this name starts another program.", ...)
+]
 
 
 def install(
@@ -58,16 +67,20 @@ def install(
     force: Force = False,
     tools: Toolset | None = option("--tools SET", SETS),
 ) -> None:
-    """Connect programs to the MCP server: put the entry `capsule` into their settings, and touch nothing else.
+    """Connect programs to the MCP server: put the entry `capsule` into their settings, and touch
+    nothing else.
 
-    If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A settings file in
-    TOML, or with comments, stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
+    If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A
+    settings file in TOML, or with comments, stays as it is, and Capsule prints the text to paste
+    into it; the exit code is then 1.
 
-    With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
-    in the directory where the program starts it. It is printed, with the reason. With --as, the program is that agent,
-    and its messages are from it. Where no program has settings, Capsule says where it looked and what to paste by hand.
+    With --store, the server always serves that store. Without it, the server serves the store that
+    `capsule` would use in the directory where the program starts it. It is printed, with the
+    reason. With --as, the program is that agent, and its messages are from it. Where no program has
+    settings, Capsule says where it looked and what to paste by hand.
 
-    Repeated, it changes the options that are given, and keeps the others of the entry. `mcp uninstall` removes them.
+    Repeated, it changes the options that are given, and keeps the others of the entry. `mcp
+    uninstall` removes them.
     """
     from capsule.mcp_server.clients.settings import install
     from capsule.mcp_server.clients.table import CLIENTS, Launch
@@ -95,26 +108,33 @@ def uninstall(
 
     places = places_here()
     clients = _clients(names, every, settings, places)
-    plans = [plan for client in clients for plan in uninstall(client, settings, places, force=force)]
+    plans = [
+        plan for client in clients for plan in uninstall(client, settings, places, force=force)
+    ]
     carry_out(plans, places, dry_run, is_there=False)
 
 
 def doctor(names: Names = None) -> None:
-    """Start the server as each program would, and report what it says; exit 0 only if all of them work.
+    """Start the server as each program would, and report what it says; exit 0 only if all of them
+    work.
 
-    It looks at your own settings and those of the project in the current directory, in which it starts the server. With
-    --store, each has to serve it.
+    It looks at your own settings and those of the project in the current directory, in which it
+    starts the server. With --store, each has to serve it.
     """
     from capsule.mcp_server.clients import table
 
     places = places_here()
     wanted = named_in(table.CLIENTS, names) if names else table.CLIENTS
     store = named_store()
-    visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
+    visits = [
+        visit for client in wanted for visit in _visits(client, places, store, named=bool(names))
+    ]
     if not visits:
         raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
     text = shown("\n".join(line for visit in visits for line in visit.lines()))
-    answer([visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits))
+    answer(
+        [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +153,10 @@ class _Visit:
         if self.entry is not None and (launch := self.entry.launch) is not None:
             value |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
         if self.seen is not None:
-            value |= {name: getattr(self.seen, name) for name in ("server", "protocol", "tools", "tokens", "store")}
+            value |= {
+                name: getattr(self.seen, name)
+                for name in ("server", "protocol", "tools", "tokens", "store")
+            }
             value |= {"storeReason": self.seen.reason, "readyMs": self.seen.ready_ms}
         return {**value, "ok": not self.problems, "problems": list(self.problems)}
 
@@ -163,7 +186,9 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
             continue
         for entry in entries:
             if entry.launch is None or not entry.ours:
-                problem = "the entry starts something else; replace it with: capsule mcp install --force"
+                problem = (
+                    "the entry starts something else; replace it with: capsule mcp install --force"
+                )
                 visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
                 continue
             seen = doctor.examine(entry.launch, cwd=places.project, store=store)
@@ -174,7 +199,9 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
     return visits
 
 
-def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Places) -> list[Client]:
+def _clients(
+    names: Sequence[str] | None, every: bool, scope: Scope, places: Places
+) -> list[Client]:
     """The programs that were named, or all whose settings are here."""
     from capsule.mcp_server.clients import table
 
@@ -185,12 +212,17 @@ def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Pla
             raise Stopped("no program's settings are here; name the ones you mean")
         return here
     if not names:
-        raise usage(f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}", "CLIENT")
+        raise usage(
+            f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}",
+            "CLIENT",
+        )
     return named_in(table.CLIENTS, names)
 
 
 def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> list[Client]:
-    """The programs of these names, each once; names in `others` are of no program, and may be given too."""
+    """The programs of these names, each once; names in `others` are of no program, and may be given
+    too.
+    """
     programs = {client.name: client for client in clients}
     for name in names:
         known = [*programs, *others]
@@ -199,10 +231,16 @@ def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> l
 
 
 def _nothing_here(scope: Scope, places: Places, launch: Launch) -> Refused:
-    """The error that no program's settings are here: where they were looked for, and what a person can do."""
+    """The error that no program's settings are here: where they were looked for, and what a person
+    can do.
+    """
     from capsule.mcp_server.clients.table import CLIENTS, NAME
 
-    looked = {client.name: list(client.files(scope, places)) for client in CLIENTS if client.files(scope, places)}
+    looked = {
+        client.name: list(client.files(scope, places))
+        for client in CLIENTS
+        if client.files(scope, places)
+    }
     value: Any = CLIENTS[0].entry(launch)
     for key in (NAME, *reversed(CLIENTS[0].servers)):
         value = {key: value}
@@ -230,7 +268,9 @@ def places_here() -> Places:
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}
-    return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs)
+    return Places(
+        sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs
+    )
 
 
 def named_store() -> str | None:
@@ -251,9 +291,15 @@ def named_options(name: str | None) -> list[str]:
 
 
 def executable_words() -> list[str]:
-    """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it outlives an upgrade."""
+    """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it
+    outlives an upgrade.
+    """
     own, beside = sys.argv[0], sysconfig.get_path("scripts")
-    for path in (own if os.path.dirname(own) else None, shutil.which("capsule", path=beside), shutil.which("capsule")):
+    for path in (
+        own if os.path.dirname(own) else None,
+        shutil.which("capsule", path=beside),
+        shutil.which("capsule"),
+    ):
         name = os.path.basename(path or "").lower().removesuffix(".exe")
         if path and name == "capsule" and os.access(path, os.X_OK) and os.path.isfile(path):
             return [os.path.abspath(path)]
@@ -261,22 +307,38 @@ def executable_words() -> list[str]:
 
 
 def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
-    """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person has work to do."""
+    """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person
+    has work to do.
+    """
     import platformdirs
 
     from capsule.mcp_server.clients import settings
 
     # Outside of any project, which may be public.
-    copies = os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
+    copies = os.path.join(
+        platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups"
+    )
     results = []
     for plan in plans:
         is_changed = plan.changes and not dry_run
         copy = settings.apply(plan, places, copies) if is_changed else None
         if not asked.json:
-            out(shown(_result(plan, copy, dry_run, is_there) + (_of_store(plan.launch) if plan.launch else "")))
+            out(
+                shown(
+                    _result(plan, copy, dry_run, is_there)
+                    + (_of_store(plan.launch) if plan.launch else "")
+                )
+            )
         commands = [list(command) for command in plan.commands]
-        result = {"client": plan.client.name, "scope": plan.scope, "path": plan.path, "changed": is_changed}
-        result |= {"commands": commands, "backup": copy} | ({"paste": plan.paste} if plan.paste else {})
+        result = {
+            "client": plan.client.name,
+            "scope": plan.scope,
+            "path": plan.path,
+            "changed": is_changed,
+        }
+        result |= {"commands": commands, "backup": copy} | (
+            {"paste": plan.paste} if plan.paste else {}
+        )
         if plan.launch:
             result |= dict(zip(("store", "storeReason"), _served(plan.launch), strict=True))
         results.append(result | ({"diff": plan.diff()} if dry_run else {}))
@@ -287,7 +349,9 @@ def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there:
 
 
 def _served(launch: Launch) -> tuple[str, str]:
-    """The store that a server started in the current folder serves, and why; or nothing, and why there is none."""
+    """The store that a server started in the current folder serves, and why; or nothing, and why
+    there is none.
+    """
     from capsule.locate import locate_store
 
     try:
@@ -309,12 +373,21 @@ def _result(plan: Plan, copy: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"
-        return f"{title}: {path} is TOML, or has comments that would be lost; {how}:\n{plan.paste.rstrip()}"
+        return (
+            f"{title}: {path} is TOML, or has comments that would be lost; "
+            f"{how}:\n{plan.paste.rstrip()}"
+        )
     if not plan.changes:
-        return f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing to change"
+        return (
+            f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing "
+            "to change"
+        )
     if dry_run:
         return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
     before = f"\n  what it held before: {copy}" if copy else ""
     if not is_there:
-        return f"{title}: {path} has no entry any more; what {title} has started already goes on until it ends{before}"
+        return (
+            f"{title}: {path} has no entry any more; what {title} has started already goes on "
+            f"until it ends{before}"
+        )
     return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{before}"

@@ -1,6 +1,7 @@
 """`mcp`: serves the store to AI agents; what configures their programs stands in `mcp_clients`.
 
-What must stay true: nothing but the protocol goes to stdout; what the server says is said on stderr.
+What must stay true: nothing but the protocol goes to stdout; what the server says is said on
+stderr.
 """
 
 from __future__ import annotations
@@ -15,42 +16,67 @@ from capsule.mcp_server.access import Toolset
 from capsule.mcp_server.added import added_to
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, named_in, session_named
+from capsule_cli.shared.opening import (
+    ToStderr,
+    ensure_person,
+    here,
+    holder,
+    named_in,
+    session_named,
+)
 from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
 #: Also of `mcp install`.
-SETS = "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
+SETS = (
+    "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
+)
 TOOLS: Toolset = option("--tools SET", SETS, "conversations")
 
 
 def serve(
     http: str | None = option(
         "--http [HOST:]PORT",
-        "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
+        "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any "
+        "free one.",
     ),
     read_only: bool = flag("--read-only", "Refuse clients every change."),
     tools: Toolset = TOOLS,
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Over HTTP: let clients call the server by this name too, as that of a proxy before it. Repeatable.",
+        "Over HTTP: let clients call the server by this name too, as that of a proxy before it. "
+        "Repeatable.",
     ),
 ) -> None:
-    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes.
+    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or
+    SIGTERM comes.
 
-    Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages are from this agent.
-    With the tools of messaging, it is else the agent of the current directory, and the agent is registered. With the
-    tools of a session, the environment says which session it is, as `capsule worker run` gives it to its command.
+    Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages
+    are from this agent. With the tools of messaging, it is else the agent of the current directory,
+    and the agent is registered. With the tools of a session, the environment says which session it
+    is, as `capsule worker run` gives it to its command.
     """
-    # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
-    # tenth of the start.
+    # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some
+    # among them takes a tenth of the start.
     gc.disable()
     if http is None:
-        refuse(allow_host, "is for --http: over stdin and stdout the client is who started the server", "--allow-host")
+        refuse(
+            allow_host,
+            "is for --http: over stdin and stdout the client is who started the server",
+            "--allow-host",
+        )
         _over_stdio(read_only, tools)
     else:
-        refuse(tools == "session", "a session has one agent, which starts its own server: without --http", "--tools")
-        refuse(asked.as_ is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        refuse(
+            tools == "session",
+            "a session has one agent, which starts its own server: without --http",
+            "--tools",
+        )
+        refuse(
+            asked.as_ is not None,
+            "is for stdin and stdout: over HTTP the token says who the client is",
+            "--as",
+        )
         ensure_person("servers over HTTP")
         _over_http(http, read_only, tools, tuple(allow_host or ()))
 
@@ -69,16 +95,22 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     stdin, stdout = own_streams()
     session = session_named()
     if tools == "session" and not (session and name):
-        raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`", "--tools")
+        raise usage(
+            "CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`",
+            "--tools",
+        )
     _log_to_stderr()
     folder = named_in()
     added = added_to(tools)
     for enrol in [each.enrol for each in added if each.enrol is not None and not session]:
         with CoreStore.open(asked.store, keep_locks=False) as owner:
-            # Where desktop programs start servers. A project there would have all other folders in it.
+            # Where desktop programs start servers. A project there would have all other folders in
+            # it.
             is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
             name, folder = enrol(owner, name, folder, is_project), None
-    store = CoreStore.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
+    store = CoreStore.open(
+        asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder
+    )
     if session:
         rooms.answer("bind")(store, session)
     for arrive in [each.arrive for each in added if each.arrive is not None]:
@@ -93,14 +125,18 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         if each.begin is not None:
             kept |= each.begin(store, os.environ, here())
     access = Access(store.agent, "read" if read_only else "admin")
-    server = build(Stores(store, access, kept), version=__version__, tools=tools, named=store.settings.rooms)
+    server = build(
+        Stores(store, access, kept), version=__version__, tools=tools, named=store.settings.rooms
+    )
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)
 
 
 def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
     if asked.instance is not None:
-        raise usage("over HTTP each client is an instance of its own, named by its token", "--instance")
+        raise usage(
+            "over HTTP each client is an instance of its own, named by its token", "--instance"
+        )
     from capsule import __version__, locate
     from capsule.errors import Refused
 
@@ -108,7 +144,8 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     tokens = tokens_of(root)
     if not tokens.all():
         raise Refused(
-            f"{where}: nobody is served without a token, and there is none; make one for each client with: "
+            f"{where}: nobody is served without a token, and there is none; make one for each "
+            "client with: "
             "capsule mcp tokens add NAME",
             path=where,
         )
@@ -141,4 +178,6 @@ def _look_for_garbage() -> None:
 
 def _log_to_stderr() -> None:
     """Log warnings to stderr, before the SDK sets up a log of its own, which has every request."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[ToStderr()], force=True)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[ToStderr()], force=True
+    )

@@ -1,6 +1,7 @@
 """`mcp tokens`: who may use the MCP server over HTTP.
 
-What must stay true: a token is shown once, when it is made; nothing stored can be turned back into it.
+What must stay true: a token is shown once, when it is made; nothing stored can be turned back into
+it.
 """
 
 from __future__ import annotations
@@ -40,26 +41,45 @@ def add(
     name: Name,
     allow: Scope = option(
         "--allow",
-        "Allow to read (read), also to write (write), also to delete and to take locks from others (admin).",
+        "Allow to read (read), also to write (write), also to delete and to take locks from "
+        "others (admin).",
         "write",
     ),
-    expires: str | None = option("--expires DURATION", "Make it expire after this time, for example 30d."),
+    expires: str | None = option(
+        "--expires DURATION", "Make it expire after this time, for example 30d."
+    ),
 ) -> None:
-    """Make a token for an agent and print it. It is printed only once, because Capsule keeps only its hash."""
+    """Make a token for an agent and print it. It is printed only once, because Capsule keeps only
+    its hash.
+    """
     expires_in_s = None if expires is None else seconds(expires, "--expires")
     token = _tokens().add(name, scope=allow, expires_in_s=expires_in_s)
     answer({"name": name, "token": token, "scope": allow}, token)
     if not asked.json:
-        say(f"this is the one time it is shown; clients send it as: Authorization: Bearer {token[:12]}...")
+        say(
+            "this is the one time it is shown; clients send it as: Authorization: Bearer "
+            f"{token[:12]}..."
+        )
 
 
 def list_() -> None:
     """List the agents that have a token, and what their tokens allow."""
-    names, columns = ("name", "scope", "createdAt", "expiresAt"), ("name", "scope", "created", "expires")
-    rows = [(token.name, token.scope, token.created_at, token.expires_at) for token in _tokens().all()]
+    names, columns = (
+        ("name", "scope", "createdAt", "expiresAt"),
+        ("name", "scope", "created", "expires"),
+    )
+    rows = [
+        (token.name, token.scope, token.created_at, token.expires_at) for token in _tokens().all()
+    ]
     value = [dict(zip(names, row, strict=True)) for row in rows]
     texts = [tuple(text or "" for text in row) for row in rows]
-    listing(value, columns, texts, "there is no token; make one with: capsule mcp tokens add NAME", last="name")
+    listing(
+        value,
+        columns,
+        texts,
+        "there is no token; make one with: capsule mcp tokens add NAME",
+        last="name",
+    )
 
 
 def revoke(name: Name) -> None:

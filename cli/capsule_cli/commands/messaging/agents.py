@@ -18,30 +18,38 @@ if TYPE_CHECKING:
 
 does = passing(acting)
 
-Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]
+Reason = Annotated[
+    str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)
+]
 _BUSY = "Mark the agent as busy, or as not busy. Default: as before."
 
 
 def register(
     project: str | None = option(
-        "--project DIR", "The folder that the agent works in. Default: this one; with --as, its project, if any."
+        "--project DIR",
+        "The folder that the agent works in. Default: this one; with --as, its project, if any.",
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
     description: str | None = option("--description TEXT", "Describe what it is for."),
     stay_out: list[str] | None = option(
-        "--stay-out CHANNELS", "Stay out of these default channels for good: names with commas between them, or *."
+        "--stay-out CHANNELS",
+        "Stay out of these default channels for good: names with commas between them, or *.",
     ),
 ) -> None:
     """Register an agent and print its id: that of --as, else one that is made of the folder's name.
 
-    Repeated, it changes only what is given, and moves nothing: see `agent set`. If an agent of another project has the
-    id of --as, the new agent gets this name, and an id with a suffix.
+    Repeated, it changes only what is given, and moves nothing: see `agent set`. If an agent of
+    another project has the id of --as, the new agent gets this name, and an id with a suffix.
     """
     id = agent_named()
     folder = project if project is not None or id is not None else os.getcwd()
-    refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project")
+    refuse(
+        folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project"
+    )
     path = folder and os.path.realpath(folder)
-    with store_as(None if path else id) as store:  # In another project, the name is that of another agent.
+    with store_as(
+        None if path else id
+    ) as store:  # In another project, the name is that of another agent.
         agent = store.agents.register(
             store.agent or id, path, name=name, description=description, exclude=names_in(stay_out)
         )
@@ -52,10 +60,19 @@ def _state(agent: capsule.Agent) -> str:
     return "listening" if agent.listening else agent.status if agent.online else ""
 
 
-list_ = does("List the agents, and say who is online (a program serves it now) or listening (it waits for messages).")(
+list_ = does(
+    "List the agents, and say who is online (a program serves it now) or listening (it waits for "
+    "messages)."
+)(
     "agents.list",
     Rows(
-        {"id": "id", "state": _state, "seen": "last_seen", "project": "project_path", "status": "status_message"},
+        {
+            "id": "id",
+            "state": _state,
+            "seen": "last_seen",
+            "project": "project_path",
+            "status": "status_message",
+        },
         "nobody is registered yet; begin with: capsule agent register",
     ),
     opens=store_of,
@@ -71,27 +88,40 @@ def set_(
         "The agent: its id, its name, or NAME@PROJECT. Without it: the agent of --as.",
         autocompletion=complete_agent,
     ),
-    project: str | None = option("--project DIR", "Move it into the project of this folder; no other command does."),
+    project: str | None = option(
+        "--project DIR", "Move it into the project of this folder; no other command does."
+    ),
     dm: Literal["open", "restricted", "closed"] | None = option(
-        "--dm", "Choose who may write directly to it, and to whom it may: everybody, those that it allows, or nobody."
+        "--dm",
+        "Choose who may write directly to it, and to whom it may: everybody, those that it "
+        "allows, or nobody.",
     ),
     discoverable: Literal["public", "project", "private"] | None = option(
         "--discoverable",
-        "Choose who finds it: everybody, the agents that see its project, or those it has a direct conversation with.",
+        "Choose who finds it: everybody, the agents that see its project, or those it has a "
+        "direct conversation with.",
     ),
 ) -> None:
-    """Move an agent into another project, or choose who may write to it and who finds it; without an option, print it.
+    """Move an agent into another project, or choose who may write to it and who finds it; without
+    an option, print it.
 
     When this returns, no message comes any more that the earlier policy let through.
     """
-    refuse(project is not None and not os.path.isdir(project), f"{project} is no directory", "--project")
+    refuse(
+        project is not None and not os.path.isdir(project),
+        f"{project} is no directory",
+        "--project",
+    )
     with acting() if agent is None else named() as opened:
         store, id = opened if isinstance(opened, tuple) else (opened, agent)
         if project is not None:
             store.agents.move(id or store.agent or "", os.path.realpath(project))
         changed = store.agents.policy(id, dm=dm, discoverable=discoverable)
     moved = f"in the project {changed.project}, " if project is not None else ""
-    answer(changed.as_json(), f"{changed.id}: {moved}dm {changed.dm_policy}, discoverable {changed.discoverable}")
+    answer(
+        changed.as_json(),
+        f"{changed.id}: {moved}dm {changed.dm_policy}, discoverable {changed.discoverable}",
+    )
 
 
 def forget(agent: Agent, yes: Yes = False) -> None:
@@ -112,27 +142,39 @@ discover = does(
 )(
     "agents.discover",
     Rows(
-        {"id": "agent.id", "availability": "availability", "state": lambda contact: _state(contact.agent)}
+        {
+            "id": "agent.id",
+            "availability": "availability",
+            "state": lambda contact: _state(contact.agent),
+        }
         | {"project": "agent.project", "description": "agent.description"},
         "you find nobody",
     ),
 )
 requests = does(
-    "List the agents that asked to write to the agent, which is restricted. Answer with `allow` or `block`.",
+    "List the agents that asked to write to the agent, which is restricted. Answer with `allow` "
+    "or `block`.",
 )(
     "agents.requests",
     Rows(
-        {"id": "agent.id", "asked": "asked_at", "project": "agent.project", "description": "agent.description"},
+        {
+            "id": "agent.id",
+            "asked": "asked_at",
+            "project": "agent.project",
+            "description": "agent.description",
+        },
         "nobody asks to write to you",
     ),
 )
 allow = does("Allow another agent to write to the agent, if it is restricted.")(
     "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
 )
-block = does("Stop the agent and another one from writing to each other. What they said stays readable.")(
-    "agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason
-)
-unblock = does("Remove what the agent decided about another one: it is neither allowed nor blocked.")(
+block = does(
+    "Stop the agent and another one from writing to each other. What they said stays readable."
+)("agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason)
+unblock = does(
+    "Remove what the agent decided about another one: it is neither allowed nor blocked."
+)(
     lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
     "{agent}: neither allows nor blocks {other}",
     other=Agent,
@@ -140,6 +182,8 @@ unblock = does("Remove what the agent decided about another one: it is neither a
 status = does("Set the text that says what the agent is doing.")(
     lambda store, **said: store.agents.set_status(store.agent, **said),
     "{agent}: {text}",
-    text=Annotated[str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)],
+    text=Annotated[
+        str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)
+    ],
     busy=Annotated[bool | None, option("--busy/--free", _BUSY, ...)],
 )

@@ -16,12 +16,19 @@ does = passing(named)
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
 Access = Literal["open", "members", "private"]
-_ACCESS = "Admit everybody who asks (open), those who are invited (members), or nobody later (private)."
-_SCOPE = "Choose whose agents find it: project (that of the agent; without an agent: global), global, or a project."
+_ACCESS = (
+    "Admit everybody who asks (open), those who are invited (members), or nobody later (private)."
+)
+_SCOPE = (
+    "Choose whose agents find it: project (that of the agent; without an agent: global), "
+    "global, or a project."
+)
 _MANAGE = "Permit or forbid them to change the channel and take others out."
 _DEFAULT = "Add the agents of its scope when they are registered."
 Description = Annotated[str | None, option("--description TEXT", "Describe what it is for.", ...)]
-Topic = Annotated[str | None, option("--default-topic TOPIC", "Give messages without a topic this one.", ...)]
+Topic = Annotated[
+    str | None, option("--default-topic TOPIC", "Give messages without a topic this one.", ...)
+]
 
 new = does("Make a channel, with the agent in it if there is one, and print its id.")(
     lambda store, description, **more: store.channels.create(description=description or "", **more),
@@ -32,14 +39,21 @@ new = does("Make a channel, with the agent in it if there is one, and print its 
     access=(Annotated[Access, option("--access", _ACCESS, ...)], "open"),
     description=Description,
     default=Annotated[bool, option("--default", _DEFAULT, ...)],
-    topic_required=Annotated[bool, option("--topic-required", "Refuse messages without a topic.", ...)],
+    topic_required=Annotated[
+        bool, option("--topic-required", "Refuse messages without a topic.", ...)
+    ],
     default_topic=Topic,
     members=With,
 )
 list_ = does("List the channels that the agent finds. Without an agent: all.")(
     "channels.list",
     Rows(
-        {"name": "channel.name", "scope": "channel.scope", "access": "channel.access", "members": "members"}
+        {
+            "name": "channel.name",
+            "scope": "channel.scope",
+            "access": "channel.access",
+            "members": "members",
+        }
         | {"you": lambda listed: "in" * listed.is_in, "description": "description"},
         "there is no channel",
     ),
@@ -55,10 +69,13 @@ set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
     access=Annotated[Access | None, option("--access", _ACCESS, ...)],
     description=Description,
     default=Annotated[bool | None, option("--default/--no-default", _DEFAULT, ...)],
-    topic_required=Annotated[bool | None, option("--topic-required/--no-topic-required", "Require a topic.", ...)],
+    topic_required=Annotated[
+        bool | None, option("--topic-required/--no-topic-required", "Require a topic.", ...)
+    ],
     default_topic=Topic,
     archived=Annotated[
-        bool | None, option("--archive/--no-archive", "Take it out of the lists, or bring it back.", ...)
+        bool | None,
+        option("--archive/--no-archive", "Take it out of the lists, or bring it back.", ...),
     ],
 )
 remove = does("Take an agent out of a channel. It may be invited again.")(
@@ -67,28 +84,42 @@ remove = does("Take an agent out of a channel. It may be invited again.")(
 join = does("Join a channel, or come back to it.")(
     "channels.join", "{0.id}: {agent} joined", opens=acting, channel=Channel
 )
-leave = does("Leave a channel for good. The agent comes back by itself, and into a private one by invitation.")(
-    "channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel
-)
-invite = does("Invite agents to a channel, of other projects too, or change what its members may do.")(
+leave = does(
+    "Leave a channel for good. The agent comes back by itself, and into a private one by "
+    "invitation."
+)("channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel)
+invite = does(
+    "Invite agents to a channel, of other projects too, or change what its members may do."
+)(
     "channels.invite",
     "{0.id}: invited {agents}",
     agents=Agents,
-    channel=Annotated[str, option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)],
-    can_send=Annotated[bool | None, option("--can-send/--no-send", "Permit or forbid them to write.", ...)],
-    can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Permit or forbid invitations.", ...)],
+    channel=Annotated[
+        str, option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)
+    ],
+    can_send=Annotated[
+        bool | None, option("--can-send/--no-send", "Permit or forbid them to write.", ...)
+    ],
+    can_invite=Annotated[
+        bool | None, option("--can-invite/--no-invite", "Permit or forbid invitations.", ...)
+    ],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
 )
 members = does("List the agents in a channel.")(
     "channels.members",
-    Rows({"id": "id", "joined": "joined_at", "invited by": "invited_by", "source": "source"}, "nobody is in it"),
+    Rows(
+        {"id": "id", "joined": "joined_at", "invited by": "invited_by", "source": "source"},
+        "nobody is in it",
+    ),
     value=lambda members, channel: as_json(members),
     channel=Channel,
 )
 topics = does("List the topics of a channel, the latest first.")(
     "channels.topics",
     Rows({"topic": "value", "messages": "messages", "last": "last"}, "it has no topic yet"),
-    value=lambda topics, channel: [dict(zip(("topic", "messages", "last"), topic, strict=True)) for topic in topics],
+    value=lambda topics, channel: [
+        dict(zip(("topic", "messages", "last"), topic, strict=True)) for topic in topics
+    ],
     channel=Channel,
 )
 
@@ -99,7 +130,8 @@ Muted = Annotated[str, argument("CHANNEL", f"A channel, or any conversation: {CO
 def mute(
     conversation: Muted,
     notify: Literal["all", "mentions", "none"] | None = option(
-        "--notify", "Choose what wakes the agent instead: all messages, those that mention it, or none."
+        "--notify",
+        "Choose what wakes the agent instead: all messages, those that mention it, or none.",
     ),
 ) -> None:
     """Mute a conversation: only what mentions the agent is unread and wakes it."""

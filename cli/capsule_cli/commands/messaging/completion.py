@@ -6,7 +6,9 @@ from capsule_cli.completion import completing
 from capsule_cli.public import named
 
 complete_agent = completing(
-    named, lambda store: store.agents.list(), lambda agent: (agent.id, agent.status_message or agent.project_path or "")
+    named,
+    lambda store: store.agents.list(),
+    lambda agent: (agent.id, agent.status_message or agent.project_path or ""),
 )
 complete_channel = completing(
     named,

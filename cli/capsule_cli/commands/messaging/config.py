@@ -22,18 +22,24 @@ Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
 def plan(prune: Prune = False) -> None:
     """Show what an apply would change and what it would refuse; change nothing.
 
-    The exit code is 1 if there is something to do, else 6 if something is refused or a file is wrong.
+    The exit code is 1 if there is something to do, else 6 if something is refused or a file is
+    wrong.
     """
     with store_of() as store:
         _tell(_planned(store, prune), "there is nothing to do")
 
 
 def apply(prune: Prune = False) -> None:
-    """Apply what the files declare. The exit code is 6 if something is refused or a file is wrong."""
+    """Apply what the files declare. The exit code is 6 if something is refused or a file
+    is wrong.
+    """
     with store_of() as store:
         applied = store.configuration.apply(_planned(store, prune))
     if applied.number:
-        say(f"this is apply {applied.number}; take it back with: capsule config rollback {applied.number}")
+        say(
+            f"this is apply {applied.number}; take it back with: capsule config rollback "
+            f"{applied.number}"
+        )
     _tell(applied, "there was nothing to do")
 
 
@@ -42,15 +48,23 @@ def history() -> None:
     with store_of() as store:
         applied = store.configuration.history()
     rows = [
-        (str(each.number), each.time, *(f"{len(each.having(outcome))} {outcome}" for outcome in ("done", "refused")))
+        (
+            str(each.number),
+            each.time,
+            *(f"{len(each.having(outcome))} {outcome}" for outcome in ("done", "refused")),
+        )
         for each in applied
     ]
     value = [each.as_json() for each in applied]
-    listing(value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused")
+    listing(
+        value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused"
+    )
 
 
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
-    """Take back an apply and those after it. What was changed since stays, and no agent is forgotten."""
+    """Take back an apply and those after it. What was changed since stays, and no agent is
+    forgotten.
+    """
     with store_of() as store:
         _tell(store.configuration.rollback(number), "there was nothing to take back")
 
@@ -58,7 +72,9 @@ def rollback(number: Annotated[int, argument("N", "The number of the apply.", ..
 def _planned(store: Store, prune: bool) -> Plan:
     """The plan, with the files of the nearest folder around this one that has some."""
     here = Path.cwd().resolve()
-    near = [str(folder) for folder in (here, *here.parents) if (folder / ".claude" / "agents").is_dir()]
+    near = [
+        str(folder) for folder in (here, *here.parents) if (folder / ".claude" / "agents").is_dir()
+    ]
     return store.configuration.plan(near[:1], str(Path.home().resolve()), prune=prune)
 
 
@@ -66,14 +82,30 @@ def _tell(plan: Plan, empty: str) -> None:
     """Print the actions of a plan, and end with the exit code that it has."""
     columns = ("outcome", "kind", "on", "field", "before", "after", "reason")
     rows = [
-        (of.outcome, of.kind, of.on, of.other, _cell(of.before), _cell(of.after), of.reason or of.file)
+        (
+            of.outcome,
+            of.kind,
+            of.on,
+            of.other,
+            _cell(of.before),
+            _cell(of.after),
+            of.reason or of.file,
+        )
         for of in plan.actions
     ]
-    reasons = [one_line(of.reason) for of in plan.actions]  # In full: a column is cut to the width of the screen.
+    reasons = [
+        one_line(of.reason) for of in plan.actions
+    ]  # In full: a column is cut to the width of the screen.
     listing(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
     for problem in plan.problems:
         say(str(problem))
-    if code := 1 if plan.having("planned") else Refused.exit_code if plan.having("refused") or plan.problems else 0:
+    if (
+        code := 1
+        if plan.having("planned")
+        else Refused.exit_code
+        if plan.having("refused") or plan.problems
+        else 0
+    ):
         raise typer.Exit(code)
 
 

@@ -22,9 +22,9 @@ new = does("Make a group, with the agent in it if there is one, and print its id
     with_=With,
     history=(Annotated[Literal["joined", "all"], option("--history", _HISTORY, ...)], "joined"),
 )
-add = does("Add agents to a group, or bring back those who left. They read what is said from now on.")(
-    "groups.add", "{0.id}: added {agents}", opens=acting_or_owner, id=Id, agents=Agents
-)
+add = does(
+    "Add agents to a group, or bring back those who left. They read what is said from now on."
+)("groups.add", "{0.id}: added {agents}", opens=acting_or_owner, id=Id, agents=Agents)
 leave = does("Leave a group. When the last one leaves, the group is archived.")(
     "groups.leave", "{0.id}: {agent} left", id=Id
 )
@@ -38,7 +38,11 @@ set_ = does("Change the name of a group.")(
 list_ = does("List the groups that the agent is in, the latest first. Without an agent: all.")(
     "groups.list",
     Rows(
-        {"id": "id", "updated": "updated_at", "agents": lambda head: [it.id for it in head.participants if it.is_in]}
+        {
+            "id": "id",
+            "updated": "updated_at",
+            "agents": lambda head: [it.id for it in head.participants if it.is_in],
+        }
         | {"title": "title"},
         "there is no group",
     ),

@@ -1,8 +1,8 @@
 """What a client's hook runs: `capsule agent wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
 
-A client starts it at every turn. What must stay true: a hook with nothing to say prints nothing, loads no typer, no
-pydantic and no mcp, and ends with 0; an error is one line on stderr, and no exit code that a client takes for an
-answer.
+A client starts it at every turn. What must stay true: a hook with nothing to say prints nothing,
+loads no typer, no pydantic and no mcp, and ends with 0; an error is one line on stderr, and no exit
+code that a client takes for an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def hook(
     client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
     event: str = argument("EVENT", "The client's name of the event.", ...),
 ) -> None:
-    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
+    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and
+    people don't.
+    """
     import orjson
 
     from capsule.errors import CapsuleError
@@ -32,7 +34,9 @@ def hook(
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     try:
         said = orjson.loads(data or b"{}")
-        answer = _answer(client, event, asked.store, asked.as_, said if isinstance(said, dict) else {})
+        answer = _answer(
+            client, event, asked.store, asked.as_, said if isinstance(said, dict) else {}
+        )
     except (CapsuleError, orjson.JSONDecodeError) as error:
         sys.stderr.write(f"capsule: {' '.join(str(error).split())}\n")
         sys.exit(1)
@@ -41,7 +45,9 @@ def hook(
     sys.exit(answer.code)
 
 
-def _answer(client: str, event: str, root: str | None, agent: str | None, said: dict[str, Any]) -> Answer:
+def _answer(
+    client: str, event: str, root: str | None, agent: str | None, said: dict[str, Any]
+) -> Answer:
     from capsule import Store
     from capsule.messaging.doorbells import hooks
 
@@ -54,7 +60,9 @@ def _answer(client: str, event: str, root: str | None, agent: str | None, said: 
     with Store.open(root, keep_locks=False) as store:
         here = os.path.realpath(_project(said))
         named = agent or os.environ.get("CAPSULE_AGENT")
-        agent = store.agents.identity(named, here) if named else next(iter(store.agents.at(here)), None)
+        agent = (
+            store.agents.identity(named, here) if named else next(iter(store.agents.at(here)), None)
+        )
         if agent is None:
             return hooks.Answer()
         return hooks.run(store, agent, client, event, said, _has_ended())
@@ -67,7 +75,9 @@ def _project(said: dict[str, Any]) -> str:
 
 
 def _has_ended() -> Callable[[], bool]:
-    """What says whether the client is gone: it has left our standard error, or is our parent no more."""
+    """What says whether the client is gone: it has left our standard error, or is our parent no
+    more.
+    """
     parent, poll = os.getppid(), select.poll()
     poll.register(2, 0)
     return lambda: os.getppid() != parent or bool(poll.poll(0))

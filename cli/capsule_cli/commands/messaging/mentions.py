@@ -25,7 +25,12 @@ list_ = does(
         | {"conversation": "mail.conversation", "text": "mail.content"},
         "there is no such mention",
     ),
-    state=(Annotated[State, option("--state STATE", "Print those in this state; open: not done.", ...)], "open"),
+    state=(
+        Annotated[
+            State, option("--state STATE", "Print those in this state; open: not done.", ...)
+        ],
+        "open",
+    ),
     kind=Annotated[Kind | None, option("--kind KIND", "Print those of this kind.", ...)],
     limit=(Annotated[int, option("--limit -n N", "Print at most N.", ..., min=1)], 100),
 )

@@ -1,7 +1,8 @@
 """`send`, `inbox`, `listen`, `history` and `message`: what agents say to each other.
 
-What must stay true: a message is acknowledged only after it was printed, and after the command that was to get it has
-ended; without --json it is one line for a program, and no text in it can begin another one.
+What must stay true: a message is acknowledged only after it was printed, and after the command that
+was to get it has ended; without --json it is one line for a program, and no text in it can begin
+another one.
 """
 
 from __future__ import annotations
@@ -14,48 +15,84 @@ from capsule_cli.public import acting, named
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.options import CONVERSATION, File, Id, argument, flag, option, refuse, seconds
-from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
+from capsule_cli.shared.options import (
+    CONVERSATION,
+    File,
+    Id,
+    argument,
+    flag,
+    option,
+    refuse,
+    seconds,
+)
+from capsule_cli.shared.output import (
+    answer,
+    in_terminal,
+    listing,
+    one_line,
+    out,
+    out_json,
+    out_rows,
+    say,
+)
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail, Sent
 
-_CONVERSATION = option("--conversation ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)
+_CONVERSATION = option(
+    "--conversation ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id
+)
 Conversation = Annotated[str | None, _CONVERSATION]
 Topic = Annotated[str | None, option("--topic TOPIC", "Take only messages of this topic.", ...)]
-Thread = Annotated[str | None, option("--thread MESSAGE", "Take only messages in the thread of this message.", ...)]
+Thread = Annotated[
+    str | None, option("--thread MESSAGE", "Take only messages in the thread of this message.", ...)
+]
 Message = Annotated[str, argument("ID", "The message: its id.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
 
 
 def send(
-    text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
+    text: str | None = argument(
+        "TEXT", "The text. Without it: the text of --file, or of standard input."
+    ),
     to: str | None = option("--to AGENT", "Send it to this agent.", autocompletion=complete_agent),
     conversation: Conversation = None,
     channel: str | None = option(
-        "--channel CHANNEL", "Send it into this channel: its name, or name@project.", autocompletion=complete_channel
+        "--channel CHANNEL",
+        "Send it into this channel: its name, or name@project.",
+        autocompletion=complete_channel,
     ),
     topic: str | None = option("--topic TOPIC", "Name what it is about."),
-    thread: str | None = option("--thread MESSAGE", "Put it into the thread of this message, by its id."),
-    reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
+    thread: str | None = option(
+        "--thread MESSAGE", "Put it into the thread of this message, by its id."
+    ),
+    reply_to: str | None = option(
+        "--reply-to MESSAGE", "Name the message that it answers, by its id."
+    ),
     intent: str | None = option("--intent WORD", "Name its purpose, in a word for programs."),
     priority: str | None = option("--priority WORD", "Name its urgency, in a word for programs."),
-    confidence: float | None = option("--confidence NUMBER", "Rate how sure you are, from 0 to 1.", min=0, max=1),
+    confidence: float | None = option(
+        "--confidence NUMBER", "Rate how sure you are, from 0 to 1.", min=0, max=1
+    ),
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
     idempotency_key: str | None = option(
-        "--idempotency-key KEY", "Write nothing if a message was sent there with this key before, and print its id."
+        "--idempotency-key KEY",
+        "Write nothing if a message was sent there with this key before, and print its id.",
     ),
     file: File = None,
 ) -> None:
-    """Send a message to an agent, a channel or a conversation and print its id. Without any: to the only other agent.
+    """Send a message to an agent, a channel or a conversation and print its id. Without any: to the
+    only other agent.
 
-    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what is
-    asked. When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored,
-    rung (a wake was delivered), or read.
+    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a
+    name says what is asked. When the id is printed, the message is on the disk. --json says what
+    became of it for each recipient: stored, rung (a wake was delivered), or read.
     """
-    refuse(sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to")
+    refuse(
+        sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to"
+    )
     content = message_text(text, file)
     with acting() as (store, agent):
         sent = store.messages.send(
@@ -73,14 +110,19 @@ def send(
             model=model,
             idempotency_key=idempotency_key,
         )
-    for key, why in (("invalid", "takes no part there"), ("unknown", "is no agent that you could mean")):
+    for key, why in (
+        ("invalid", "takes no part there"),
+        ("unknown", "is no agent that you could mean"),
+    ):
         for name in sent.mentions.get(key, ()):
             say(f"{one_line(name)} was not mentioned: it {why}")
     _tell_sent(sent, sent.message)
 
 
 def status(id: Message) -> None:
-    """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
+    """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or
+    read.
+    """
     with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
@@ -88,10 +130,14 @@ def status(id: Message) -> None:
 
 def edit(
     id: Message,
-    text: str | None = argument("TEXT", "The new text. Without it: the text of --file, or of standard input."),
+    text: str | None = argument(
+        "TEXT", "The new text. Without it: the text of --file, or of standard input."
+    ),
     file: File = None,
 ) -> None:
-    """Change the text of a message. The former text goes to the trash; an agent changes only its own messages."""
+    """Change the text of a message. The former text goes to the trash; an agent changes only its
+    own messages.
+    """
     content = message_text(text, file)
     with named() as store:
         edited = store.messages.edit(id, content)
@@ -111,11 +157,20 @@ def _tell_sent(sent: Sent, plain: str) -> None:
 
 
 def inbox(topic: Topic = None, thread: Thread = None) -> None:
-    """List the conversations with unread messages: how many, from whom, and the last one. It marks nothing read."""
+    """List the conversations with unread messages: how many, from whom, and the last one. It marks
+    nothing read.
+    """
     with acting() as (store, agent):
         unread = store.messages.inbox(agent=agent, topic=topic, thread=thread)
     rows = [
-        (item.id, str(item.unread), ",".join(item.senders), item.last.timestamp, item.name, item.last.content)
+        (
+            item.id,
+            str(item.unread),
+            ",".join(item.senders),
+            item.last.timestamp,
+            item.name,
+            item.last.content,
+        )
         for item in unread.conversations
     ]
     columns = ("id", "unread", "from", "time", "title", "text")
@@ -124,23 +179,31 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
 
 def listen(
     follow: bool = flag(
-        "--follow -f", "Go on until Ctrl-C. A message counts as read as soon as `listen` waits for the next one."
+        "--follow -f",
+        "Go on until Ctrl-C. A message counts as read as soon as `listen` waits for the next one.",
     ),
     exec_: str | None = option(
         "--exec CMD",
-        "Run this in a shell for each message, one after the other. The command finds the message as JSON in "
-        "CAPSULE_MESSAGE and on its standard input, and the conversation in CAPSULE_ID, and CAPSULE_STORE.",
+        "Run this in a shell for each message, one after the other. The command finds the message "
+        "as JSON in "
+        "CAPSULE_MESSAGE and on its standard input, and the conversation in CAPSULE_ID, and "
+        "CAPSULE_STORE.",
     ),
-    ack: bool = flag("--ack", "Acknowledge the messages: they count as read once they are printed."),
-    timeout: str | None = option("--timeout DURATION", "Wait this long at most: 5 or 5s, 2m. Default: for ever."),
+    ack: bool = flag(
+        "--ack", "Acknowledge the messages: they count as read once they are printed."
+    ),
+    timeout: str | None = option(
+        "--timeout DURATION", "Wait this long at most: 5 or 5s, 2m. Default: for ever."
+    ),
     conversation: Conversation = None,
     topic: Topic = None,
     thread: Thread = None,
 ) -> None:
-    """Print the unread messages, or wait for the next one. If none comes in time, print nothing and exit with 0.
+    """Print the unread messages, or wait for the next one. If none comes in time, print nothing and
+    exit with 0.
 
-    A line has the time, the conversation, the sender, the id and the text; with --json it is a JSON object. Without
-    --ack the next `listen` prints them again.
+    A line has the time, the conversation, the sender, the id and the text; with --json it is a JSON
+    object. Without --ack the next `listen` prints them again.
     """
     wait_s = None if timeout is None else seconds(timeout, "--timeout", unit="s")
     end_at_once()
@@ -148,13 +211,19 @@ def listen(
         id = None if conversation is None else store.resolve(conversation)
         while True:
             wait = _WAIT_S if wait_s is None else wait_s
-            heard = store.messages.listen(agent=agent, timeout_s=wait, conversation=id, topic=topic, thread=thread)
+            heard = store.messages.listen(
+                agent=agent, timeout_s=wait, conversation=id, topic=topic, thread=thread
+            )
             for mail in heard.messages:
                 _tell(mail)
                 if exec_ is not None:
                     variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
-                    run_for(mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables)
-                    if ack:  # A command may take long: what it got must not come again when this process is ended.
+                    run_for(
+                        mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables
+                    )
+                    # A command may take long: what it got must not come again when this process is
+                    # ended.
+                    if ack:
                         at = {"conversation": mail.conversation, "message": mail.id}
                         store.messages.ack(agent=agent, topic=topic, thread=thread, **at)
             if ack and heard.messages:
@@ -169,7 +238,10 @@ def _tell(mail: Mail) -> None:
     elif in_terminal():
         from capsule_cli.commands.reading.drawing import drawn
 
-        out(drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation) + "\n")
+        out(
+            drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation)
+            + "\n"
+        )
     else:
         out_rows([(mail.timestamp, mail.conversation, mail.from_, mail.id, mail.content)])
 
@@ -177,19 +249,33 @@ def _tell(mail: Mail) -> None:
 def history(
     id: Id,
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
-    before: str | None = option("--before CURSOR", "Print the page before this cursor: the `before` of a page."),
-    after: str | None = option("--after CURSOR", "Print the page after this cursor: the `after` of a page."),
+    before: str | None = option(
+        "--before CURSOR", "Print the page before this cursor: the `before` of a page."
+    ),
+    after: str | None = option(
+        "--after CURSOR", "Print the page after this cursor: the `after` of a page."
+    ),
     topic: Topic = None,
     thread: Thread = None,
 ) -> None:
-    """Print the newest messages of a conversation that the agent may read, the oldest first. It marks nothing read.
+    """Print the newest messages of a conversation that the agent may read, the oldest first. It
+    marks nothing read.
 
-    --json prints one object: `messages`, and the cursors `before` and `after` of the pages on both sides.
+    --json prints one object: `messages`, and the cursors `before` and `after` of the pages on both
+    sides.
     """
-    refuse(before is not None and after is not None, "give --before or --after, not both", "--before")
+    refuse(
+        before is not None and after is not None, "give --before or --after, not both", "--before"
+    )
     with acting() as (store, agent):
         page = store.messages.history(
-            store.resolve(id), agent=agent, limit=limit, before=before, after=after, topic=topic, thread=thread
+            store.resolve(id),
+            agent=agent,
+            limit=limit,
+            before=before,
+            after=after,
+            topic=topic,
+            thread=thread,
         )
     if asked.json:
         out_json(page.as_json())

@@ -15,14 +15,22 @@ does = passing(acting)
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
 Session = Annotated[str | None, option("--session ID", "The session in which it is written.", ...)]
-Of = Annotated[str | None, option("--of AGENT", "Look at the notes of this agent.", ..., autocompletion=complete_agent)]
+Of = Annotated[
+    str | None,
+    option("--of AGENT", "Look at the notes of this agent.", ..., autocompletion=complete_agent),
+]
 Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)], 20
 _ANY = "Find notes with one of the tags; else with all of them."
-_SHOWN = Rows({"id": "id", "written": "written_at", "tags": "tags", "session": "session", "text": "text"}, "no notes")
+_SHOWN = Rows(
+    {"id": "id", "written": "written_at", "tags": "tags", "session": "session", "text": "text"},
+    "no notes",
+)
 
 
 def write(
-    text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
+    text: str | None = argument(
+        "TEXT", "The text. Without it: the text of --file, or of standard input."
+    ),
     tag: Tags = None,
     session: Session = None,
     file: File = None,
@@ -45,7 +53,9 @@ search = does("Search notes by words, tags and session, the best first.")(
     of=Of,
     limit=Limit,
 )
-list_ = does("List notes, the latest first.")("notes.search", _SHOWN, opens=named, of=Of, limit=Limit)
+list_ = does("List notes, the latest first.")(
+    "notes.search", _SHOWN, opens=named, of=Of, limit=Limit
+)
 share = does("Permit another agent to read the notes. The permission is recorded.")(
     "notes.share", "{0.id}: {other} may read them", other=Agent
 )

@@ -1,4 +1,6 @@
-"""`agent notify`: the block in CLAUDE.md and AGENTS.md that says how much mail waits for an agent that is away."""
+"""`agent notify`: the block in CLAUDE.md and AGENTS.md that says how much mail waits for an agent
+that is away.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,37 @@ def off() -> None:
 
 
 def status() -> None:
-    """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
+    """List the agents with their blocks: on or off, and the files that have one. With --as: only
+    this agent.
+    """
     from capsule.messaging import notices
 
     with named() as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         blocks = [(agent, notices.blocks(store, agent.id)) for agent in agents]
-    value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in blocks]
+    value = [
+        {"agent": agent.id, "notifications": agent.notifications, "files": files}
+        for agent, files in blocks
+    ]
     rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in blocks]
     listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 
 def clean() -> None:
-    """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
+    """Remove the blocks of all agents. With --as: of this agent. The next message to an agent
+    brings its block back.
+    """
     from capsule.messaging import notices
 
     with named() as store:
-        agents = [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
+        agents = (
+            [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
+        )
         files = [path for agent in agents for path in notices.clean(store, agent)]
-    answer({"cleaned": files}, "\n".join(f"{path}: the block is gone" for path in files) or "there was no block")
+    answer(
+        {"cleaned": files},
+        "\n".join(f"{path}: the block is gone" for path in files) or "there was no block",
+    )
 
 
 def _switch(is_on: bool) -> None:

@@ -20,13 +20,17 @@ Project = Annotated[str, argument("PROJECT", _PROJECT, ..., autocompletion=compl
 Other = Annotated[str, argument("OTHER", "Another project.", ..., autocompletion=complete_project)]
 Direction = Literal["both", "out", "in"]
 _DIRECTION = "Show OTHER to the agents of PROJECT (out), PROJECT to those of OTHER (in), or both."
-_LINK = "Show the agents of a project another project: its open channels, and the agents that its own agents find."
+_LINK = (
+    "Show the agents of a project another project: its open channels, and the agents that its "
+    "own agents find."
+)
 _ARROWS = {"out": "->", "in": "<-", "both": "<->"}
 
 
 def _links(project: Shown) -> str:
     return ", ".join(
-        f"{_ARROWS.get(str(link.get('direction')), '?')} {other}{'' if link.get('enabled') is not False else ' (off)'}"
+        f"{_ARROWS.get(str(link.get('direction')), '?')} "
+        f"{other}{'' if link.get('enabled') is not False else ' (off)'}"
         for other, link in project.links.items()
     )
 
@@ -52,6 +56,11 @@ link = does(_LINK)(
     b=Other,
     direction=(Annotated[Direction, option("--direction", _DIRECTION, ...)], "both"),
 )
-unlink = does("End the link of two projects. Agents that are in a channel by the link alone are out of it.")(
-    "projects.unlink", lambda project, **_: f"{project.id}: {_links(project) or 'no link'}", a=Project, b=Other
+unlink = does(
+    "End the link of two projects. Agents that are in a channel by the link alone are out of it."
+)(
+    "projects.unlink",
+    lambda project, **_: f"{project.id}: {_links(project) or 'no link'}",
+    a=Project,
+    b=Other,
 )

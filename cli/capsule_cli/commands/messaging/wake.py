@@ -1,7 +1,7 @@
 """`agent wake`: the hooks and the addresses by which an idle agent is woken.
 
-What must stay true: a program's settings keep everything that is not ours, as with `mcp install`; and a change is
-worked out for all programs before the first file is written.
+What must stay true: a program's settings keep everything that is not ours, as with `mcp install`;
+and a change is worked out for all programs before the first file is written.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ if TYPE_CHECKING:
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
 _NAMES = "claude-code, codex, gemini; or, with --address, opencode, webhook or command."
 Names = Annotated[list[str], argument("CLIENT", _NAMES, ...)]
-_AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, or a command."
+_AT = (
+    "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, "
+    "or a command."
+)
 At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
-def install(names: Names, at: At = None, settings: Settings = "user", dry_run: DryRun = False) -> None:
-    """Put hooks into the settings of programs, or note an address, so that a message wakes the agent there.
+def install(
+    names: Names, at: At = None, settings: Settings = "user", dry_run: DryRun = False
+) -> None:
+    """Put hooks into the settings of programs, or note an address, so that a message wakes the
+    agent there.
 
-    Everything else in the settings stays. A file with comments stays as it is, and Capsule prints the text to paste
-    into it; the exit code is then 1. With --as, the session is that agent; without it, the agent of CAPSULE_AGENT, or
-    of the project in which the session begins. If the MCP server of a program does not offer the tools of messaging,
-    Capsule says how to add them.
+    Everything else in the settings stays. A file with comments stays as it is, and Capsule prints
+    the text to paste into it; the exit code is then 1. With --as, the session is that agent;
+    without it, the agent of CAPSULE_AGENT, or of the project in which the session begins. If the
+    MCP server of a program does not offer the tools of messaging, Capsule says how to add them.
 
-    A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
-    and from whom, and never what they say.
+    A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how
+    many messages wait and from whom, and never what they say.
     """
     from capsule.messaging.doorbells import registry
     from capsule.messaging.tools import hooks
@@ -58,12 +64,17 @@ def install(names: Names, at: At = None, settings: Settings = "user", dry_run: D
         for client in hooked:
             if not _offers_messaging(client, places):
                 fix = f"capsule mcp install {client.name} --tools all"
-                say(f"{client.title} has no MCP server with the tool `listen`, of which the bell speaks; run: {fix}")
+                say(
+                    f"{client.title} has no MCP server with the tool `listen`, of which the bell "
+                    f"speaks; run: {fix}"
+                )
         clients.carry_out(plans, places, dry_run, is_there=True)
 
 
 def _offers_messaging(client: Client, places: Places) -> bool:
-    """Return whether the settings of a program start Capsule's MCP server with the tools of messaging."""
+    """Return whether the settings of a program start Capsule's MCP server with the tools of
+    messaging.
+    """
     from capsule.mcp_server.clients import settings, table
 
     (program,) = clients.named_in(table.CLIENTS, [client.name])
@@ -77,7 +88,9 @@ def _offers_messaging(client: Client, places: Places) -> bool:
 
 
 def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False) -> None:
-    """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
+    """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and
+    nothing else.
+    """
     from capsule.messaging.doorbells import registry
     from capsule.messaging.tools import hooks
 
@@ -88,14 +101,18 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
         clients.carry_out(plans, places, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
         with acting() as (store, agent):
-            gone = [it.target for it in registry.bells(store, agent).bells if it.target.client in names]
+            gone = [
+                it.target for it in registry.bells(store, agent).bells if it.target.client in names
+            ]
             for target in gone if not dry_run else []:
                 registry.forget(store, agent, target)
         answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
 
 
 def test() -> None:
-    """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took it."""
+    """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took
+    it.
+    """
     from capsule.messaging.doorbells import registry
     from capsule.messaging.doorbells.interface import bell_text
 
@@ -107,12 +124,22 @@ def test() -> None:
                 failed = "its session is not idle, or has ended"
             else:
                 failed = registry.attempt(bell.target, text)
-            rings.append({**bell.target.as_json(), "ok": not failed, "said": failed or _outcome(bell.target.client)})
+            rings.append(
+                {
+                    **bell.target.as_json(),
+                    "ok": not failed,
+                    "said": failed or _outcome(bell.target.client),
+                }
+            )
         registry.ask(store, agent)
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
-        raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agent wake install")
-    lines = (f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings)
+        raise Stopped(
+            f"{agent} can be woken nowhere: {reason}; put them in with: capsule agent wake install"
+        )
+    lines = (
+        f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings
+    )
     answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
@@ -129,7 +156,9 @@ def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], Target 
 
     hooked = clients.named_in(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
-    refuse(with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address")
+    refuse(
+        with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address"
+    )
     refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
     target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
     return hooked, target

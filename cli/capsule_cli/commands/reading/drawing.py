@@ -26,11 +26,15 @@ _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 Form = Literal["plain", "markdown", "rendered"]
 
 
-def render(head: Head, messages: list[Placed], tree: Tree | None, *, form: Form, all_: bool = False) -> None:
+def render(
+    head: Head, messages: list[Placed], tree: Tree | None, *, form: Form, all_: bool = False
+) -> None:
     """Write a conversation, message by message, so that a reader who leaves ends the work."""
     from capsule_cli.shared.trees import marks_of
 
-    branches = 1 if all_ or tree is None else sum(at not in tree.children for at in range(len(tree)))
+    branches = (
+        1 if all_ or tree is None else sum(at not in tree.children for at in range(len(tree)))
+    )
     title, about = one_line(head.title), _about(head, branches)
     if form == "markdown":
         out(f"# {title}\n\n*{about}*")
@@ -43,7 +47,9 @@ def render(head: Head, messages: list[Placed], tree: Tree | None, *, form: Form,
 
 
 def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
-    """One message as text, with its mark: what stands in the file, for a person folded to the terminal's width."""
+    """One message as text, with its mark: what stands in the file, for a person folded to the
+    terminal's width.
+    """
     content = _content(message)
     if in_terminal():
         content = _folded(content, max(output.width() - 2, 16))
@@ -51,7 +57,9 @@ def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
 
 
 def _folded(text: str, room: int) -> str:
-    """Set in by two columns, and folded to `room`; nothing but white space at a fold is left out."""
+    """Set in by two columns, and folded to `room`; nothing but white space at a fold is
+    left out.
+    """
     lines: list[str] = []
     for line in text.split("\n"):
         if len(line) <= room // 2 and "\t" not in line:
@@ -59,7 +67,10 @@ def _folded(text: str, room: int) -> str:
         else:
             from rich.text import Text
 
-            lines += [part.plain.rstrip() for part in Text(line).wrap(output.console(), room, overflow="fold")]
+            lines += [
+                part.plain.rstrip()
+                for part in Text(line).wrap(output.console(), room, overflow="fold")
+            ]
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
@@ -71,7 +82,11 @@ def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
 
     content = Markdown("", hyperlinks=False)
     # Parsed here, as rich's own parser takes HTML for HTML, which it leaves out.
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("autolink")
+    parser = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable(["strikethrough", "table"])
+        .disable("autolink")
+    )
     content.parsed = parser.parse(_content(message))
     screen = output.console()
     with screen.capture() as captured:
@@ -81,18 +96,27 @@ def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
 
 def _heading(at: int, message: Mapping[str, Any], mark: str) -> str:
     speaker = styled(_speaker(message), 1, *_COLOURS.get(str(message.get("role")), ()))
-    return f"{speaker}{styled(f'  {_when(message)}  @{at}', 2)}" + (styled(f"  {mark}", 1) if mark else "")
+    return f"{speaker}{styled(f'  {_when(message)}  @{at}', 2)}" + (
+        styled(f"  {mark}", 1) if mark else ""
+    )
 
 
 def _as_markdown(at: int, message: Mapping[str, Any], mark: str) -> str:
-    return f"## {_speaker(message)}, {_when(message)}" + (f", {mark}" if mark else "") + f"\n\n{_content(message)}"
+    return (
+        f"## {_speaker(message)}, {_when(message)}"
+        + (f", {mark}" if mark else "")
+        + f"\n\n{_content(message)}"
+    )
 
 
 def _about(head: Head, branches: int) -> str:
     facts = [head.id, f"{head.type}, {head.mode}", *(f"#{tag}" for tag in head.tags)]
     facts += [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
     if head.lock:
-        facts.append(f"locked by {head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}")
+        facts.append(
+            "locked by "
+            f"{head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}"
+        )
     facts.append(f"changed {_time(head.updated_at)}")
     if branches > 1:
         facts.append(f"one of {branches} branches, all with --all or branch list")

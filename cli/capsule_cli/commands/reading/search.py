@@ -1,7 +1,7 @@
 """`search`, `stats` and `reindex`.
 
-What must stay true: what was found is shown so that it can't command the terminal, and the marks lie on what was
-looked for all the same; a program gets rows or JSON that say nothing but the hits.
+What must stay true: what was found is shown so that it can't command the terminal, and the marks
+lie on what was looked for all the same; a program gets rows or JSON that say nothing but the hits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,28 @@ from capsule.format.text.shown import one_line
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import Mode, Role, Tags, argument, filter_of, flag, moment, option, refuse
-from capsule_cli.shared.output import answer, in_terminal, listing, out, progress, say, short_ids, styled, table
+from capsule_cli.shared.options import (
+    Mode,
+    Role,
+    Tags,
+    argument,
+    filter_of,
+    flag,
+    moment,
+    option,
+    refuse,
+)
+from capsule_cli.shared.output import (
+    answer,
+    in_terminal,
+    listing,
+    out,
+    progress,
+    say,
+    short_ids,
+    styled,
+    table,
+)
 
 if TYPE_CHECKING:
     from capsule import Found, Hit
@@ -28,39 +48,58 @@ _COUNTS = ("conversations", "damaged", "archived", "messages", "words", "tokens"
 
 
 def search(
-    query: list[str] | None = argument("QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
-    role: list[str] | None = option("--role user|assistant|system|tool", "Find messages of this role. Repeatable."),
+    query: list[str] | None = argument(
+        "QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'
+    ),
+    role: list[str] | None = option(
+        "--role user|assistant|system|tool", "Find messages of this role. Repeatable."
+    ),
     sender: list[str] | None = option("--from AGENT", "Find messages from this agent. Repeatable."),
-    ids: list[str] | None = option("--in ID", "Search in this conversation. Repeatable.", autocompletion=complete_id),
+    ids: list[str] | None = option(
+        "--in ID", "Search in this conversation. Repeatable.", autocompletion=complete_id
+    ),
     tag: Tags = None,
     mode: Mode | None = option("--mode", "Search in conversations of this mode."),
     since: str | None = option(
-        "--since WHEN", "Find messages of this time or later: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago."
+        "--since WHEN",
+        "Find messages of this time or later: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago.",
     ),
     until: str | None = option(
-        "--until WHEN", "Find messages before this time, written in the same way. A day is included."
+        "--until WHEN",
+        "Find messages before this time, written in the same way. A day is included.",
     ),
     title_only: bool = flag("--title-only", "Search titles and tags only."),
     branch: Branch = option("--branch", "Search all branches, or only the active one.", "all"),
     in_tools: bool = flag("--in-tools", "Search tool calls and reasoning too."),
     profile: Profile = option(
-        "--profile", "Choose how age counts: it halves the weight every 24 hours, every week, or never.", "balanced"
+        "--profile",
+        "Choose how age counts: it halves the weight every 24 hours, every week, or never.",
+        "balanced",
     ),
     topic: str | None = option("--topic TOPIC", "Find messages of this topic."),
-    thread: str | None = option("--thread MESSAGE", "Find messages in the thread that this message began."),
+    thread: str | None = option(
+        "--thread MESSAGE", "Find messages in the thread that this message began."
+    ),
     where: str | None = option(
-        "--where JSON", """Find messages whose fields fit this filter: '{"confidence": {"$gte": 0.5}}'."""
+        "--where JSON",
+        """Find messages whose fields fit this filter: '{"confidence": {"$gte": 0.5}}'.""",
     ),
     limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
-    after: str | None = option("--after CURSOR", "Go on where an earlier search with the same options ended."),
+    after: str | None = option(
+        "--after CURSOR", "Go on where an earlier search with the same options ended."
+    ),
 ) -> None:
     """Find messages, and conversations by their title and tags, the best match first.
 
-    If nothing has all the words, it finds what has the most of them. To open a message in its place: capsule show ID
-    --around MESSAGE
+    If nothing has all the words, it finds what has the most of them. To open a message in its
+    place: capsule show ID --around MESSAGE
     """
     for name in role or ():
-        refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")
+        refuse(
+            name not in get_args(Role),
+            f"{name!r} is no role; there are: {', '.join(get_args(Role))}",
+            "--role",
+        )
     with store_of() as store:
         with progress(_INDEXING) as steps:
             page = store.search(
@@ -86,8 +125,12 @@ def search(
         if asked.json or not in_terminal():
             value = page.as_json()
             for hit, shown in zip(page.hits, value["hits"], strict=True):
-                shown["open"] = f"capsule show {hit.id}" + (f" --around {hit.message}" if hit.message else "")
-            cells = ((it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in page.hits)
+                shown["open"] = f"capsule show {hit.id}" + (
+                    f" --around {hit.message}" if hit.message else ""
+                )
+            cells = (
+                (it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in page.hits
+            )
             listing(value, (), ([cell or "" for cell in row] for row in cells), "")
         else:
             _draw(page, list(store.ids()))
@@ -100,10 +143,18 @@ def _draw(page: Found, ids: list[str]) -> None:
         role = (hit.role or "title") + ("" if hit.active else ", other branch")
         rows.append((hit.id, "" if hit.at is None else f"@{hit.at}", hit.time, role, hit.title))
     below = ["  " + _marked(hit) for hit in page.hits]
-    table(("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below)
+    table(
+        ("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below
+    )
     for hit in page.hits:
         if hit.at is not None:
-            out(styled(f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around @{hit.at}", 2))
+            out(
+                styled(
+                    f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around "
+                    f"@{hit.at}",
+                    2,
+                )
+            )
             break
     if page.cursor:
         # A line of its own, as it is copied as a whole.
@@ -120,7 +171,8 @@ def _marked(hit: Hit) -> str:
 
 
 def stats() -> None:
-    """Count what is in the store: conversations, messages, words; by role, month, program and agent; the largest.
+    """Count what is in the store: conversations, messages, words; by role, month, program and
+    agent; the largest.
 
     With --json by day too. The number of tokens is an estimate.
     """
@@ -130,25 +182,47 @@ def stats() -> None:
     named = {"role": counted.by_role, "month": counted.by_month}
     named |= {"program": counted.by_source, "agent": counted.by_sender}
     if in_terminal() and not asked.json:
-        out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
+        out(
+            "  ".join(
+                f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)
+            )
+        )
         for group, tallies in named.items():
             if group == "agent" and not tallies:
                 continue
-            rows = [(name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()]
-            table((group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}")
-        largest = [(tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title) for tally in counted.largest]
-        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet", ids=ids)
+            rows = [
+                (name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()
+            ]
+            table(
+                (group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}"
+            )
+        largest = [
+            (tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title)
+            for tally in counted.largest
+        ]
+        table(
+            ("id", "messages", "words", "title"),
+            largest,
+            empty="there is no conversation yet",
+            ids=ids,
+        )
         return
     lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
     for group, tallies in named.items():
-        lines += [(group, name, str(tally.messages), str(tally.words)) for name, tally in tallies.items()]
+        lines += [
+            (group, name, str(tally.messages), str(tally.words)) for name, tally in tallies.items()
+        ]
     for top in counted.largest:
-        lines.append(("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title))
+        lines.append(
+            ("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title)
+        )
     listing(counted.as_json(), (), lines, "")
 
 
 def reindex() -> None:
-    """Build the index anew from the files. This is never necessary: the index keeps itself up to date."""
+    """Build the index anew from the files. This is never necessary: the index keeps itself up to
+    date.
+    """
     with store_of() as store, progress(_INDEXING) as bar:
         counts = store.reindex(bar)
     named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))

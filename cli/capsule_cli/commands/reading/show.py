@@ -21,41 +21,61 @@ if TYPE_CHECKING:
 def show(
     id: Id,
     last: int | None = option("--last -n N", "Print only the last N messages.", min=0),
-    around: str | None = option("--around MESSAGE", "Print this message and those around it: its id, @N or @last."),
+    around: str | None = option(
+        "--around MESSAGE", "Print this message and those around it: its id, @N or @last."
+    ),
     span: int = option("--span -C N", "With --around: print N messages on either side.", 3, min=0),
     raw: bool = flag("--raw", "Print the file's bytes as they are."),
     markdown: bool = flag("--markdown", "Print a Markdown document."),
     rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
     all_: bool = flag("--all", "Print every branch, in the order of the file."),
-    follow: bool = flag("--follow -f", "Go on with what is appended or edited, until the conversation is deleted."),
-    for_model: bool = flag("--for-model", "Print plain text for a model: the newest messages, as --budget allows."),
+    follow: bool = flag(
+        "--follow -f", "Go on with what is appended or edited, until the conversation is deleted."
+    ),
+    for_model: bool = flag(
+        "--for-model", "Print plain text for a model: the newest messages, as --budget allows."
+    ),
     budget: Budget = None,
-    context: bool = flag("--context", "With --for-model: print the project's context first, in a quarter of --budget."),
+    context: bool = flag(
+        "--context",
+        "With --for-model: print the project's context first, in a quarter of --budget.",
+    ),
     at: At = None,
 ) -> None:
-    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three alternatives.
+    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three
+    alternatives.
 
-    With --json it prints the capsule, for a summary with the state of its source ("source"). With --last or --around it
-    prints a list of messages.
+    With --json it prints the capsule, for a summary with the state of its source ("source"). With
+    --last or --around it prints a list of messages.
 
-    With --follow it begins with the last 10 messages, or as many as --last says. With --json each line is then an
-    object, which has `kind`, and most have `at` (the place in the history) and `message`. The kinds: message (at the
-    beginning), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
+    With --follow it begins with the last 10 messages, or as many as --last says. With --json each
+    line is then an object, which has `kind`, and most have `at` (the place in the history) and
+    `message`. The kinds: message (at the beginning), appended, edited, removed (`ids`), damaged
+    (`damaged`), repaired, deleted.
 
-    With --for-model a line that begins with === is a heading. Such a line in a message gets a > in front.
+    With --for-model a line that begins with === is a heading. Such a line in a message gets a > in
+    front.
     """
     some = last is not None or around is not None
     text = (raw, markdown, rendered, for_model)
     refuse(
         sum(text) + asked.json > 1 + for_model or (raw and some),
-        "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last and --around",
+        "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last "
+        "and --around",
     )
     refuse(
         all_ + raw + (last is not None) + (around is not None) > 1,
         "--all, --raw, --last and --around exclude each other",
     )
-    refuse(follow and (any(text) or all_ or around or at), "it goes with --last and --json alone", "--follow")
-    refuse((budget is not None or context) and not for_model, "--budget and --context are for --for-model")
+    refuse(
+        follow and (any(text) or all_ or around or at),
+        "it goes with --last and --json alone",
+        "--follow",
+    )
+    refuse(
+        (budget is not None or context) and not for_model,
+        "--budget and --context are for --for-model",
+    )
     refuse(last == 0 and not follow, "0 messages to begin with are for --follow", "--last")
     if follow:
         from capsule_cli.commands.reading.watch import follow as follows

@@ -1,7 +1,8 @@
-"""`summarize`, and `show --for-model`: a conversation for a model to read, and what somebody made of it.
+"""`summarize`, and `show --for-model`: a conversation for a model to read, and what somebody made
+of it.
 
-What must stay true: a summary is never made up here; the text comes from a person, a file or a program, or there is
-none. How far the conversation went is noted before that text is waited for.
+What must stay true: a summary is never made up here; the text comes from a person, a file or a
+program, or there is none. How far the conversation went is noted before that text is waited for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import decoded, message_text
 from capsule_cli.shared.opening import conversation, version
 from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, how_it_ended, in_terminal, out_bytes, out_json, say
+from capsule_cli.shared.output import (
+    Stopped,
+    answer,
+    how_it_ended,
+    in_terminal,
+    out_bytes,
+    out_json,
+    say,
+)
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
@@ -37,27 +46,43 @@ def summarize(
     file: File = None,
     command: str | None = option(
         "--command LINE",
-        "Take the summary from a program: the shell runs this line, with the transcript on its standard "
+        "Take the summary from a program: the shell runs this line, with the transcript on its "
+        "standard "
         "input, as in --command 'llm -m MODEL -s \"Sum this up\"'.",
     ),
-    title: str | None = option("--title TITLE", 'The title. Without it: "Summary: " and the title of the source.'),
+    title: str | None = option(
+        "--title TITLE", 'The title. Without it: "Summary: " and the title of the source.'
+    ),
     up_to: str | None = option(
-        "--up-to MESSAGE", "Sum up the messages up to this one: its id or @N. Without it: up to the last."
+        "--up-to MESSAGE",
+        "Sum up the messages up to this one: its id or @N. Without it: up to the last.",
     ),
     budget: Budget = None,
-    context: bool = flag("--context", "With --command: let it read the beginning of the project's context too."),
+    context: bool = flag(
+        "--context", "With --command: let it read the beginning of the project's context too."
+    ),
 ) -> None:
-    """Make a conversation that sums up another one, and print its id. You give the text, or a program writes it."""
+    """Make a conversation that sums up another one, and print its id. You give the text, or a
+    program writes it.
+    """
     ways = sum(way is not None for way in (text, file, command))
     refuse(
         not ways,
-        "no summary was given, and Capsule writes none itself: give --file, - for standard input, or a program "
+        "no summary was given, and Capsule writes none itself: give --file, - for standard input, "
+        "or a program "
         "that writes one, with --command",
     )
     refuse(ways > 1, "give the text, --file or --command, and one of them only")
     read = budget is not None or context
-    refuse(command is None and read, "--budget and --context say what --command gets to read; there is none")
-    refuse(command is not None and up_to, "--command reads up to the last message; give no --up-to", "--up-to")
+    refuse(
+        command is None and read,
+        "--budget and --context say what --command gets to read; there is none",
+    )
+    refuse(
+        command is not None and up_to,
+        "--command reads up to the last message; give no --up-to",
+        "--up-to",
+    )
     with conversation(id) as (store, id):
         if command is not None:
             head = _by_program(store, id, command, title, budget, context=context)
@@ -78,18 +103,27 @@ def _by_program(
     document = store.document(id)
     read = _transcript(document, budget, context=context)
     if read.left_out:
-        say(f"the {read.left_out} oldest messages don't fit into the budget, and are left out of what it reads")
+        say(
+            f"the {read.left_out} oldest messages don't fit into the budget, and are left out of "
+            "what it reads"
+        )
     given = shown(read.text).encode("utf-8", "backslashreplace")
     text = decoded(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
-    refuse(not text.strip(), "it wrote nothing, and ended as if all were well; nothing was made", "--command")
+    refuse(
+        not text.strip(),
+        "it wrote nothing, and ended as if all were well; nothing was made",
+        "--command",
+    )
     return store.summaries.add(id, text, title=title, of=Mark.of(document))
 
 
 def _written_by(command: str, given: bytes, limit: int) -> bytes:
-    """What a command line writes to its standard output, where it finds `given` on its standard input.
+    """What a command line writes to its standard output, where it finds `given` on its standard
+    input.
 
-    The shell runs it in the same group of processes as this one, so that Ctrl-C ends both; what it says on stderr, and
-    asks on the terminal, reaches the person. What it writes counts only when it ended well.
+    The shell runs it in the same group of processes as this one, so that Ctrl-C ends both; what it
+    says on stderr, and asks on the terminal, reaches the person. What it writes counts only when it
+    ended well.
 
     Raises:
         Stopped: It failed.
@@ -104,7 +138,8 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
                 written = program.stdout.read(limit + 1)
                 if len(written) > limit:
                     raise InvalidInput(
-                        f"--command wrote more than {limit:,} bytes, the largest message that the store takes "
+                        f"--command wrote more than {limit:,} bytes, the largest message that the "
+                        "store takes "
                         "(limits.message_bytes in capsule.toml); nothing was made"
                     )
                 code = program.wait()
@@ -112,7 +147,9 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
                 program.terminate()
                 raise
     if code:
-        raise Stopped(f"--command failed with {how_it_ended(code)}; nothing was made. It was: {command}")
+        raise Stopped(
+            f"--command failed with {how_it_ended(code)}; nothing was made. It was: {command}"
+        )
     return written
 
 
@@ -136,9 +173,13 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
 
 
 def with_standing(store: CoreStore, id: str) -> dict[str, Any]:
-    """A conversation for a program; beside a summary stands what became of its source, as `source`."""
+    """A conversation for a program; beside a summary stands what became of its source,
+    as `source`.
+    """
     document = store.document(id)
-    standing = store.summaries.standing(id) if document["metadata"].get("isSummary") is True else None
+    standing = (
+        store.summaries.standing(id) if document["metadata"].get("isSummary") is True else None
+    )
     return document | {"source": standing.as_json()} if standing is not None else document
 
 

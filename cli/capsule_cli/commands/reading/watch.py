@@ -1,7 +1,9 @@
-"""`watch`, and `show --follow`: changes as they come or came, and the end of a conversation as it grows.
+"""`watch`, and `show --follow`: changes as they come or came, and the end of a conversation as it
+grows.
 
-What must stay true: a line is written as soon as its change is known, and the one after it only when the first has been
-taken; both end at once, whatever they wait for; a text that stands in a file can't command the terminal.
+What must stay true: a line is written as soon as its change is known, and the one after it only
+when the first has been taken; both end at once, whatever they wait for; a text that stands in a
+file can't command the terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json, out_rows, say, short_time
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    in_terminal,
+    one_line,
+    out,
+    out_json,
+    out_rows,
+    say,
+    short_time,
+)
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -25,36 +37,57 @@ if TYPE_CHECKING:
 
 def watch(
     ids: list[str] | None = argument(
-        "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
+        "ID",
+        "Watch only these conversations. Without any: all of them.",
+        autocompletion=complete_id,
     ),
     after: str | None = option(
-        "--after CURSOR", "Begin with the changes after this cursor: that of a change, or of --print-cursor."
+        "--after CURSOR",
+        "Begin with the changes after this cursor: that of a change, or of --print-cursor.",
     ),
     print_cursor: bool = flag("--print-cursor", "Print the current cursor and exit."),
     exec_: str | None = option(
         "--exec CMD",
-        "Run this in a shell for each change, one after the other. The command finds the change as JSON in "
+        "Run this in a shell for each change, one after the other. The command finds the change "
+        "as JSON in "
         "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
     ),
-    events: bool = flag("--events", "Print what happened after the cursor, then the cursor to go on from, and end."),
+    events: bool = flag(
+        "--events", "Print what happened after the cursor, then the cursor to go on from, and end."
+    ),
     kinds: str = option(
         "--kinds LIST",
-        "With --events: print only these, with commas between: messages, channels, groups, directs, conversations",
+        "With --events: print only these, with commas between: messages, channels, groups, "
+        "directs, conversations",
         "",
     ),
     follow: bool = flag("--follow -f", "With --events: go on with what happens, until Ctrl-C."),
 ) -> None:
-    """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130) or SIGTERM (143).
+    """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130)
+    or SIGTERM (143).
 
-    A line has the time, the kind, the conversation and the details; with --json it is a JSON object. Kinds: created,
-    appended, edited, head, locked, unlocked, deleted, restored, damaged, repaired.
+    A line has the time, the kind, the conversation and the details; with --json it is a JSON
+    object. Kinds: created, appended, edited, head, locked, unlocked, deleted, restored, damaged,
+    repaired.
 
-    With --events and --as the events are those of conversations that the agent may read. With --json a line is a JSON
-    object with `kind`, `id`, `topics` and `cursor`; the last line has only the cursor. With -f each event has its own.
+    With --events and --as the events are those of conversations that the agent may read. With
+    --json a line is a JSON object with `kind`, `id`, `topics` and `cursor`; the last line has only
+    the cursor. With -f each event has its own.
     """
-    refuse(print_cursor and (after or exec_ or events), "it prints a cursor and ends; give it alone", "--print-cursor")
-    refuse(events and (ids or exec_), "events are those of the whole store: give neither ids nor --exec", "--events")
-    refuse((kinds or follow) and not events, "--kinds and --follow are for --events; watch always goes on")
+    refuse(
+        print_cursor and (after or exec_ or events),
+        "it prints a cursor and ends; give it alone",
+        "--print-cursor",
+    )
+    refuse(
+        events and (ids or exec_),
+        "events are those of the whole store: give neither ids nor --exec",
+        "--events",
+    )
+    refuse(
+        (kinds or follow) and not events,
+        "--kinds and --follow are for --events; watch always goes on",
+    )
     if events:
         _events(after, kinds, follow=follow)
         return
@@ -67,7 +100,11 @@ def watch(
         for change in followed(store, after, [store.resolve(id) for id in ids] if ids else None):
             _tell(change, change.as_json())
             if exec_ is not None:
-                variables = {"CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind, "CAPSULE_STORE": store.root}
+                variables = {
+                    "CAPSULE_ID": change.id,
+                    "CAPSULE_KIND": change.kind,
+                    "CAPSULE_STORE": store.root,
+                }
                 short: dict[str, Any] = {"messages": [], "removed": []}
                 run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
@@ -89,7 +126,9 @@ def _events(since: str | None, kinds: str, *, follow: bool) -> None:
 
 
 def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
-    """The changes after a cursor (None: from now on) as they come, in some conversations (None: in all)."""
+    """The changes after a cursor (None: from now on) as they come, in some conversations (None: in
+    all).
+    """
     while True:
         news = store.wait_for_changes(since, ids=ids)
         yield from news.changes
@@ -119,7 +158,11 @@ def _details(change: Change) -> str:
     elif change.kind == "head":
         said.append(", ".join(change.fields))
     elif change.lock is not None:
-        said.append(f"by {describe(change.lock)}" if change.kind == "locked" else f"was {describe(change.lock)}")
+        said.append(
+            f"by {describe(change.lock)}"
+            if change.kind == "locked"
+            else f"was {describe(change.lock)}"
+        )
     elif change.damaged:
         said.append(change.damaged)
     if change.source == "outside" and change.kind not in ("damaged", "deleted"):
@@ -131,7 +174,8 @@ def follow(id: str, last: int) -> None:
     """Print the last messages of a conversation, and what comes, until it is deleted."""
     end_at_once()
     with conversation(id) as (store, id):
-        # The cursor comes first: what is written meanwhile is in the beginning, and is not shown once more.
+        # The cursor comes first: what is written meanwhile is in the beginning, and is not shown
+        # once more.
         since = store.changes().cursor
         shown = _Shown()
         first, entries = store.tail_entries(id, last)
@@ -167,12 +211,18 @@ def _follow(store: CoreStore, id: str, since: str, shown: _Shown) -> None:
             pass  # The change that reports it will come.
 
 
-def _entries(store: CoreStore, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
-    """The messages of these ids that are there, with their places. Costs reading from the first of them on."""
+def _entries(
+    store: CoreStore, id: str, wanted: Collection[str]
+) -> list[tuple[int, dict[str, Any]]]:
+    """The messages of these ids that are there, with their places. Costs reading from the first of
+    them on.
+    """
     many = len(wanted) + 16
     while wanted:
         first, entries = store.tail_entries(id, many)
-        places = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted]
+        places = [
+            (at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted
+        ]
         if first == 0 or len(places) >= len(wanted):
             return places
         many *= 8

@@ -1,7 +1,7 @@
 """`host`: what stands between the messages and the workers, and how it and they are.
 
-What must stay true: a signal ends the host between two steps, and a second one at once; its log is JSON lines on
-stderr, and nothing but messages of --stdio goes to stdout.
+What must stay true: a signal ends the host between two steps, and a second one at once; its log is
+JSON lines on stderr, and nothing but messages of --stdio goes to stdout.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ def host(
         "--webhook [HOST:]PORT", "Take signed messages by HTTP there. Without HOST: 127.0.0.1."
     ),
     stdio: bool = flag(
-        "--stdio", "Take messages as JSON lines on standard input, and write answers to standard output."
+        "--stdio",
+        "Take messages as JSON lines on standard input, and write answers to standard output.",
     ),
     workers: int = option("--workers N", "Run at most N workers at once.", 8, min=1),
 ) -> None:
-    """Wake workers when messages come, deliver what they say, retry, schedule, and recover what crashed.
+    """Wake workers when messages come, deliver what they say, retry, schedule, and recover what
+    crashed.
 
-    It runs until Ctrl-C or SIGTERM; with --stdio also until its input ends. A second host on the same store waits, and
-    takes over when the first one has gone.
+    It runs until Ctrl-C or SIGTERM; with --stdio also until its input ends. A second host on the
+    same store waits, and takes over when the first one has gone.
     """
     ensure_person("hosts")
     from capsule.sessions.adapters.interface import installed
@@ -63,7 +65,9 @@ def host(
     def hear(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         codes.append(INTERRUPTED if number == signal.SIGINT else TERMINATED)
-        os.write(hears, b".")  # Not `stop.set`: what a signal interrupts may hold the lock of the event.
+        os.write(
+            hears, b"."
+        )  # Not `stop.set`: what a signal interrupts may hold the lock of the event.
 
     def end() -> None:
         os.read(heard, 1)
@@ -71,20 +75,30 @@ def host(
 
     threading.Thread(target=end, name="signals", daemon=True).start()
     with store_of() as store:
-        adapters: list[Any] = [WebhookAdapter(store.engine, _listening(webhook) if webhook else None)]
+        adapters: list[Any] = [
+            WebhookAdapter(store.engine, _listening(webhook) if webhook else None)
+        ]
         adapters += installed(store)
         if stdio:
             wirings = store.sessions.registry.read().wirings.values()
-            way = "no agent is wired to it; begin with: capsule worker wire stdio:stdio AGENT --pattern ."
-            refuse(not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio")
-            # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
+            way = (
+                "no agent is wired to it; begin with: capsule worker wire stdio:stdio AGENT "
+                "--pattern ."
+            )
+            refuse(
+                not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio"
+            )
+            # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter
+            # ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
             adapters.append(StdioAdapter(lines, out_json_bytes, stop.set))
         words = [*executable_words(), "worker", "run", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
         with ahead([*words, "--agent", "-"]) as spawn:
-            Host(store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers).run(stop)
+            Host(store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers).run(
+                stop
+            )
     raise typer.Exit(codes[-1])
 
 
@@ -110,12 +124,22 @@ def status() -> None:
     with store_of() as store:
         while True:
             instances = map(_fields, store.engine.leases.live().values())
-            live = [fields | _load(fields.get("pid"), processes) for fields in instances if "what" in fields]
+            live = [
+                fields | _load(fields.get("pid"), processes)
+                for fields in instances
+                if "what" in fields
+            ]
             rows = [tuple(str(fields.get(name, "")) for name in _COLUMNS) for fields in live]
             is_fresh = in_terminal() and not asked.json
             if is_fresh:
                 out_ready(b"\x1b[H\x1b[J")
-            listing(live, _COLUMNS, rows, "no host runs; begin with: capsule worker host", last="session")
+            listing(
+                live,
+                _COLUMNS,
+                rows,
+                "no host runs; begin with: capsule worker host",
+                last="session",
+            )
             if not is_fresh:
                 return
             time.sleep(_FRESH_S)
@@ -137,6 +161,9 @@ def _load(pid: Any, processes: dict[int, psutil.Process]) -> dict[str, str]:
 
     try:
         process = processes.setdefault(pid, psutil.Process(pid))
-        return {"cpu": f"{process.cpu_percent():.0f}%", "memory": f"{process.memory_info().rss >> 20} MiB"}
+        return {
+            "cpu": f"{process.cpu_percent():.0f}%",
+            "memory": f"{process.memory_info().rss >> 20} MiB",
+        }
     except (psutil.Error, TypeError):
         return {}

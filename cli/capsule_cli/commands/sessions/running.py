@@ -1,9 +1,9 @@
 """Runs a worker: `capsule worker run --agent NAME [--session ID] [-- COMMAND]`.
 
-A host starts one for a message that waits. One that is started with `--agent -`, ahead of any message, opens the store,
-and reads two lines when there is one: the agent, and the session. What must stay true: it loads no typer, no pydantic
-and no mcp, and nothing once a message came; and it ends, with what it runs, as soon as SIGTERM comes or its host is
-gone.
+A host starts one for a message that waits. One that is started with `--agent -`, ahead of any
+message, opens the store, and reads two lines when there is one: the agent, and the session. What
+must stay true: it loads no typer, no pydantic and no mcp, and nothing once a message came; and it
+ends, with what it runs, as soon as SIGTERM comes or its host is gone.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
 
 
 def _end_with_host() -> None:
-    """Wait for the end of the input, which only the host holds open: the kernel closes it if the host is killed."""
+    """Wait for the end of the input, which only the host holds open: the kernel closes it if the
+    host is killed.
+    """
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would come in the middle of giving messages back.
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # A second one would come in the middle of giving messages back.
     sys.exit(0)
 
 

@@ -1,7 +1,7 @@
 """`import` and `export`: conversations of other programs, in and out.
 
-What must stay true: an import in which nothing was found does not exit 0, nor one in which something was damaged. An
-export replaces no file unasked, and leaves no half one.
+What must stay true: an import in which nothing was found does not exit 0, nor one in which
+something was damaged. An export replaces no file unasked, and leaves no half one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,27 @@ from capsule_cli.completion import complete_id
 from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.options import CONVERSATION, DryRun, Tags, Yes, argument, flag, option, refuse, usage
-from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
+from capsule_cli.shared.options import (
+    CONVERSATION,
+    DryRun,
+    Tags,
+    Yes,
+    argument,
+    flag,
+    option,
+    refuse,
+    usage,
+)
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    in_terminal,
+    listing,
+    out_bytes,
+    progress,
+    say,
+    shown,
+)
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -52,31 +71,40 @@ def import_(
     paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
     format: str | None = option(
         "--format FORMAT",
-        lambda: f"Read this format. Without it, the content says which it is. The formats: {_formats('read')}.",
+        lambda: (
+            "Read this format. Without it, the content says which it is. The formats: "
+            f"{_formats('read')}."
+        ),
         autocompletion=complete_format,
     ),
     dry_run: DryRun = False,
     on_conflict: Literal["skip", "update", "copy"] = option(
         "--on-conflict CHOICE",
-        "Where the source and this store changed the same: keep what is here (skip), take the source's (update), "
+        "Where the source and this store changed the same: keep what is here (skip), take the "
+        "source's (update), "
         "or make a second conversation (copy).",
         "skip",
     ),
-    discover: bool = flag("--discover", "Look where programs on this machine keep conversations, and choose."),
-    follow: bool = flag("--follow -f", "Go on importing while the other program writes, until Ctrl-C."),
+    discover: bool = flag(
+        "--discover", "Look where programs on this machine keep conversations, and choose."
+    ),
+    follow: bool = flag(
+        "--follow -f", "Go on importing while the other program writes, until Ctrl-C."
+    ),
     trusted: bool = flag(
         "--trusted",
-        "Bring back exported conversations of this store, agents' too, but no agents. Asks; a script must give --yes.",
+        "Bring back exported conversations of this store, agents' too, but no agents. Asks; a "
+        "script must give --yes.",
     ),
     yes: Yes = False,
 ) -> None:
     """Import conversations of other programs. Repeated, it adds only what is new.
 
-    Without --trusted, nothing that is imported reaches an agent: directs, groups and channels become copies, chats
-    without participants.
+    Without --trusted, nothing that is imported reaches an agent: directs, groups and channels
+    become copies, chats without participants.
 
-    The exit code is 0 when all was taken or is there already, 3 when nothing was found, and 5 when something was
-    damaged; the rest is in.
+    The exit code is 0 when all was taken or is there already, 3 when nothing was found, and 5 when
+    something was damaged; the rest is in.
     """
     if discover:
         refuse(paths, "it finds the paths itself; give none", "--discover")
@@ -88,7 +116,8 @@ def import_(
     options: dict[str, Any] = {"format": format, "on_conflict": on_conflict, "is_trusted": trusted}
     if trusted and not dry_run:
         ensure_agreed(
-            f"Import {', '.join(paths)} as conversations of this store? Messages from agents in it count as theirs, "
+            f"Import {', '.join(paths)} as conversations of this store? Messages from agents in "
+            "it count as theirs, "
             "reach others, and may start workers.",
             yes=yes,
         )
@@ -114,21 +143,31 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
         if isinstance(entry, Damage):
             say(_place(entry.path, entry.line, entry.reason))
         elif entry.id and entry.state != "unchanged":
-            answer(entry.as_json(), f"{entry.state:<9}  {entry.id}  {shown(entry.title)}", line=True)
+            answer(
+                entry.as_json(), f"{entry.state:<9}  {entry.id}  {shown(entry.title)}", line=True
+            )
 
     follow(store, paths, tell, **options)
 
 
 def _answer(report: Report, *, dry_run: bool) -> None:
     problems, count = report.remarks, report.notes.count + report.problems.count
-    counts = [f"{report.count(state)} {state}" for state in ("imported", "updated", "unchanged", "skipped")]
+    counts = [
+        f"{report.count(state)} {state}"
+        for state in ("imported", "updated", "unchanged", "skipped")
+    ]
     would = "would be " if dry_run else ""
     lines = [f"{would}{', '.join(counts)}, {report.problems.count} damaged"]
-    lines += [_place(problem.path, problem.line, problem.reason) for problem in problems[:_MOST_SHOWN]]
+    lines += [
+        _place(problem.path, problem.line, problem.reason) for problem in problems[:_MOST_SHOWN]
+    ]
     if count > _MOST_SHOWN:
         lines.append(f"... and {count - _MOST_SHOWN} more; --json has them")
     skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
-    lines += [f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}" for taken in skipped]
+    lines += [
+        f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}"
+        for taken in skipped
+    ]
     lines += _unknown(report)
     answer(report.as_json(), shown("\n".join(lines)))
     if not report.conversations:
@@ -138,7 +177,9 @@ def _answer(report: Report, *, dry_run: bool) -> None:
 
 
 def _unknown(report: Report) -> list[str]:
-    """A line for the files of each program that no format takes, but those that were reported one by one."""
+    """A line for the files of each program that no format takes, but those that were reported one
+    by one.
+    """
     reported = {problem.path for problem in report.remarks}
     lines = []
     for guess, paths in report.unknown_paths().items():
@@ -167,14 +208,30 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
         for place in places_of(each, os.environ) if format in (None, name) else ():
             if files := sorted(glob(os.path.expanduser(place))):
                 size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
-                places.append({"format": name, "title": each.title, "path": place, "files": len(files), "bytes": size})
+                places.append(
+                    {
+                        "format": name,
+                        "title": each.title,
+                        "path": place,
+                        "files": len(files),
+                        "bytes": size,
+                    }
+                )
     is_picked = yes or format is not None
     if not is_picked or not places:
         columns = ("format", "path", "files", "bytes")
         rows = [[str(row[name]) for name in columns] for row in places]
-        listing({"found": places}, columns, rows, "no conversations of other programs were found", last="path")
+        listing(
+            {"found": places},
+            columns,
+            rows,
+            "no conversations of other programs were found",
+            last="path",
+        )
     if places and not is_picked and in_terminal() and sys.stdin.isatty() and not asked.json:
-        picked = typer.prompt("Import which formats (names with spaces, or all)", default="", show_default=False)
+        picked = typer.prompt(
+            "Import which formats (names with spaces, or all)", default="", show_default=False
+        )
         places = [row for row in places if picked == "all" or row["format"] in picked.split()]
     elif not is_picked:
         if not places:
@@ -184,32 +241,46 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
 
 
 def export(
-    ids: list[str] | None = argument("ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id),
+    ids: list[str] | None = argument(
+        "ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id
+    ),
     format: str | None = option(
         "--format FORMAT",
         lambda: f"Write this format. The formats: {_formats('write')}.",
         autocompletion=complete_format,
     ),
-    site: str | None = option("--site DIR", "Write pages with an index and a search. Without ID and --tag: of all."),
+    site: str | None = option(
+        "--site DIR", "Write pages with an index and a search. Without ID and --tag: of all."
+    ),
     all: bool = flag("--all", "Export every conversation."),
     tags: Tags = None,
-    output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),
-    redact: bool = flag("--redact", "Replace secrets, by the rules of a context capture, and home folders by ~."),
-    plain: bool = flag("--plain", "Write only what people read, without ids and metadata. Default for Markdown."),
-    whole: bool = flag("--whole", "Write all that an import takes back. Default for the other formats."),
+    output: str | None = option(
+        "--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."
+    ),
+    redact: bool = flag(
+        "--redact", "Replace secrets, by the rules of a context capture, and home folders by ~."
+    ),
+    plain: bool = flag(
+        "--plain", "Write only what people read, without ids and metadata. Default for Markdown."
+    ),
+    whole: bool = flag(
+        "--whole", "Write all that an import takes back. Default for the other formats."
+    ),
     force: bool = flag("--force", "Replace the file."),
 ) -> None:
     """Export conversations in the format of another program, or as pages for a browser.
 
-    Several conversations make one file, or a zip if the format has a file for each. --site makes a folder, which needs
-    no server; written again, only what changed is replaced.
+    Several conversations make one file, or a zip if the format has a file for each. --site makes a
+    folder, which needs no server; written again, only what changed is replaced.
     """
     from capsule.engines.queries import Filter
     from capsule.transfer.registry import format_named
 
     refuse((format is None) == (site is None), "give --format FORMAT or --site DIR")
     refuse(
-        site is not None and (output or plain or whole or force), "it excludes -o, --plain, --whole, --force", "--site"
+        site is not None and (output or plain or whole or force),
+        "it excludes -o, --plain, --whole, --force",
+        "--site",
     )
     all = all or not (site is None or ids or tags)
     refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
@@ -228,15 +299,25 @@ def export(
             with progress("writing") as bar:
                 made = store.export.site(chosen, site, is_redacted=redact, progress=bar)
             pages = f"wrote {counted(made.conversations, 'conversation')} to {shown(site)}"
-            answer({"path": site, **made.as_json()}, f"{pages}: {made.written} files changed, {made.removed} removed")
+            answer(
+                {"path": site, **made.as_json()},
+                f"{pages}: {made.written} files changed, {made.removed} removed",
+            )
         elif format is not None:
             is_plain = plain or (format_named(format).is_for_people and not whole)
             is_archive = output is not None and output.endswith(".zip")
             with _file(output, force=force) as file:
-                options: dict[str, Any] = {"is_archive": is_archive, "is_redacted": redact, "is_plain": is_plain}
+                options: dict[str, Any] = {
+                    "is_archive": is_archive,
+                    "is_redacted": redact,
+                    "is_plain": is_plain,
+                }
                 count = store.export(chosen, file, format=format, **options)
     if output is not None:
-        answer({"path": output, "conversations": count}, f"wrote {counted(count, 'conversation')} to {shown(output)}")
+        answer(
+            {"path": output, "conversations": count},
+            f"wrote {counted(count, 'conversation')} to {shown(output)}",
+        )
     if damaged:
         say(f"damaged, and left out: {', '.join(damaged)}")
         raise typer.Exit(InvalidDocument.exit_code)
@@ -271,4 +352,6 @@ def _file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
                 if os.path.lexists(file.name):
                     os.unlink(file.name)
     except OSError as error:
-        raise StorageFailed(f"{path} can't be written: {error.strerror}", path=path, errno=error.errno) from None
+        raise StorageFailed(
+            f"{path} can't be written: {error.strerror}", path=path, errno=error.errno
+        ) from None

@@ -1,7 +1,7 @@
 """`web`: the store in a browser.
 
-What must stay true: the one line on stdout is the address with its token; nothing is served beyond this machine
-without TLS, or a proxy that is named.
+What must stay true: the one line on stdout is the address with its token; nothing is served beyond
+this machine without TLS, or a proxy that is named.
 """
 
 from __future__ import annotations
@@ -20,37 +20,53 @@ _PORT = 7450
 
 
 def web(
-    port: int | None = option("--port N", f"Listen there. 0: any free port. Else {_PORT}, or a free one.", min=0),
+    port: int | None = option(
+        "--port N", f"Listen there. 0: any free port. Else {_PORT}, or a free one.", min=0
+    ),
     host: str = option(
-        "--host ADDRESS", "Listen at this address; beyond this machine with --cert, or --allow-host.", "127.0.0.1"
+        "--host ADDRESS",
+        "Listen at this address; beyond this machine with --cert, or --allow-host.",
+        "127.0.0.1",
     ),
     cert: str | None = option("--cert FILE", "Speak TLS with this certificate; with --key."),
     key: str | None = option("--key FILE", "Take the certificate's key from this file."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Let browsers call the server by this name too, as that of a proxy: NAME, or NAME:PORT. Repeatable.",
+        "Let browsers call the server by this name too, as that of a proxy: NAME, or NAME:PORT. "
+        "Repeatable.",
     ),
     no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
 ) -> None:
     """Open the store in a browser: read, search, follow and answer.
 
-    It prints an address that opens the page once, and serves until Ctrl-C. Whoever opens it acts for the agent of --as
-    or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp tokens add) opens it for that agent.
+    It prints an address that opens the page once, and serves until Ctrl-C. Whoever opens it acts
+    for the agent of --as or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp
+    tokens add) opens it for that agent.
     """
-    refuse((cert is None) != (key is None), "a certificate and its key go together: --cert FILE --key FILE", "--cert")
+    refuse(
+        (cert is None) != (key is None),
+        "a certificate and its key go together: --cert FILE --key FILE",
+        "--cert",
+    )
     hosts = tuple(allow_host or ())
     from capsule.errors import Refused
     from capsule.mcp_server.transport import address
 
     try:
-        for needed in ("jinja2", "nh3", "python_multipart"):  # The pages load them when they are first asked for.
+        for needed in (
+            "jinja2",
+            "nh3",
+            "python_multipart",
+        ):  # The pages load them when they are first asked for.
             import_module(needed)
         from capsule.web import names, server
         from capsule.web.site import Site
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("capsule"):
             raise
-        raise Refused(f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path="") from error
+        raise Refused(
+            f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path=""
+        ) from error
 
     try:
         listener = address.listen(host, _PORT if port is None else port)
@@ -60,8 +76,10 @@ def web(
         listener = address.listen(host, 0)
     if not (listener.is_loopback or hosts or (cert and listener.host not in ("0.0.0.0", "::"))):
         raise Refused(
-            f"{host} is beyond this machine, and what is typed there could be read on the way: give --cert and --key, "
-            "and the name by which browsers call it (NAME:PORT), or that of the proxy before it, with --allow-host",
+            f"{host} is beyond this machine, and what is typed there could be read on the way: "
+            "give --cert and --key, "
+            "and the name by which browsers call it (NAME:PORT), or that of the proxy before it, "
+            "with --allow-host",
             path=host,
         )
     with named() as store:
@@ -88,4 +106,6 @@ def web(
                 webbrowser.open(site.opening(browser_origin))
                 say("Ctrl-C ends it; this address is for another browser, once")
 
-        server.serve(site, tuple(called), listener, ready, None if cert is None else (cert, str(key)))
+        server.serve(
+            site, tuple(called), listener, ready, None if cert is None else (cert, str(key))
+        )

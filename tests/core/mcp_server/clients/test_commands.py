@@ -21,13 +21,17 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
     capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(capsule.root.parent)
-    said = capsule("mcp", "install", "claude-desktop", "--store", capsule.root.name, "--instance", "anna").stdout
+    said = capsule(
+        "mcp", "install", "claude-desktop", "--store", capsule.root.name, "--instance", "anna"
+    ).stdout
     path = Path(places.home, ".config", "Claude", "claude_desktop_config.json")
     first, second = said.splitlines()
     assert first == f"Claude Desktop: {path} has the entry now; restart Claude Desktop"
     assert second == f"  store: {capsule.root} (named with --store)"
     args = ["mcp", "--store", str(capsule.root), "--instance", "anna"]
-    assert json.loads(path.read_text()) == {"mcpServers": {"capsule": {"command": EXECUTABLE, "args": args}}}
+    assert json.loads(path.read_text()) == {
+        "mcpServers": {"capsule": {"command": EXECUTABLE, "args": args}}
+    }
 
 
 def test_install_says_which_store_the_server_will_serve_and_why(
@@ -90,7 +94,12 @@ def test_a_change_keeps_what_the_file_held_and_says_so(capsule: Program, places:
     path = Path(places.home, ".claude.json")
     path.write_text('{"numStartups": 7}')
     [told] = capsule.json("mcp", "install", "claude-code")
-    assert (told["client"], told["scope"], told["path"], told["changed"]) == ("claude-code", "user", str(path), True)
+    assert (told["client"], told["scope"], told["path"], told["changed"]) == (
+        "claude-code",
+        "user",
+        str(path),
+        True,
+    )
     assert Path(told["backup"]).read_text() == '{"numStartups": 7}'
     again = capsule("mcp", "install", "claude-code").stdout
     assert again.startswith(f"Claude Code: {path} has the entry already; nothing to change\n")
@@ -102,7 +111,9 @@ def test_a_change_keeps_what_the_file_held_and_says_so(capsule: Program, places:
     assert "nothing to change" in capsule("mcp", "uninstall", "claude-code").stdout
 
 
-def test_what_to_paste_is_said_and_the_other_files_are_changed(capsule: Program, places: Places) -> None:
+def test_what_to_paste_is_said_and_the_other_files_are_changed(
+    capsule: Program, places: Places
+) -> None:
     path = Path(places.home, ".config", "zed", "settings.json")
     path.parent.mkdir(parents=True)
     path.write_text('{\n  // mine\n  "theme": "One"\n}\n')
@@ -110,7 +121,9 @@ def test_what_to_paste_is_said_and_the_other_files_are_changed(capsule: Program,
     assert '"context_servers"' in answer.stdout
     assert "// mine" in path.read_text() and "capsule" not in path.read_text()
     codex = Path(places.home, ".codex", "config.toml")
-    assert tomllib.loads(codex.read_text()) == {"mcp_servers": {"capsule": {"command": EXECUTABLE, "args": ["mcp"]}}}
+    assert tomllib.loads(codex.read_text()) == {
+        "mcp_servers": {"capsule": {"command": EXECUTABLE, "args": ["mcp"]}}
+    }
 
 
 def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Places) -> None:
@@ -122,7 +135,9 @@ def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Pla
     assert told["changed"] is False and "context_servers" in told["diff"]
 
 
-def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(capsule: Program, places: Places) -> None:
+def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(
+    capsule: Program, places: Places
+) -> None:
     Path(places.home, ".cursor").mkdir()
     Path(places.home, ".cursor", "mcp.json").write_text('{\n  "mcpServers": {"a" 1}\n}\n')
     answer = capsule("mcp", "install", "claude-code", "cursor", "zed", expect=5)
@@ -135,8 +150,16 @@ def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: 
     Path(places.home, ".codeium", "windsurf").mkdir(parents=True)
     Path(places.home, ".gemini").mkdir()
     Path(places.home, ".claude.json").write_text("{}")
-    assert [told["client"] for told in capsule.json("mcp", "install", "--all")] == ["claude-code", "gemini", "windsurf"]
-    assert [told["changed"] for told in capsule.json("mcp", "uninstall", "--all")] == [True, True, True]
+    assert [told["client"] for told in capsule.json("mcp", "install", "--all")] == [
+        "claude-code",
+        "gemini",
+        "windsurf",
+    ]
+    assert [told["changed"] for told in capsule.json("mcp", "uninstall", "--all")] == [
+        True,
+        True,
+        True,
+    ]
 
 
 def test_contradictory_options_are_a_usage_error(capsule: Program, places: Places) -> None:
@@ -144,13 +167,21 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
         (("emacs",), "'emacs' is not one of claude-code, "),
         (("zed", "--all"), "stands for all programs"),
         (("zed", "--settings", "both"), "not one of"),
-        (("claude-desktop", "--settings", "project"), "Claude Desktop has no settings of a project"),
+        (
+            ("claude-desktop", "--settings", "project"),
+            "Claude Desktop has no settings of a project",
+        ),
     ):
         assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
-    assert "is no Capsule store" in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
+    assert (
+        "is no Capsule store"
+        in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
+    )
     assert list(Path(places.home).iterdir()) == []
     Path(places.home, ".cursor").mkdir()
-    assert "name programs, or say --all: claude-code, " in capsule("mcp", "install", expect=2).stderr
+    assert (
+        "name programs, or say --all: claude-code, " in capsule("mcp", "install", expect=2).stderr
+    )
 
 
 @pytest.mark.slow
@@ -195,5 +226,8 @@ def test_doctor_tells_what_is_wrong_and_exits_otherwise(capsule: Program, places
 def test_the_shell_completes_the_names_of_programs() -> None:
     from capsule_cli.commands.mcp.clients import _complete
 
-    assert _complete("claude") == [("claude-code", "Claude Code"), ("claude-desktop", "Claude Desktop")]
+    assert _complete("claude") == [
+        ("claude-code", "Claude Code"),
+        ("claude-desktop", "Claude Desktop"),
+    ]
     assert len(_complete("")) == len(CLIENTS)

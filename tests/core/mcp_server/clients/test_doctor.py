@@ -25,8 +25,12 @@ def script(tmp_path: Path, text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.sample
-def test_a_server_that_works_is_described(capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAPSULE_STORE", "/nowhere")  # What this process has there does not reach the server.
+def test_a_server_that_works_is_described(
+    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "CAPSULE_STORE", "/nowhere"
+    )  # What this process has there does not reach the server.
     seen = doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
     assert seen.problems == []
     assert seen.server.startswith("capsule ")
@@ -39,12 +43,17 @@ def test_a_server_that_works_is_described(capsule: Program, places: Places, monk
 def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_gives(
     capsule: Program, places: Places
 ) -> None:
-    launch = Launch(CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent))
+    launch = Launch(
+        CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent)
+    )
     assert doctor.examine(launch, cwd=places.home).store == str(capsule.root)
     own = doctor.examine(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
     assert own.store.startswith(places.home)
     assert own.problems == [
-        f"it serves {own.store}, and not {capsule.root}; write the entry anew with --store {capsule.root}"
+        (
+            f"it serves {own.store}, and not {capsule.root}; write the entry anew with --store "
+            f"{capsule.root}"
+        )
     ]
 
 
@@ -54,13 +63,17 @@ def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(tmp_path: Pa
         ("exec cat", 60, "protocol"),
         ("exec sleep 600", 0.5, "within 0.5 s"),
     ):
-        seen = doctor.examine(Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s)
+        seen = doctor.examine(
+            Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s
+        )
         [found] = seen.problems
         assert problem in found and ("no luck today" in found) == ("luck" in body)
         assert seen.tools == 0
 
 
-def test_a_server_that_writes_something_else_to_stdout_is_a_finding(capsule: Program, tmp_path: Path) -> None:
+def test_a_server_that_writes_something_else_to_stdout_is_a_finding(
+    capsule: Program, tmp_path: Path
+) -> None:
     server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
     seen = doctor.examine(Launch(server), cwd=str(tmp_path))
     assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
@@ -70,7 +83,9 @@ def test_a_server_that_writes_something_else_to_stdout_is_a_finding(capsule: Pro
 def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
     body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
     seen = doctor.examine(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
-    assert seen.problems == ["it has no tool list_conversations, so it is no Capsule; write the entry anew"]
+    assert seen.problems == [
+        "it has no tool list_conversations, so it is no Capsule; write the entry anew"
+    ]
 
 
 def test_an_executable_or_a_directory_that_is_gone_is_a_finding(tmp_path: Path) -> None:

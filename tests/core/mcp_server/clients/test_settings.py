@@ -23,7 +23,9 @@ def named(name: str) -> Client:
 
 
 def put_in(places: Places, name: str = "cursor", **options: Any) -> str | None:
-    return apply(install(named(name), "user", places, LAUNCH, **options), places, f"{places.home}/copies")
+    return apply(
+        install(named(name), "user", places, LAUNCH, **options), places, f"{places.home}/copies"
+    )
 
 
 def take_out(places: Places, name: str = "cursor") -> None:
@@ -39,9 +41,13 @@ def settings(places: Places, text: str = "", name: str = "cursor") -> Path:
     return path
 
 
-def test_an_entry_put_in_is_read_back_and_goes_again_in_every_program_and_scope(places: Places) -> None:
+def test_an_entry_put_in_is_read_back_and_goes_again_in_every_program_and_scope(
+    places: Places,
+) -> None:
     for one in CLIENTS:
-        for scope in () if one.name == "codex" else ("user", "project") if one.project else ("user",):
+        for scope in (
+            () if one.name == "codex" else ("user", "project") if one.project else ("user",)
+        ):
             plan = install(one, scope, places, LAUNCH)
             assert plan.changes and plan.before is None
             apply(plan, places, f"{places.home}/copies")
@@ -96,7 +102,9 @@ def test_a_file_that_json_would_change_gets_text_to_paste(places: Places) -> Non
         assert json.loads(plan.paste)["mcpServers"]["capsule"]["command"] == LAUNCH.command
         assert path.read_text() == text
     entry = json.dumps(named("cursor").entry(LAUNCH))
-    settings(places, f'{{"mcpServers": {{"capsule": {entry}, /* "x": "//", */ }}, "url": "http://x//"}}')
+    settings(
+        places, f'{{"mcpServers": {{"capsule": {entry}, /* "x": "//", */ }}, "url": "http://x//"}}'
+    )
     assert [one.launch for one in entries(named("cursor"), "user", places)] == [LAUNCH]
     [plan] = uninstall(named("cursor"), "user", places)
     assert "mcpServers.capsule" in plan.paste and not plan.changes
@@ -107,7 +115,12 @@ def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: Pla
     with pytest.raises(InvalidDocument) as refused:
         install(named("cursor"), "user", places, LAUNCH)
     assert f"{path}:3:8" in refused.value.message
-    for name, text in (("cursor", '{"mcpServers": []}'), ("cursor", "[]"), ("codex", "a = "), ("cursor", "[" * 9999)):
+    for name, text in (
+        ("cursor", '{"mcpServers": []}'),
+        ("cursor", "[]"),
+        ("codex", "a = "),
+        ("cursor", "[" * 9999),
+    ):
         settings(places, text, name)
         with pytest.raises(InvalidDocument):
             install(named(name), "user", places, LAUNCH)
@@ -116,8 +129,12 @@ def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: Pla
         install(named("cursor"), "user", places, LAUNCH)
 
 
-def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_forced(places: Places) -> None:
-    settings(places, '{"mcpServers": {"capsule": {"command": "touch", "args": ["here"], "mine": 1}}}')
+def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_forced(
+    places: Places,
+) -> None:
+    settings(
+        places, '{"mcpServers": {"capsule": {"command": "touch", "args": ["here"], "mine": 1}}}'
+    )
     with pytest.raises(Refused):
         install(named("cursor"), "user", places, LAUNCH)
     with pytest.raises(Refused):
@@ -168,7 +185,9 @@ def test_the_file_that_is_there_is_used_and_the_one_with_our_entry_first(places:
     assert install(named("opencode"), "user", places, LAUNCH).path == str(jsonc)
     put_in(places, "opencode")
     json_.write_text('{"mcp": {"servers": {"other": {}}}}')
-    assert install(named("opencode"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))).path == str(jsonc)
+    assert install(
+        named("opencode"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))
+    ).path == str(jsonc)
     jsonc.unlink()
     put_in(places, "opencode")
     assert set(json.loads(json_.read_text())["mcp"]["servers"]) == {"other", "capsule"}
@@ -194,7 +213,11 @@ def test_a_programs_own_command_is_run_where_it_has_one(places: Places) -> None:
     for name, scope, added in (
         ("claude-code", "project", f"claude|mcp|add|--scope|project|capsule|--|{store}"),
         ("codex", "user", f"codex|mcp|add|capsule|--|{store}"),
-        ("gemini", "user", "gemini|mcp|add|--scope|user|capsule|/opt/my tools/capsule|--|mcp|--store|/störe|"),
+        (
+            "gemini",
+            "user",
+            "gemini|mcp|add|--scope|user|capsule|/opt/my tools/capsule|--|mcp|--store|/störe|",
+        ),
         ("vscode", "user", "code|--add-mcp|"),
     ):
         plan = install(named(name), scope, there, LAUNCH)  # type: ignore[arg-type]
@@ -205,7 +228,11 @@ def test_a_programs_own_command_is_run_where_it_has_one(places: Places) -> None:
     # Where it has none, in that scope or at all, the file is written.
     assert install(named("gemini"), "project", there, LAUNCH).commands
     assert install(named("cursor"), "project", there, LAUNCH).after is not None
-    settings(places, '{"mcpServers": {"capsule": {"command": "capsule", "args": ["mcp"]}}}', "claude-code")
+    settings(
+        places,
+        '{"mcpServers": {"capsule": {"command": "capsule", "args": ["mcp"]}}}',
+        "claude-code",
+    )
     [plan] = uninstall(named("claude-code"), "user", there)
     apply(plan, there, f"{places.home}/copies")
     assert said() == "claude|mcp|remove|--scope|user|capsule|"

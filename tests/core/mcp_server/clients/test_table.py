@@ -20,8 +20,18 @@ def files(name: str, places: Places) -> list[str]:
 
 def test_a_program_has_its_settings_where_it_looks_for_them() -> None:
     for name, linux, macos, windows in (
-        ("claude-desktop", ".config/Claude", "Library/Application Support/Claude", r"D:\Roaming\Claude"),
-        ("vscode", ".config/Code/User", "Library/Application Support/Code/User", r"D:\Roaming\Code\User"),
+        (
+            "claude-desktop",
+            ".config/Claude",
+            "Library/Application Support/Claude",
+            r"D:\Roaming\Claude",
+        ),
+        (
+            "vscode",
+            ".config/Code/User",
+            "Library/Application Support/Code/User",
+            r"D:\Roaming\Code\User",
+        ),
         ("windsurf", ".config/devin", ".config/devin", r"D:\Roaming\devin"),
         ("zed", ".config/zed", ".config/zed", r"D:\Roaming\Zed"),
         ("codex", ".codex", ".codex", r"C:\Users\anna\.codex"),
@@ -48,7 +58,9 @@ def test_a_variable_moves_the_settings_unless_it_is_no_absolute_path() -> None:
         assert variable in VARIABLES
         assert files(name, replace(LINUX, environment={variable: "/else"}))[0] == path
         for nothing in ("", "else"):
-            assert files(name, replace(LINUX, environment={variable: nothing})) == files(name, LINUX)
+            assert files(name, replace(LINUX, environment={variable: nothing})) == files(
+                name, LINUX
+            )
 
 
 def test_every_entry_starts_the_server() -> None:

@@ -1,7 +1,9 @@
-"""A write or a flush fails, everybody goes on, and then the power is cut: nothing acknowledged is lost.
+"""A write or a flush fails, everybody goes on, and then the power is cut: nothing acknowledged is
+lost.
 
-Two stores write to one conversation, each through a system of its own, so that only the first one hears of the failure.
-The model of the disk, and what a failed flush does in it, is in `tests/torture/filesystem.py`.
+Two stores write to one conversation, each through a system of its own, so that only the first one
+hears of the failure. The model of the disk, and what a failed flush does in it, is in
+`tests/torture/filesystem.py`.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class Conversation:
     def append_many(self, store: Store, size: int) -> None:
         self._count += 3
         texts = [f"{self._count - n:02} ".ljust(size, "y") for n in range(3)]
-        if self._does(lambda: store.append_many("plan", [{"role": "user", "content": text} for text in texts])):
+        if self._does(
+            lambda: store.append_many("plan", [{"role": "user", "content": text} for text in texts])
+        ):
             self.events.extend(("acknowledged", text) for text in texts)
 
     def rename(self, store: Store) -> None:
@@ -101,7 +105,9 @@ class Conversation:
         return True
 
     def check_after_the_cut(self, place: Path, acknowledged: set[str], titles: list[str]) -> None:
-        """Open what a power cut left: all that was acknowledged is there, once, and the store works."""
+        """Open what a power cut left: all that was acknowledged is there, once, and the store
+        works.
+        """
         with store_on(place, Rebooted(), keep_locks=False) as store:
             document = store.load("plan")
             texts = [message.content for message in document.history]
@@ -161,7 +167,8 @@ class Run:
         self._tried: set[int] = set()
 
     def run(self, steps: list[Step], at: int, error: int) -> bool:
-        """Run the steps with a failure at the `at`-th call, and cut the power after the steps behind it.
+        """Run the steps with a failure at the `at`-th call, and cut the power after the steps
+        behind it.
 
         Returns:
             Whether there was such a call.
@@ -184,7 +191,9 @@ class Run:
                 for event in conversation.events[played:number]:
                     disk.play(event)
                 played = number
-                acknowledged = {event[1] for event in conversation.events[:number] if event[0] == "acknowledged"}
+                acknowledged = {
+                    event[1] for event in conversation.events[:number] if event[0] == "acknowledged"
+                }
                 trees = list(disk.extreme_trees())
                 if LONG:
                     more = list(disk.trees(self._rng, long=False))
@@ -195,12 +204,16 @@ class Run:
                         continue
                     self._tried.add(state)
                     materialise(tree, self._memory / "after")
-                    conversation.check_after_the_cut(self._memory / "after", acknowledged | {ONE}, titles)
+                    conversation.check_after_the_cut(
+                        self._memory / "after", acknowledged | {ONE}, titles
+                    )
         except BaseException as failure:
             failure.add_note(f"call {at} failed ({os.strerror(error)}): {conversation.system.hit}")
             failure.add_note(f"refused: {[str(refused) for refused in conversation.refused]}")
             last = conversation.events[played - 1]
-            failure.add_note(f"cut after event {played} of {len(conversation.events)}: {last!r:.100}")
+            failure.add_note(
+                f"cut after event {played} of {len(conversation.events)}: {last!r:.100}"
+            )
             raise
         shutil.rmtree(root)
         return bool(conversation.system.hit)

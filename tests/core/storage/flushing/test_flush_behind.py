@@ -84,7 +84,9 @@ def test_a_log_whose_successor_a_killed_writer_has_named_is_not_written_to(
     assert b"acknowledged" in (root / ".capsule" / "logs" / "conversations-plan").read_bytes()
 
 
-def test_the_document_is_flushed_before_lines_leave_its_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_is_flushed_before_lines_leave_its_log(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "MESSAGE_BYTES", 1000)
     monkeypatch.setattr(logs, "_LARGEST", 4096)
     recorder = Recorder(root)
@@ -94,10 +96,16 @@ def test_the_document_is_flushed_before_lines_leave_its_log(root: Path, monkeypa
         for letter in "abcdefgh":
             store.append("plan", content=letter * 900)
         events = list(recorder.events)
-    renewed = [at for at, event in enumerate(events) if event[0] == "rename" and "/logs/" in event[2]]
+    renewed = [
+        at for at, event in enumerate(events) if event[0] == "rename" and "/logs/" in event[2]
+    ]
     assert len(renewed) > 2
     for at in renewed[1:]:
-        last = next(event for event in reversed(events[:at]) if event[:2] in (("write", document), ("sync", document)))
+        last = next(
+            event
+            for event in reversed(events[:at])
+            if event[:2] in (("write", document), ("sync", document))
+        )
         assert last[0] == "sync"
 
 
@@ -169,7 +177,9 @@ def test_a_document_that_is_busy_before_a_fork_is_flushed_after_it_by_a_thread_t
     forking.say()
 
 
-def test_a_child_is_forked_while_another_thread_flushes(root: Path, store: Store, child: Start) -> None:
+def test_a_child_is_forked_while_another_thread_flushes(
+    root: Path, store: Store, child: Start
+) -> None:
     forking = child(
         """
         import threading
@@ -196,7 +206,9 @@ def test_a_child_is_forked_while_another_thread_flushes(root: Path, store: Store
     forking.say()
 
 
-def test_what_a_store_that_is_gone_has_not_flushed_is_flushed(root: Path, store: Store, system: Flushes) -> None:
+def test_what_a_store_that_is_gone_has_not_flushed_is_flushed(
+    root: Path, store: Store, system: Flushes
+) -> None:
     def append() -> None:
         gone = store_on(root, system, keep_locks=False)
         gone.append("plan", content="two", wait=False)

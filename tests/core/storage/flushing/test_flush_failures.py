@@ -1,4 +1,6 @@
-"""Flushes that fail, overlap, or whose writer dies; and stores that are flushed while something else goes on."""
+"""Flushes that fail, overlap, or whose writer dies; and stores that are flushed while something
+else goes on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Start = Callable[..., Child]
 
 
 def begun(pool: ThreadPoolExecutor, store: Store, system: Flushes, *contents: str) -> list[Any]:
-    """Appends by a thread each: the first one flushes the log, and the others have written meanwhile."""
+    """Appends by a thread each: the first one flushes the log, and the others have written
+    meanwhile.
+    """
     system.gate = threading.Event()
     first = pool.submit(store.append, "plan", content=contents[0])
     assert system.reached.wait(240)
@@ -51,10 +55,14 @@ def test_a_flush_that_fails_fails_for_each_thread_that_waited_for_it_and_for_eac
         for append in appends:
             with pytest.raises(StorageFailed):
                 append.result()
-    other = child('store = Store.open(sys.argv[1]); store.append("plan", content="four"); say()', root)
+    other = child(
+        'store = Store.open(sys.argv[1]); store.append("plan", content="four"); say()', root
+    )
     other.hear()
     after = inodes(root)
-    assert before[0] != after[0] and before[1] != after[1]  # Every byte is written anew, and the log.
+    assert (
+        before[0] != after[0] and before[1] != after[1]
+    )  # Every byte is written anew, and the log.
     assert texts(store)[0] == "one" and texts(store)[-1] == "four"
 
 
@@ -92,13 +100,19 @@ def test_a_retry_flushes_the_log_of_a_writer_that_was_killed_before_it_did(
     assert system.flushed == ["logs"]
 
 
-def test_a_flush_of_the_store_writes_anew_what_a_failed_flush_left(root: Path, store: Store, system: Flushes) -> None:
+def test_a_flush_of_the_store_writes_anew_what_a_failed_flush_left(
+    root: Path, store: Store, system: Flushes
+) -> None:
     system.failing, before = "logs", inodes(root)
     with pytest.raises(StorageFailed):
         store.append("plan", content="two")
     system.failing = ""
     store.flush()
-    assert inodes(root)[0] != before[0] and "conversations" in system.flushed and texts(store)[0] == "one"
+    assert (
+        inodes(root)[0] != before[0]
+        and "conversations" in system.flushed
+        and texts(store)[0] == "one"
+    )
 
 
 def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_over(
@@ -116,7 +130,9 @@ def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_ove
     assert system.flushed == []
 
 
-def test_a_failed_flush_for_a_reader_is_known_to_the_next_one(root: Path, store: Store, system: Flushes) -> None:
+def test_a_failed_flush_for_a_reader_is_known_to_the_next_one(
+    root: Path, store: Store, system: Flushes
+) -> None:
     with store_on(root, Flushes(), keep_locks=False) as writer:
         writer.append("plan", content="two", wait=False)
         system.failing, before = "logs", inodes(root)
@@ -127,7 +143,9 @@ def test_a_failed_flush_for_a_reader_is_known_to_the_next_one(root: Path, store:
         assert inodes(root)[0] != before[0] and texts(store) == ["one", "two"]
 
 
-def test_a_reader_that_meets_a_torn_note_flushes_all_the_same(root: Path, store: Store, system: Flushes) -> None:
+def test_a_reader_that_meets_a_torn_note_flushes_all_the_same(
+    root: Path, store: Store, system: Flushes
+) -> None:
     store.append("plan", content="two", wait=False)
     with open(root / ".capsule" / "mutex" / "conversations-plan", "r+b") as torn:
         torn.write(b"half of it")

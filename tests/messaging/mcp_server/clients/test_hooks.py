@@ -51,7 +51,11 @@ def test_each_event_of_a_client_gets_one_command(client: Any, places: Places) ->
 
 def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
     held = install(places)["hooks"]
-    waits = {event: handlers[0]["hooks"][0] for event, handlers in held.items() if "asyncRewake" in str(handlers)}
+    waits = {
+        event: handlers[0]["hooks"][0]
+        for event, handlers in held.items()
+        if "asyncRewake" in str(handlers)
+    }
     assert waits.keys() == {"Stop"}
     assert (waits["Stop"]["asyncRewake"], waits["Stop"]["timeout"]) == (True, 28800)
 
@@ -60,9 +64,18 @@ def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
     "before",
     [
         "{}\n",
-        '{"model": "opus", "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "mine"}]}]}}',
-        '{\n\t"hooks": {\n\t\t"PreToolUse": [{"matcher": "Bash", "hooks": []}]\n\t},\n\t"a": 1\n}\n',
-        '{"hooks": {"disabled": ["x"], "Stop": [{"hooks": [{"type": "prompt", "prompt": "capsule agent wake"}]}]}}',
+        (
+            '{"model": "opus", "hooks": {"Stop": [{"hooks": [{"type": "command", "command": '
+            '"mine"}]}]}}'
+        ),
+        (
+            '{\n\t"hooks": {\n\t\t"PreToolUse": [{"matcher": "Bash", "hooks": []}]\n\t},\n\t"a": '
+            "1\n}\n"
+        ),
+        (
+            '{"hooks": {"disabled": ["x"], "Stop": [{"hooks": [{"type": "prompt", "prompt": "capsule '
+            'agent wake"}]}]}}'
+        ),
     ],
 )
 def test_what_is_taken_out_again_leaves_what_was_there(places: Places, before: str) -> None:
@@ -108,10 +121,15 @@ def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> N
     assert plan.path == f"{places.project}/.claude/settings.local.json"
 
 
-@pytest.mark.parametrize("text", ['{"hooks": []}', '{"hooks": {"Stop": {"hooks": []}}}', '{"hooks": {"Stop": [1]}}'])
+@pytest.mark.parametrize(
+    "text", ['{"hooks": []}', '{"hooks": {"Stop": {"hooks": []}}}', '{"hooks": {"Stop": [1]}}']
+)
 def test_hooks_that_are_something_else_are_an_error_and_stay(places: Places, text: str) -> None:
     path_of(places).write_text(text)
-    for change in (lambda: hooks.install(CLAUDE, "user", places, PROGRAM, []), lambda: uninstall(places)):
+    for change in (
+        lambda: hooks.install(CLAUDE, "user", places, PROGRAM, []),
+        lambda: uninstall(places),
+    ):
         with pytest.raises(InvalidDocument):
             change()
     assert path_of(places).read_text() == text
@@ -123,4 +141,6 @@ def test_a_word_that_a_program_would_read_as_a_variable_is_refused(places: Place
 
 
 def test_codex_has_its_hooks_in_a_file_of_their_own(places: Places) -> None:
-    assert hooks.install(CODEX, "user", places, PROGRAM, []).path == f"{places.home}/.codex/hooks.json"
+    assert (
+        hooks.install(CODEX, "user", places, PROGRAM, []).path == f"{places.home}/.codex/hooks.json"
+    )
