@@ -18,7 +18,11 @@ from functools import cache
 from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.transfer.drafts.completeness import is_understood, unread_messages
+from capsule.transfer.drafts.completeness import (
+    is_understood,
+    messages_with_unread_parts,
+    unread_messages,
+)
 from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
 from capsule.transfer.reading.guesses import program_of
 from capsule.transfer.reading.values import records
@@ -147,6 +151,9 @@ def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
             for entry in unread_messages(draft):
                 line = draft.lines.get(str(entry.get("id")), draft.line)
                 source.tell("a message without content, though its record has a text", line)
+            for entry in messages_with_unread_parts(draft):
+                line = draft.lines.get(str(entry.get("id")), draft.line)
+                source.tell("a part of a message is not understood, though it has a text", line)
             yield draft
     except CapsuleError as error:
         source.tell(error.message[:300])

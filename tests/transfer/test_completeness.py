@@ -180,6 +180,96 @@ def test_a_flipped_bit_in_a_key_that_loses_a_message_is_told(records: list[dict[
     assert problems.count
 
 
+STRAY = "two lost words"
+
+
+def librechat(*content: Any, **fields: Any) -> dict[str, Any]:
+    record = {"messageId": "m", "parentMessageId": None, "isCreatedByUser": False}
+    message = record | {"createdAt": STAMP, "text": "", "content": [*content], **fields}
+    return {"conversationId": "c", "title": "T", "messagesTree": [message]}
+
+
+def opencode(part: dict[str, Any]) -> dict[str, Any]:
+    info = {"id": "msg_1", "sessionID": "s", "role": "user", "time": {"created": 1760000000000}}
+    parts = [{"id": "prt_1", "type": "text", "text": "sound"}, {"id": "prt_2", **part}]
+    session = {"id": "s", "projectID": "p", "directory": "/d", "version": "1", "title": "T"}
+    return {"info": session, "messages": [{"info": info, "parts": parts}]}
+
+
+def open_webui(*output: Any) -> dict[str, Any]:
+    message = {"id": "m", "role": "assistant", "content": "", "output": [*output]}
+    history = {"currentId": "m", "messages": {"m": message | {"timestamp": 1760000000}}}
+    return {"id": "c", "title": "T", "chat": {"title": "T", "history": history}}
+
+
+def claude_ai(part: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": "sound"}, part]
+    message = {"uuid": "m", "sender": "assistant", "created_at": STAMP, "content": content}
+    return {"uuid": "c", "name": "T", "created_at": STAMP, "chat_messages": [message]}
+
+
+def specstory(part: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": "sound"}, part]
+    message = {"id": "m", "role": "agent", "timestamp": STAMP, "content": content}
+    exchanges = [{"exchangeId": "0", "messages": [message]}]
+    record = {"schemaVersion": "1.0", "provider": {"id": "x"}, "sessionId": SESSION}
+    return record | {"createdAt": STAMP, "exchanges": exchanges}
+
+
+def gemini(*result: Any) -> list[dict[str, Any]]:
+    call = {"id": "c", "name": "f", "args": {}, "status": "success", "result": [*result]}
+    record = GEMINI | {"type": "gemini", "content": "sound", "toolCalls": [call]}
+    return [{"sessionId": "s", "projectHash": "x"}, record]
+
+
+REPLY = {"messageId": "n", "parentMessageId": "m", "isCreatedByUser": True, "text": STRAY}
+OUTPUT = {"type": "message", "content": [{"type": "output_text", "text": "sound"}]}
+LOST_OUTPUT = {"type": "messagd", "content": [{"type": "output_text", "text": STRAY}]}
+RESPONSE = {"id": "c", "name": "f", "response": {"output": STRAY}}
+SOUND_PART = {"type": "text", "text": "sound"}
+#: Each with a key or a kind of a part in which one bit is another one.
+LOST_PARTS: dict[str, list[dict[str, Any]]] = {
+    "librechat children": [librechat(SOUND_PART, childrdn=[REPLY])],
+    "librechat kind": [librechat(SOUND_PART, {"type": "texu", "text": STRAY})],
+    "librechat text": [librechat(SOUND_PART, {"type": "text", "texu": STRAY})],
+    "opencode kind": [opencode({"type": "texu", "text": STRAY})],
+    "opencode text": [opencode({"type": "text", "texu": STRAY})],
+    "opencode type": [opencode({"typd": "text", "text": STRAY})],
+    "open-webui kind": [open_webui(OUTPUT, LOST_OUTPUT)],
+    "claude-ai kind": [claude_ai({"type": "texu", "text": STRAY})],
+    "claude-ai text": [claude_ai({"type": "text", "texu": STRAY})],
+    "claude-ai type": [claude_ai({"typd": "text", "text": STRAY})],
+    "specstory kind": [specstory({"type": "texu", "text": STRAY})],
+    "specstory text": [specstory({"type": "text", "texu": STRAY})],
+    "gemini result": gemini({"functionRespqnse": RESPONSE}),
+    "gemini text": gemini({"texu": STRAY}),
+}
+
+
+@pytest.mark.parametrize("records", LOST_PARTS.values(), ids=LOST_PARTS)
+def test_a_flipped_bit_that_loses_a_part_of_a_message_is_reported(
+    records: list[dict[str, Any]],
+) -> None:
+    documents, problems = read_data(b"\n".join(map(orjson.dumps, records)))
+
+    assert documents
+    assert len(problems.first) == 1
+
+
+def test_a_sound_part_of_an_unknown_type_without_a_text_is_no_damage() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}, "message": "Fetching a page"}
+    records = [
+        claude_ai(call),
+        opencode({"type": "subtask", "prompt": "look for it", "description": "a task"}),
+        opencode({"type": "text", "text": "read this", "synthetic": True}),
+        librechat(SOUND_PART, {"type": "agent_update", "agent_update": {"agentId": "an agent"}}),
+    ]
+
+    for record in records:
+        documents, problems = read_data(orjson.dumps(record))
+        assert (len(documents), problems.first) == (1, [])
+
+
 def test_a_sound_message_without_a_text_is_no_damage() -> None:
     context = {
         "content_type": "model_editable_context",

@@ -23,6 +23,14 @@ _SAID = ("content", "reasoning", "toolCalls", "attachments")
 _WORDS = re.compile(r"[^\W\d_]{2,}[^\w\s]*\s+[^\w\s]*[^\W\d_]{2,}|[^\W\d_\x00-\u2fff]{2,}")
 #: The fields of records that have the text of a message.
 _TEXTS = frozenset({"content", "text", "value", "message", "parts"})
+#: The fields of what is kept of a record that hold the parts of its content that were not read.
+_PART_LISTS = ("content", "parts", "result", "$others")
+#: The fields of a part that have its text.
+_PART_TEXTS = ("text", "content")
+#: The types of parts that hold a text.
+_TEXT_TYPES = frozenset(
+    {"text", "input_text", "output_text", "summary_text", "thinking", "think", "reasoning"}
+)
 #: In what is kept of a message, the records before it, which are no part of it.
 _BEFORE = "before"
 
@@ -52,6 +60,47 @@ def unread_messages(draft: Draft) -> list[Fields]:
     return [entry for entry in _empty_messages(draft) if _lacks_text(_kept(entry))]
 
 
+def messages_with_unread_parts(draft: Draft) -> list[Fields]:
+    """Return the messages whose records have a part that was not read and holds a text: its type or
+    a key of it is damaged, or new.
+    """
+    if draft.is_own:
+        return []
+    return [entry for entry in objects_of(draft.history) if _has_unread_part(entry)]
+
+
+def _has_unread_part(entry: Fields) -> bool:
+    source = _kept(entry)
+    if (
+        entry.get("role") == "tool"
+        and not entry.get("content")
+        and _has_words(source.get("result"))
+    ):
+        return True
+    for name in _PART_LISTS:
+        parts = source.get(name)
+        if name == "$others" and isinstance(parts, dict):
+            parts = list(parts.values())
+        if any(map(_is_unread_text, objects_of(parts))):
+            return True
+    return False
+
+
+def _is_unread_text(part: Fields) -> bool:
+    """Return whether a part holds a text that no format reads.
+
+    A part of a known type is read if it has the field for its text. A part of an unknown type may
+    hold anything, so it counts only if it has such a field.
+    """
+    kind = part.get("type")
+    texts = [part[name] for name in _PART_TEXTS if name in part]
+    if kind is not None and kind not in _TEXT_TYPES:
+        return any(map(_has_words, texts))
+    if kind is not None and any(isinstance(text, str) for text in texts):
+        return False
+    return any(isinstance(value, str) and _WORDS.search(value) for value in part.values())
+
+
 def _empty_messages(draft: Draft) -> list[Fields]:
     """The messages of people and models, seen by people, that say nothing."""
     if draft.is_own:
@@ -71,7 +120,7 @@ def _kept(entry: Fields) -> Fields:
     return {name: value for name, value in source.items() if name != _BEFORE}
 
 
-def _has_words(source: Fields) -> bool:
+def _has_words(source: Any) -> bool:
     return any(isinstance(value, str) and _WORDS.search(value) for value in _values(source))
 
 

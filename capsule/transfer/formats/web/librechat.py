@@ -270,6 +270,9 @@ def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
             if record.get("parentMessageId", above) != above:
                 source.tell(f"message {id[:80]} stands under another one than it names", line)
             record["parentMessageId"] = above
+        for name, value in rest(record, "files").items():
+            if any("parentMessageId" in item for item in objects_of(value)):
+                source.tell(f"message {id[:80]} has messages under {name[:80]!r}, not read", line)
         children = message.get("children")
         stack += [(item, id) for item in reversed(children)] if isinstance(children, list) else []
         records.append(record)
