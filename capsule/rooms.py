@@ -1,129 +1,139 @@
-"""The rooms that stand on the core: which there are, and what each of them adds.
+"""The rooms: parts of Capsule that can be left out, and what each of them adds to the core.
+
+A room is a package, such as `capsule.git`. Its module `room.py` describes what it adds in a `Room`.
+The functions of a `Room` import what they name when they are called, so that a `Room` itself costs
+nothing.
 
 What must stay true: the core names a room here and nowhere else, and works without any of them. If
-a room that comes with Capsule is not installed, what needs it raises Refused with its name. Rooms
-of other packages come by the entry points `capsule.rooms`, if `capsule.toml` names them; else
-nothing is scanned, since a scan takes 46 ms.
+a built-in room is not installed, whatever needs it raises Refused with its name. Rooms of other
+packages are found by the entry points `capsule.rooms`, but only those that `capsule.toml` names:
+a scan of the entry points takes 46 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from capsule.errors import Refused
 
-#: The rooms that come with Capsule, each a package here, with its commands and groups of commands.
+#: The built-in rooms, and the first words of the commands of each.
 BUILT_IN = {
     "context": ("context", "mcp servers"),
     "git": ("git",),
     "messaging": (
-        *(
-            "send",
-            "inbox",
-            "listen",
-            "history",
-            "agent",
-            "channel",
-            "group",
-            "note",
-            "mention",
-            "message",
-        ),
-        *("project", "config"),
+        "send",
+        "inbox",
+        "listen",
+        "history",
+        "agent",
+        "channel",
+        "group",
+        "note",
+        "mention",
+        "message",
+        "project",
+        "config",
     ),
     "sessions": ("worker",),
     "transfer": ("import", "export"),
     "web": ("web",),
 }
-#: Which of them has what the core asks for, by the field of `Room` that says where it is.
-ANSWERS = {
-    "guard": "messaging",
-    "complete_agent": "messaging",
-    "bind": "sessions",
-    "clone": "git",
-    "past_of": "git",
-}
 GROUP = "capsule.rooms"
+
+#: The function of a command. Its parameters are the options and arguments.
+Command = Callable[..., Any]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+def _not_added(*arguments: Any, **options: Any) -> Any:
+    raise NotImplementedError("this room does not add what it is asked for")
+
+
+def _nothing(*arguments: Any) -> None:
+    """Do nothing, for a room that has nothing to do."""
+
+
 class Room(NamedTuple):
-    """What a room adds. A place is the text `module:name`, and nothing is imported before it is
-    needed.
+    """What a room adds. Each function imports what it returns or calls when it is called.
 
     Attributes:
         name: The name of the room.
-        kinds: The kinds of documents that are its own.
-        objects: The place of the class of each object that it adds to the Store, by the name of the
-            attribute.
-        package: Where the modules of its commands are.
-        commands: Its commands, separated by commas, by the name of the module that has their
-            functions. A command is one word, or those of its groups and one more: `agent wake
-            test`.
-        groups: The words that explain each group of commands.
-        help: Its lines in the help: the topic, the place among the lines of the topic (those of the
-            core have the places 10, 20, 30 ...), the commands, and what they do.
-        tools: The place of what it adds to an MCP server (`mcp_server.added.Added`), by the sets of
-            tools that have it, separated by spaces.
-        resources: The place of the function that registers its resources on an MCP server.
-        keepers: Those of its objects that keep traces of deleted texts, with the method that
-            removes these.
-        guard: The place of what it has to say before an agent reads or writes
-            (`store.inner.Guard`).
-        bind: The place of the function that lets a store do only what the agent may in a session.
-        complete_agent: The place of what completes the name of an agent on the command line.
-        clone: The place of the function that takes a store as part of its git repository.
-        past_of: The place of the function that gives a past version of a conversation to show.
+        kinds: The kinds of documents that only this room writes.
+        objects: The objects that the room adds to the Store, by the name of the attribute. The
+            function returns the class of the object, which takes the store.
+        commands: The commands, as names separated by commas and the function that returns the
+            function of each command by its name. The name of a command in a group begins with the
+            words of the group: `agent wake test`.
+        groups: The help of each group of commands.
+        help: The lines in the help of the program: the topic, the position in the topic (the core's
+            lines have the positions 10, 20, 30 ...), the commands, and what they do.
+        tools: What the room adds to an MCP server, by the sets of tools that have it, separated by
+            spaces. The function returns a `mcp_server.added.Added`.
+        register_resources: Registers the resources of the room on an MCP server.
+        forget_purged: Removes what the room stores of deleted texts. It takes the store.
+        guard_class: Returns the class that decides what an agent may read and write
+            (`store.inner.Guard`). Only messaging has it.
+        bind: Restricts a store to what its agent may do in a session. It takes the store and the
+            id of the session. Only sessions has it.
+        complete_agent: Returns completions for the name of an agent on the command line. Only
+            messaging has it.
+        open_clone: Opens the git repository that a store is in. Only git has it.
+        past_version: Opens a past version of a conversation. It takes the store, the id, the
+            revision, and `announce`, whether stderr names the commit. Only git has it.
     """
 
     name: str
     kinds: tuple[str, ...] = ()
-    objects: Mapping[str, str] = _NONE
-    package: str = ""
-    commands: Mapping[str, str] = _NONE
+    objects: Mapping[str, Callable[[], Callable[[Any], Any]]] = _NONE
+    commands: Mapping[str, Callable[[], Mapping[str, Command]]] = _NONE
     groups: Mapping[str, str] = _NONE
     help: tuple[tuple[str, int, str, str], ...] = ()
-    tools: Mapping[str, str] = _NONE
-    resources: str = ""
-    keepers: Mapping[str, str] = _NONE
-    guard: str = ""
-    bind: str = ""
-    complete_agent: str = ""
-    clone: str = ""
-    past_of: str = ""
+    tools: Mapping[str, Callable[[], Any]] = _NONE
+    register_resources: Callable[[Any], None] = _nothing
+    forget_purged: Callable[[Any], None] = _nothing
+    guard_class: Callable[[], Any] = _not_added
+    bind: Callable[[Any, str], None] = _not_added
+    complete_agent: Callable[[str], list[tuple[str, str]]] = _not_added
+    open_clone: Callable[[Any], Any] = _not_added
+    past_version: Callable[..., Any] = _not_added
 
-    def modules(self) -> dict[str, str]:
-        """The module of each command, by all of its words."""
-        declared = (
-            (name, module) for module, names in self.commands.items() for name in names.split(", ")
-        )
-        return {name: f"{self.package}.{module}" for name, module in declared}
+    def command_names(self) -> list[str]:
+        """Return the full names of all commands, in the order of their declaration."""
+        return [name for names in self.commands for name in names.split(", ")]
 
-    def names(self, group: str = "") -> list[str]:
-        """The names of the commands and groups at the top, or in a group, in the order of their
-        declaration.
+    def command(self, name: str) -> Command:
+        """Return the function of a command, and import its module.
+
+        Args:
+            name: The full name of the command.
+
+        Raises:
+            KeyError: The room has no such command.
         """
-        before = f"{group} " if group else ""
-        here = (name.removeprefix(before) for name in self.modules() if name.startswith(before))
-        return list(dict.fromkeys(name.partition(" ")[0] for name in here))
+        for names, load_functions in self.commands.items():
+            if name in names.split(", "):
+                return load_functions()[name]
+        raise KeyError(name)
 
-
-def load(place: str) -> Any:
-    """What stands at a place. Raises Refused if it is in a room that is not installed."""
-    module, _, name = place.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise (missing(error) or error) from error
+    def names_in(self, group: str = "") -> list[str]:
+        """Return the names of the commands and groups in a group, in the order of their
+        declaration. Without a group: those at the top.
+        """
+        prefix = f"{group} " if group else ""
+        names = []
+        for command in self.command_names():
+            if command.startswith(prefix):
+                names.append(command.removeprefix(prefix).partition(" ")[0])
+        return list(dict.fromkeys(names))
 
 
 def missing(error: ModuleNotFoundError) -> Refused | None:
-    """The error to show for an import that failed; None: what is missing is no room that comes with
-    Capsule.
+    """Return the error to show for an import that failed because a built-in room is not installed.
+    None if it failed for another reason.
     """
     for name in BUILT_IN:
         for package in (f"capsule.{name}", f"capsule_cli.commands.{name}"):
@@ -135,22 +145,66 @@ def missing(error: ModuleNotFoundError) -> Refused | None:
 
 
 def built_in(name: str) -> Room:
-    """A room that comes with Capsule. Raises Refused: it is not installed."""
-    room: Room = load(f"capsule.{name}.room:ROOM")
-    return room
+    """Return a built-in room. Raises Refused: it is not installed."""
+    try:
+        room: Room = import_module(f"capsule.{name}.room").ROOM
+        return room
+    except ModuleNotFoundError as error:
+        raise (missing(error) or error) from error
 
 
-def answer(question: str) -> Any:
-    """What a room that comes with Capsule has for the core: see `ANSWERS`. Raises Refused: it is
-    not installed.
+def guard_class() -> Any:
+    """Return the class of messaging that decides what an agent may read and write.
+
+    Raises Refused: messaging is not installed.
     """
-    return load(getattr(built_in(ANSWERS[question]), question))
+    return built_in("messaging").guard_class()
+
+
+def complete_agent(incomplete: str) -> list[tuple[str, str]]:
+    """Return the ids of agents that begin with `incomplete`, each with its name.
+
+    Raises Refused: messaging is not installed.
+    """
+    return built_in("messaging").complete_agent(incomplete)
+
+
+def bind(store: Any, session: str) -> None:
+    """Restrict a store to what its agent may do in a session.
+
+    Raises Refused: sessions are not installed, or the session is of another agent.
+    """
+    built_in("sessions").bind(store, session)
+
+
+def open_clone(store: Any) -> Any:
+    """Open the git repository that a store is in, as a `capsule.git.clone.Clone`.
+
+    Raises Refused: git is not installed.
+    """
+    return built_in("git").open_clone(store)
+
+
+def past_version(store: Any, id: str, at: str, *, announce: bool) -> Any:
+    """Open a conversation as it was at a revision of git.
+
+    Args:
+        store: The store.
+        id: The conversation, which may be deleted by now.
+        at: A commit, or a date or time.
+        announce: Whether stderr names the commit.
+
+    Returns: The store that holds the version (`store`), and the id of it there (`id`).
+
+    Raises Refused: git is not installed. NotFound: the conversation has no such version.
+    """
+    return built_in("git").past_version(store, id, at, announce=announce)
 
 
 def of_command(command: str) -> Room | None:
-    """The room that comes with Capsule and has a command or a group; None: none has.
+    """Return the built-in room that has a command or a group, or None if none has it.
 
-    Raises Refused: it is not installed.
+    Raises Refused: the room is not installed.
     """
     for room, names in BUILT_IN.items():
         if any(f"{command} ".startswith(f"{name} ") for name in names):
@@ -159,12 +213,12 @@ def of_command(command: str) -> Room | None:
 
 
 def installed(names: Iterable[str] = ()) -> list[Room]:
-    """The rooms that come with Capsule and are installed, and those of other packages.
+    """Return the built-in rooms that are installed, and those of other packages.
 
     Args:
         names: The rooms of other packages, as `capsule.toml` names them.
 
-    Raises Refused: no package has such a room.
+    Raises Refused: no installed package has a room of such a name.
     """
     present = []
     for name in BUILT_IN:
@@ -176,7 +230,7 @@ def installed(names: Iterable[str] = ()) -> list[Room]:
 
 
 def of_others(name: str) -> Room:
-    """A room of another package. Raises Refused: no package that is installed has it."""
+    """Return a room of another package. Raises Refused: no installed package has it."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP, name=name):
@@ -188,5 +242,7 @@ def of_others(name: str) -> Room:
 
 
 def objects_of(store: object, room: Room) -> SimpleNamespace:
-    """What a room adds to a store, as attributes."""
-    return SimpleNamespace(**{name: load(place)(store) for name, place in room.objects.items()})
+    """Return the objects that a room adds to a store, as attributes."""
+    return SimpleNamespace(
+        **{name: object_class()(store) for name, object_class in room.objects.items()}
+    )

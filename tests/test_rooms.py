@@ -45,23 +45,16 @@ def test_the_table_and_the_rooms_say_the_same() -> None:
     found = rooms.installed()
     assert [room.name for room in found] == list(rooms.BUILT_IN)
     for room in found:
+        commands = room.command_names()
         first = {
             name
-            for command in room.modules()
+            for command in commands
             for name in rooms.BUILT_IN[room.name]
             if f"{command} ".startswith(f"{name} ")
         }
         assert first == set(rooms.BUILT_IN[room.name])
-        assert all(rooms.of_command(command) is room for command in [*room.modules(), *room.groups])
-        places = [*room.objects.values(), *room.tools.values(), room.resources]
-        assert all(map(rooms.load, filter(None, places)))
-        assert {name for name in rooms.ANSWERS if getattr(room, name)} == {
-            name for name, answering in rooms.ANSWERS.items() if answering == room.name
-        }
-        assert all(
-            hasattr(rooms.load(room.objects[name]), method) for name, method in room.keepers.items()
-        )
-    assert all(map(rooms.answer, rooms.ANSWERS))
+        assert all(rooms.of_command(command) is room for command in [*commands, *room.groups])
+        assert all(load() for load in [*room.objects.values(), *room.tools.values()])
     kinds = [kind for room in found for kind in room.kinds]
     assert sorted(kinds) == sorted({*KINDS, "sessions"} - {"conversations"})
 

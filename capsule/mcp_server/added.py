@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-_CORE = "capsule.mcp_server.added:CONVERSATIONS"
-
-
 @dataclass(frozen=True)
 class Added:
     """What the core or a room adds to a server that offers its set of tools.
@@ -59,12 +56,11 @@ def added_to(tools: Toolset, named: Sequence[str] = ()) -> list[Added]:
 
     Raises Refused: no room that is installed has such tools.
     """
-    offered = [each for room in rooms.installed(named) for each in room.tools.items()]
-    added = [
-        rooms.load(place)
-        for sets, place in [("conversations all", _CORE), *offered]
-        if tools in sets.split()
-    ]
+    added = [CONVERSATIONS] if tools in ("conversations", "all") else []
+    for room in rooms.installed(named):
+        for sets, load_tools in room.tools.items():
+            if tools in sets.split():
+                added.append(load_tools())
     if not added:
         raise Refused(f"no part of this Capsule that is installed has the tools {tools!r}", path="")
     return added

@@ -319,6 +319,5 @@ def _register(named: Sequence[str], server: CapsuleServer) -> None:
     resources.register(server)
     server.list_also = resources.page_of
     for room in rooms.installed(named):
-        if room.resources:
-            rooms.load(room.resources)(server)
+        room.register_resources(server)
     prompts.register(server)

@@ -1,42 +1,267 @@
-"""What this room adds."""
+"""Messaging as a room: its objects of the store, commands and tools, and who may read what.
+
+Every function imports what it names, so that listing a room loads nothing else.
+"""
 
 from __future__ import annotations
 
-from capsule.rooms import Room
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from capsule.rooms import Command, Room
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.added import Added
+    from capsule.mcp_server.server import CapsuleServer
+    from capsule.messaging.channels import Channels
+    from capsule.messaging.configuration.configuration import Configuration
+    from capsule.messaging.conversations import Groups
+    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.notes import Notes
+    from capsule.messaging.people.agents import Agents
+    from capsule.messaging.people.directory import Directory
+    from capsule.messaging.people.projects import Projects
 
 _TALK = "Talk to each other"
+
+
+def _agents() -> type[Agents]:
+    from capsule.messaging.people.agents import Agents
+
+    return Agents
+
+
+def _projects() -> type[Projects]:
+    from capsule.messaging.people.projects import Projects
+
+    return Projects
+
+
+def _groups() -> type[Groups]:
+    from capsule.messaging.conversations import Groups
+
+    return Groups
+
+
+def _channels() -> type[Channels]:
+    from capsule.messaging.channels import Channels
+
+    return Channels
+
+
+def _messages() -> type[Messages]:
+    from capsule.messaging.mail.delivery import Messages
+
+    return Messages
+
+
+def _notes() -> type[Notes]:
+    from capsule.messaging.notes import Notes
+
+    return Notes
+
+
+def _configuration() -> type[Configuration]:
+    from capsule.messaging.configuration.configuration import Configuration
+
+    return Configuration
+
+
+def _guard_class() -> type[Directory]:
+    from capsule.messaging.people.directory import Directory
+
+    return Directory
+
+
+def _complete_agent(incomplete: str) -> list[tuple[str, str]]:
+    from capsule_cli.commands.messaging import completion
+
+    return completion.complete_agent(incomplete)
+
+
+def _messaging_tools() -> Added:
+    from capsule.messaging.tools.added import MESSAGING
+
+    return MESSAGING
+
+
+def _register_resources(server: CapsuleServer) -> None:
+    from capsule.messaging.tools import agents
+
+    agents.register(server)
+
+
+def _message_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import messages
+
+    return {
+        "send": messages.send,
+        "inbox": messages.inbox,
+        "listen": messages.listen,
+        "history": messages.history,
+        "message status": messages.status,
+        "message edit": messages.edit,
+        "message react": messages.react,
+    }
+
+
+def _agent_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import agents
+
+    return {
+        "agent list": agents.list_,
+        "agent register": agents.register,
+        "agent show": agents.show,
+        "agent set": agents.set_,
+        "agent status": agents.status,
+        "agent forget": agents.forget,
+        "agent discover": agents.discover,
+        "agent allow": agents.allow,
+        "agent block": agents.block,
+        "agent unblock": agents.unblock,
+        "agent requests": agents.requests,
+    }
+
+
+def _wake_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import wake
+
+    return {
+        "agent wake install": wake.install,
+        "agent wake uninstall": wake.uninstall,
+        "agent wake test": wake.test,
+    }
+
+
+def _hook_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import hook
+
+    return {
+        "agent wake hook": hook.hook,
+    }
+
+
+def _notification_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import notifications
+
+    return {
+        "agent notify on": notifications.on,
+        "agent notify off": notifications.off,
+        "agent notify status": notifications.status,
+        "agent notify clean": notifications.clean,
+    }
+
+
+def _channel_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import channels
+
+    return {
+        "channel list": channels.list_,
+        "channel new": channels.new,
+        "channel show": channels.show,
+        "channel set": channels.set_,
+        "channel join": channels.join,
+        "channel leave": channels.leave,
+        "channel invite": channels.invite,
+        "channel remove": channels.remove,
+        "channel mute": channels.mute,
+        "channel unmute": channels.unmute,
+        "channel members": channels.members,
+        "channel topics": channels.topics,
+    }
+
+
+def _group_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import groups
+
+    return {
+        "group list": groups.list_,
+        "group new": groups.new,
+        "group set": groups.set_,
+        "group add": groups.add,
+        "group leave": groups.leave,
+    }
+
+
+def _note_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import notes
+
+    return {
+        "note list": notes.list_,
+        "note write": notes.write,
+        "note search": notes.search,
+        "note share": notes.share,
+        "note unshare": notes.unshare,
+    }
+
+
+def _mention_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import mentions
+
+    return {
+        "mention list": mentions.list_,
+        "mention done": mentions.done,
+        "mention reopen": mentions.reopen,
+    }
+
+
+def _project_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import projects
+
+    return {
+        "project list": projects.list_,
+        "project show": projects.show,
+        "project link": projects.link,
+        "project unlink": projects.unlink,
+    }
+
+
+def _config_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.messaging import config
+
+    return {
+        "config plan": config.plan,
+        "config apply": config.apply,
+        "config history": config.history,
+        "config rollback": config.rollback,
+    }
+
 
 ROOM = Room(
     "messaging",
     kinds=("agents", "projects"),
     objects={
-        "agents": "capsule.messaging.people.agents:Agents",
-        "projects": "capsule.messaging.people.projects:Projects",
-        "groups": "capsule.messaging.conversations:Groups",
-        "channels": "capsule.messaging.channels:Channels",
-        "messages": "capsule.messaging.mail.delivery:Messages",
-        "notes": "capsule.messaging.notes:Notes",
-        "configuration": "capsule.messaging.configuration.configuration:Configuration",
+        "agents": _agents,
+        "projects": _projects,
+        "groups": _groups,
+        "channels": _channels,
+        "messages": _messages,
+        "notes": _notes,
+        "configuration": _configuration,
     },
-    package="capsule_cli.commands.messaging",
     commands={
-        "messages": "send, inbox, listen, history, message status, message edit, message react",
-        "agents": "agent list, agent register, agent show, agent set, agent status, agent forget, "
-        "agent discover, "
-        "agent allow, agent block, agent unblock, agent requests",
-        "wake": "agent wake install, agent wake uninstall, agent wake test",
-        "hook": "agent wake hook",
-        "notifications": "agent notify on, agent notify off, agent notify status, agent notify "
-        "clean",
-        "channels": "channel list, channel new, channel show, channel set, channel join, channel "
-        "leave, "
-        "channel invite, channel remove, channel mute, channel unmute, channel members, channel "
-        "topics",
-        "groups": "group list, group new, group set, group add, group leave",
-        "notes": "note list, note write, note search, note share, note unshare",
-        "mentions": "mention list, mention done, mention reopen",
-        "projects": "project list, project show, project link, project unlink",
-        "config": "config plan, config apply, config history, config rollback",
+        (
+            "send, inbox, listen, history, message status, message edit, message react"
+        ): _message_commands,
+        (
+            "agent list, agent register, agent show, agent set, agent status, agent forget, "
+            "agent discover, agent allow, agent block, agent unblock, agent requests"
+        ): _agent_commands,
+        "agent wake install, agent wake uninstall, agent wake test": _wake_commands,
+        "agent wake hook": _hook_commands,
+        (
+            "agent notify on, agent notify off, agent notify status, agent notify clean"
+        ): _notification_commands,
+        (
+            "channel list, channel new, channel show, channel set, channel join, "
+            "channel leave, channel invite, channel remove, channel mute, channel unmute, "
+            "channel members, channel topics"
+        ): _channel_commands,
+        "group list, group new, group set, group add, group leave": _group_commands,
+        "note list, note write, note search, note share, note unshare": _note_commands,
+        "mention list, mention done, mention reopen": _mention_commands,
+        "project list, project show, project link, project unlink": _project_commands,
+        "config plan, config apply, config history, config rollback": _config_commands,
     },
     groups={
         "agent": "Register people and programs that write to each other, and see who is there.",
@@ -62,8 +287,8 @@ ROOM = Room(
         (_TALK, 40, "mention, message, note", "See what others ask of you, and keep notes."),
         ("Look after the store", 15, "config", "Apply what files say of channels and agents."),
     ),
-    guard="capsule.messaging.people.directory:Directory",
-    complete_agent="capsule_cli.commands.messaging.completion:complete_agent",
-    tools={"messaging all": "capsule.messaging.tools.added:MESSAGING"},
-    resources="capsule.messaging.tools.agents:register",
+    guard_class=_guard_class,
+    complete_agent=_complete_agent,
+    tools={"messaging all": _messaging_tools},
+    register_resources=_register_resources,
 )

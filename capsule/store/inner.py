@@ -149,7 +149,7 @@ class Inner(Generic[S]):
             return self.main.guard
         kind = Guard
         with suppress(Refused):
-            kind = rooms.answer("guard")
+            kind = rooms.guard_class()
         return kind(self.whole)
 
     def act_for(self, agent: str, folder: str | None) -> None:
@@ -205,8 +205,7 @@ class Inner(Generic[S]):
         StorageFailed.
         """
         for room in rooms.installed():
-            for name, method in room.keepers.items():
-                getattr(self.part(rooms.load(room.objects[name])), method)()
+            room.forget_purged(self.store)
 
     # -- Changes -----------------------------------------------------------------------------------
 

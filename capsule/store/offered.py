@@ -4,9 +4,10 @@ for.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from capsule.rooms import built_in, load
+from capsule.rooms import built_in
 
 
 class Offered:
@@ -22,8 +23,12 @@ class Offered:
     def __get__(self, store: Any, owner: type) -> Any:
         if store is None:
             return self
-        place = self._place or built_in(self._room).objects[self._name]
-        return vars(store).setdefault(self._name, store.inner.part(load(place)))
+        if self._room:
+            kind = built_in(self._room).objects[self._name]()
+        else:
+            module, _, name = self._place.partition(":")
+            kind = getattr(import_module(module), name)
+        return vars(store).setdefault(self._name, store.inner.part(kind))
 
 
 def offered(module: str, kind: str) -> Any:

@@ -72,7 +72,7 @@ def _room_of(command: str) -> rooms.Room | None:
         return room
     others = map(rooms.of_others, _named())
     return next(
-        (room for room in others if command in room.groups or command in room.modules()), None
+        (room for room in others if command in room.groups or command in room.command_names()), None
     )
 
 

@@ -1,10 +1,15 @@
-"""What the core has of commands, as a room says it. What must stay true: nothing is imported for
-it.
+"""The commands of the core, described like those of a room (`capsule.rooms.Room`).
+
+What must stay true: this module imports no command. Each function imports the commands that it
+returns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from capsule import rooms
+from capsule.rooms import Command
 
 #: The help of the core's commands by topic: the commands, and what they do.
 HELP: dict[str, tuple[tuple[str, str], ...]] = {
@@ -29,30 +34,205 @@ HELP: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-#: What the core has, as a room says it.
+
+def _conversation_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import conversations
+
+    return {
+        "new": conversations.new,
+        "list": conversations.list_,
+    }
+
+
+def _append_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import append
+
+    return {
+        "append": append.append,
+    }
+
+
+def _show_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.reading import show
+
+    return {
+        "show": show.show,
+    }
+
+
+def _search_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.reading import search
+
+    return {
+        "search": search.search,
+        "store stats": search.stats,
+        "store reindex": search.reindex,
+    }
+
+
+def _watch_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.reading import watch
+
+    return {
+        "watch": watch.watch,
+    }
+
+
+def _summarie_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.reading import summaries
+
+    return {
+        "summarize": summaries.summarize,
+    }
+
+
+def _edit_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import edit
+
+    return {
+        "edit": edit.edit,
+    }
+
+
+def _head_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import heads
+
+    return {
+        "set": heads.set_,
+    }
+
+
+def _lock_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import locks
+
+    return {
+        "lock list": locks.list_,
+        "lock take": locks.take,
+        "lock release": locks.release,
+    }
+
+
+def _trash_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import trash
+
+    return {
+        "delete": trash.delete,
+        "restore": trash.restore,
+        "trash list": trash.list_,
+        "trash purge": trash.purge,
+    }
+
+
+def _branche_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import branches
+
+    return {
+        "branch list": branches.list_,
+        "branch switch": branches.switch,
+        "branch regenerate": branches.regenerate,
+        "branch fork": branches.fork,
+        "branch trim": branches.trim,
+    }
+
+
+def _server_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.mcp import server
+
+    return {
+        "mcp serve": server.serve,
+    }
+
+
+def _client_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.mcp import clients
+
+    return {
+        "mcp install": clients.install,
+        "mcp uninstall": clients.uninstall,
+        "mcp doctor": clients.doctor,
+    }
+
+
+def _token_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.mcp import tokens
+
+    return {
+        "mcp tokens list": tokens.list_,
+        "mcp tokens add": tokens.add,
+        "mcp tokens revoke": tokens.revoke,
+    }
+
+
+def _copying_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import copying
+
+    return {
+        "copy": copying.copy,
+    }
+
+
+def _maintenance_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import maintenance
+
+    return {
+        "init": maintenance.init,
+        "store show": maintenance.show,
+        "store settings": maintenance.settings,
+        "store doctor": maintenance.doctor,
+    }
+
+
+def _file_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import files
+
+    return {
+        "store validate": files.validate,
+        "store migrate": files.migrate,
+        "store schema": files.schema,
+    }
+
+
+def _demo_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.demo import demo
+
+    return {
+        "store demo": demo.demo,
+    }
+
+
+def _help_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import help
+
+    return {
+        "help": help.help_,
+    }
+
+
+#: The core, described like a room.
 CORE = rooms.Room(
     "core",
-    package="capsule_cli.commands",
     commands={
-        "conversations": "new, list",
-        "append": "append",
-        "reading.show": "show",
-        "reading.search": "search, store stats, store reindex",
-        "reading.watch": "watch",
-        "reading.summaries": "summarize",
-        "edit": "edit",
-        "heads": "set",
-        "locks": "lock list, lock take, lock release",
-        "trash": "delete, restore, trash list, trash purge",
-        "branches": "branch list, branch switch, branch regenerate, branch fork, branch trim",
-        "mcp.server": "mcp serve",
-        "mcp.clients": "mcp install, mcp uninstall, mcp doctor",
-        "mcp.tokens": "mcp tokens list, mcp tokens add, mcp tokens revoke",
-        "copying": "copy",
-        "maintenance": "init, store show, store settings, store doctor",
-        "files": "store validate, store migrate, store schema",
-        "demo.demo": "store demo",
-        "help": "help",
+        "new, list": _conversation_commands,
+        "append": _append_commands,
+        "show": _show_commands,
+        "search, store stats, store reindex": _search_commands,
+        "watch": _watch_commands,
+        "summarize": _summarie_commands,
+        "edit": _edit_commands,
+        "set": _head_commands,
+        "lock list, lock take, lock release": _lock_commands,
+        "delete, restore, trash list, trash purge": _trash_commands,
+        (
+            "branch list, branch switch, branch regenerate, branch fork, branch trim"
+        ): _branche_commands,
+        "mcp serve": _server_commands,
+        "mcp install, mcp uninstall, mcp doctor": _client_commands,
+        "mcp tokens list, mcp tokens add, mcp tokens revoke": _token_commands,
+        "copy": _copying_commands,
+        "init, store show, store settings, store doctor": _maintenance_commands,
+        "store validate, store migrate, store schema": _file_commands,
+        "store demo": _demo_commands,
+        "help": _help_commands,
     },
     groups={
         "lock": "Hold a conversation for yourself, and see who holds which.",
@@ -71,9 +251,11 @@ CORE = rooms.Room(
 
 
 def room_of(command: str) -> rooms.Room | None:
-    """The room that comes with Capsule, or the core, that has a command or a group; None: none has.
+    """Return the core or the built-in room that has a command or a group. None: neither has.
 
     Raises Refused: the room is not installed.
     """
-    in_core = any(f"{name} ".startswith(f"{command} ") for name in CORE.modules())
-    return CORE if in_core else rooms.of_command(command)
+    for name in CORE.command_names():
+        if f"{name} ".startswith(f"{command} "):
+            return CORE
+    return rooms.of_command(command)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, wraps
-from importlib import import_module
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -136,8 +135,6 @@ class CapsuleGroup(_WithAll, TyperGroup):
 class Commands(Mapping[str, Any]):
     """The commands at the top by name, or those of a group; each is made when it is asked for.
 
-    A command is the function of its name in its module.
-
     Args:
         parts: Gives the core and the rooms that are installed, for a list of all names.
         room_of: Gives the room that has a command or a group; None: none has.
@@ -159,14 +156,14 @@ class Commands(Mapping[str, Any]):
             room = self._room_of(words)
             if room is None:
                 raise KeyError(name)
-            module = room.modules().get(words)
-            self._made[name] = (
-                self._made_group(words, room) if module is None else self._command(name, module)
-            )
+            if words in room.command_names():
+                self._made[name] = self._command(name, room.command(words))
+            else:
+                self._made[name] = self._made_group(words, room)
         return self._made[name]
 
-    def _command(self, name: str, module: str) -> Any:
-        callback = typed(options.function_of(name, import_module(module)))
+    def _command(self, name: str, function: Callable[..., Any]) -> Any:
+        callback = typed(function)
         return get_command_from_info(
             CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN
         )
@@ -182,7 +179,7 @@ class Commands(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(
-            dict.fromkeys(name for part in self._parts() for name in part.names(self._group))
+            dict.fromkeys(name for part in self._parts() for name in part.names_in(self._group))
         )
 
     def __len__(self) -> int:
@@ -190,7 +187,7 @@ class Commands(Mapping[str, Any]):
 
     def every(self) -> list[str]:
         """All commands, those of the groups too, by all of their words."""
-        return [name for part in self._parts() for name in part.modules()]
+        return [name for part in self._parts() for name in part.command_names()]
 
 
 def _read_plainly(params: list[Any]) -> list[Any]:

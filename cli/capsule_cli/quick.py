@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -126,5 +125,6 @@ def _function_of(names: list[str]) -> Callable[..., Any] | None:
     room = room_of(command)
     if room is None:
         raise LookupError(command)
-    module = room.modules().get(command)
-    return options.function_of(names[-1], import_module(module)) if module else None
+    if command not in room.command_names():
+        return None
+    return room.command(command)

@@ -113,7 +113,7 @@ def _versions(view: View) -> Response:
         int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
     )
     try:
-        clone = rooms.answer("clone")(view.store)
+        clone = rooms.open_clone(view.store)
         steps = list(clone.log(id, limit=limit + 1))
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")

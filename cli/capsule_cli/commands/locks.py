@@ -1,17 +1,13 @@
-"""`lock`: who holds a conversation."""
+"""`lock`: take, release and list locks on conversations."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, holder, store_of
-from capsule_cli.shared.options import Id, flag, option, usage
+from capsule_cli.shared.options import Id, flag, usage
 from capsule_cli.shared.output import answer, in_terminal, listing, say, short_ids
-from capsule_cli.shared.passing import passing
-
-does = passing(store_of)
 
 
 def take(id: Id) -> None:
@@ -35,13 +31,16 @@ def take(id: Id) -> None:
     )
 
 
-release = does("Release the lock of a conversation.")(
-    "locks.release",
-    lambda released, id, **_: f"{id}: {'unlocked' if released else 'was not locked'}",
-    value=lambda released, id, force: {"id": id, "released": released},
-    id=Id,
-    force=Annotated[bool, option("--force", "Take the lock away from whoever holds it.", ...)],
-)
+def release(
+    id: Id, force: bool = flag("--force", "Take the lock away from whoever holds it.")
+) -> None:
+    """Release the lock of a conversation."""
+    with conversation(id) as (store, id):
+        was_locked = store.locks.release(id, force=force)
+    answer(
+        {"id": id, "released": was_locked},
+        f"{id}: {'unlocked' if was_locked else 'was not locked'}",
+    )
 
 
 def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:

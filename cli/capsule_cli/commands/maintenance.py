@@ -231,7 +231,7 @@ def _ancestor(store: CoreStore) -> Ancestor | None:
     repository.
     """
     try:
-        clone = rooms.answer("clone")(store)
+        clone = rooms.open_clone(store)
         return clone.ancestor if clone.repository else None
     except (NotFound, Refused):
         return None

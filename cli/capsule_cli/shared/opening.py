@@ -70,7 +70,7 @@ def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Ite
             asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()
         ) as store:
             if session:
-                rooms.answer("bind")(store, session)
+                rooms.bind(store, session)
             yield store
     finally:
         logger.removeHandler(handler)
@@ -113,7 +113,7 @@ def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[Co
         if at is None:
             yield store, store.resolve(id)
         else:
-            past = rooms.answer("past_of")(store, id, at, tell=tell)
+            past = rooms.past_version(store, id, at, announce=tell)
             yield past.store, past.id
 
 

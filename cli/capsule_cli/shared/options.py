@@ -33,15 +33,6 @@ class Declared(NamedTuple):
     more: Mapping[str, Any]
 
 
-def function_of(command: str, module: Any) -> Callable[..., Any]:
-    """The function of a command: it has its name, or `list_` where the plain name is one of
-    Python's own.
-    """
-    plain = command.replace("-", "_")
-    function: Callable[..., Any] = getattr(module, f"{plain}_", None) or getattr(module, plain)
-    return function
-
-
 def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, Declared | None]]:
     """The parameters of a command with their plain types, and what it declares of each; None: typer
     gives it.

@@ -160,6 +160,15 @@ def out_json(value: Any, *, line: bool = False) -> None:
     )
 
 
+def as_json(value: Any) -> Any:
+    """Return what a method of the store returned as JSON: a list, or an object with `as_json`."""
+    if hasattr(value, "as_json"):  # First, because it may be a named tuple.
+        return value.as_json()
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value
+
+
 def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
     """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`.
 

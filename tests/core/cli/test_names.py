@@ -10,7 +10,7 @@ import pytest
 from capsule_cli import quick
 from capsule_cli.names import SHORT, expand, suggestions
 from tests.core.cli.conftest import completed
-from tests.core.cli.test_program import MODULES, TOP
+from tests.core.cli.test_program import COMMANDS, TOP
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_mistyped_command_is_answered_with_the_nearest_of_all_groups(
 
 
 def test_the_opposite_is_never_suggested() -> None:
-    assert suggestions("", "unpinn", MODULES)
-    assert suggestions("", "instal", MODULES)
+    assert suggestions("", "unpinn", COMMANDS)
+    assert suggestions("", "instal", COMMANDS)
     for name in ("unpinn", "instal", "uninstal", "unmut", "mut", "unshar"):
-        for path in suggestions("", name, MODULES):
+        for path in suggestions("", name, COMMANDS):
             assert any(
                 word.startswith(("un", "--no-")) for word in path.split()
             ) == name.startswith("un")

@@ -33,9 +33,11 @@ from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
 
-MODULES = {name: module for part in parts() for name, module in part.modules().items()}
+COMMANDS = {name: part.command(name) for part in parts() for name in part.command_names()}
+#: Makes commands that have no function of their own.
+PASSING = "capsule_cli.shared.passing"
 GROUPS = [group for part in parts() for group in part.groups]
-TOP = sorted({name for part in parts() for name in part.names()})
+TOP = sorted({name for part in parts() for name in part.names_in()})
 
 
 def command_of(words: str) -> Any:
@@ -47,23 +49,17 @@ def command_of(words: str) -> Any:
 
 
 def test_the_commands_are_those_that_the_modules_declare() -> None:
-    declared: dict[str, set[str]] = {}
-    for name, module in MODULES.items():
-        declared.setdefault(module, set()).add(name.rpartition(" ")[2])
-    for module, names in declared.items():
-        functions = vars(importlib.import_module(module))
-        plain = {name.replace("-", "_") for name in names}
-        mine = {name for name in functions if name.rstrip("_") in plain and functions[name].__doc__}
-        assert len(mine) == len(names), module
-        assert {functions[name].__module__ for name in mine} <= {
-            module,
-            "capsule_cli.shared.passing",
-        }
+    for part in parts():
+        for names, load_functions in part.commands.items():
+            assert list(load_functions()) == names.split(", ")
+    for module in {function.__module__ for function in COMMANDS.values()} - {PASSING}:
         # What takes options, and no table names, is a command that nobody can give.
         taking = {
-            name for name, it in functions.items() if inspect.isfunction(it) and _takes_options(it)
+            function
+            for function in vars(importlib.import_module(module)).values()
+            if inspect.isfunction(function) and _takes_options(function)
         }
-        assert {name.rstrip("_") for name in taking} <= plain, module
+        assert taking <= set(COMMANDS.values()), module
 
 
 def _takes_options(function: Any) -> bool:
@@ -76,7 +72,7 @@ def _takes_options(function: Any) -> bool:
 
 
 def test_every_command_takes_json_store_agent_and_instance_and_says_so(capsule: Any) -> None:
-    for name in [*MODULES, *GROUPS]:
+    for name in [*COMMANDS, *GROUPS]:
         told = capsule(*name.split(), "--help").stdout
         assert all(
             option in told
@@ -119,7 +115,9 @@ def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule
     for group in GROUPS:
         told = capsule(*group.split(), "--help").stdout
         assert all(
-            re.search(rf"^  {name} ", told, re.M) for part in parts() for name in part.names(group)
+            re.search(rf"^  {name} ", told, re.M)
+            for part in parts()
+            for name in part.names_in(group)
         )
     assert capsule("help").stdout == capsule("-h").stdout == capsule("--help").stdout
     assert capsule("help", "mcp", "install").stdout == capsule("mcp", "install", "--help").stdout
@@ -128,7 +126,7 @@ def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule
 
 
 def test_a_command_is_one_word_or_a_noun_and_a_verb() -> None:
-    for name in MODULES:
+    for name in COMMANDS:
         group = name.rpartition(" ")[0]
         assert not group or group in GROUPS, name
         assert name not in GROUPS, name

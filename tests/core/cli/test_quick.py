@@ -11,13 +11,15 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from capsule.rooms import Room
 from capsule_cli import quick
 from capsule_cli.app import app, parts
-from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 from tests.core.cli.test_program import command_of
 
-COMMANDS = sorted({name for room in parts() for name in room.modules()} | {"cat", "ls", "nothing"})
+COMMANDS = sorted(
+    {name for room in parts() for name in room.command_names()} | {"cat", "ls", "nothing"}
+)
 FLAGS = {
     name: sorted(
         {
@@ -28,7 +30,7 @@ FLAGS = {
         }
     )
     for room in parts()
-    for name in room.modules()
+    for name in room.command_names()
 }
 SHARED = ["--json", "--store", "--as", "--instance", "--no-pager", "--help", "--version"]
 WORDS = [
@@ -54,10 +56,10 @@ WORDS = [
 def calls_of(words: list[str], patch: pytest.MonkeyPatch) -> list[Any]:
     """What typer calls for these words, and with what."""
     calls: list[Any] = []
-    function_of = options.function_of
+    command = Room.command
 
-    def recorded(command: str, module: Any) -> Callable[..., Any]:
-        function = function_of(command, module)
+    def recorded(room: Room, name: str) -> Callable[..., Any]:
+        function = command(room, name)
 
         @wraps(function)
         def record(**values: Any) -> None:
@@ -65,7 +67,7 @@ def calls_of(words: list[str], patch: pytest.MonkeyPatch) -> list[Any]:
 
         return record
 
-    patch.setattr(options, "function_of", recorded)
+    patch.setattr(Room, "command", recorded)
     assert CliRunner().invoke(app, words).exit_code == 0, words
     return calls
 

@@ -19,13 +19,10 @@ DIRECT = "direct_anna_bob"
 def test_without_its_guard_an_agent_is_refused_what_it_would_judge_and_the_owner_is_not(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(place: str) -> Any:
-        if place == "capsule.messaging.people.directory:Directory":
-            raise errors.Refused("messaging is not installed here", path="")
-        return there(place)
+    def missing() -> Any:
+        raise errors.Refused("messaging is not installed here", path="")
 
-    there = rooms.load
-    monkeypatch.setattr(rooms, "load", load)
+    monkeypatch.setattr(rooms, "guard_class", missing)
     chat = store.create().id
     store.locks.release(chat)
     about = {"participants": ["anna", "bob"], "createdBy": "anna"}

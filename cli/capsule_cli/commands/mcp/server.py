@@ -112,7 +112,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder
     )
     if session:
-        rooms.answer("bind")(store, session)
+        rooms.bind(store, session)
     for arrive in [each.arrive for each in added if each.arrive is not None]:
         arrive(store)
     from capsule.mcp_server.access import Access
