@@ -239,7 +239,7 @@ class _Ours:
 
     def deliver(self, deliver: Callable[[str], str]) -> int:
         now = timestamps.now()
-        due = deliveries.due_out(self._host.folds(), now)
+        due = deliveries.due_deliveries(self._host.folds(), now)
         for message in due:
             id = deliver(message.event["content"])
             self._host.tell(

@@ -60,7 +60,7 @@ LAYERS = (
     ("capsule.public", "capsule_cli.public"),
     ("capsule.messaging.tools",),
     ("capsule.transfer.resources",),
-    ("capsule.sessions.tools",),
+    ("capsule.sessions.mcp_tools",),
     ("capsule.web",),
     *((f"capsule_cli.commands.{room}",) for room in BUILT_IN),
     ("capsule_cli.commands.demo", "capsule_cli.drivers"),
@@ -75,7 +75,7 @@ DOORS = (
     "capsule.messaging.tools",
     "capsule.transfer.resources",
 )
-DOORS += ("capsule.sessions.tools", "capsule.web")
+DOORS += ("capsule.sessions.mcp_tools", "capsule.web")
 DOORS += tuple(f"capsule.{room}.room" for room in BUILT_IN)
 #: The rooms, with what they add to the doors; the demo shows them all.
 ROOMS = (

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.context import document, secrets
+from capsule.context import markdown, secrets
 from capsule.context.files import Inside, LeftOut, Selection, candidates, too_large, within
 from capsule.errors import InvalidInput, Refused
 from capsule.format.json import codec
@@ -127,7 +127,7 @@ class Capture:
 
     def _pieces(self) -> Iterator[bytes]:
         """The document in pieces of whole texts."""
-        pending = [document.heading(self.name, len(self.files), self.tokens)]
+        pending = [markdown.heading(self.name, len(self.files), self.tokens)]
         size = len(pending[0])
         for file in self.files:
             pending += (file.before, file.data, file.behind)
@@ -239,7 +239,7 @@ def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | 
         )
     if why := _no_text(data):
         return LeftOut(path, why)
-    before, behind = document.block_around(path, data)
+    before, behind = markdown.block_around(path, data)
     return Taken(path, data, hashlib.sha256(data).hexdigest(), estimate(data), before, behind)
 
 

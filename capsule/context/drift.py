@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.context.capture import Progress, Taken, judge, not_secret
-from capsule.context.document import take_apart
 from capsule.context.files import Inside, Selection, candidates
+from capsule.context.markdown import take_apart
 from capsule.errors import CapsuleError
 
 _TELL_EVERY = 50

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Generator, Sequence
 from functools import cached_property
 
+from capsule.git import history, versions
 from capsule.git.commits.commit import Committed, commit
 from capsule.git.commits.operation import Progress, no_progress, operation
 from capsule.git.commits.sync import Synced, sync
-from capsule.git.history import ancestors, timeline, versions
 from capsule.git.repository import Repository
 from capsule.git.setup import installation, status
 from capsule.git.setup.attributes import driver_config
@@ -149,7 +149,7 @@ class Clone:
         """
         return versions.resolve(self.store, self.repository, prefix)
 
-    def log(self, id: str, *, limit: int | None = None) -> Generator[timeline.Step, None, None]:
+    def log(self, id: str, *, limit: int | None = None) -> Generator[history.Step, None, None]:
         """What became of a conversation, commit by commit, the latest first; what is not committed
         yet before all.
 
@@ -161,7 +161,7 @@ class Clone:
 
         Cost: one `git log`, and a read and a parse of each version that is listed.
         """
-        return timeline.history(self.store, self.repository, id, limit=limit)
+        return history.history(self.store, self.repository, id, limit=limit)
 
     def version(self, id: str, at: str) -> versions.PastVersion:
         """The version of a conversation that a commit holds.
@@ -205,4 +205,4 @@ class Clone:
         """The committed version that two versions began from, in the clean form; None: the last
         fifty show none.
         """
-        return ancestors.ancestor(self.repository, id, ours, theirs)
+        return history.ancestor(self.repository, id, ours, theirs)

@@ -12,7 +12,7 @@ from capsule.rooms import Command, Room
 
 if TYPE_CHECKING:
     from capsule.git.clone import Clone
-    from capsule.git.history.versions import PastVersion
+    from capsule.git.versions import PastVersion
     from capsule.store.store import CoreStore
 
 

@@ -6,7 +6,7 @@ only then moved to the quarantine, where it stays whole. A locked conversation s
 so does a copy that doesn't parse or belongs to another conversation. Without `repair` nothing is
 changed.
 
-This module does not know the common ancestor; a caller may (`capsule/git/history/ancestors.py`).
+This module does not know the common ancestor; a caller may (`capsule/git/history.py`).
 Without it, the messages of both sides are kept, including those that one side deleted.
 """
 

@@ -27,42 +27,35 @@ def _forget_purged(store: CoreStore) -> None:
 
 
 def _bind(store: CoreStore, session: str) -> None:
-    from capsule.sessions.work import toolkit
+    from capsule.sessions.worker import toolkit
 
     toolkit.bind(store, session)
 
 
 def _session_tools() -> Added:
-    from capsule.sessions.tools import SESSION
+    from capsule.sessions.mcp_tools import SESSION
 
     return SESSION
 
 
-def _session_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.sessions import session
-
-    return {
-        "worker list": session.list_,
-        "worker show": session.show,
-        "worker set": session.set_,
-        "worker wire": session.wire,
-        "worker unwire": session.unwire,
-        "worker allow": session.allow,
-        "worker forbid": session.forbid,
-        "worker webhook": session.webhook,
-        "worker why": session.why,
-        "worker pause": session.pause,
-        "worker resume": session.resume,
-        "worker retry": session.retry,
-        "worker cancel": session.cancel,
-    }
-
-
 def _worker_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.sessions import worker
+    from capsule_cli.commands.sessions import workers
 
     return {
-        "worker run": worker.run,
+        "worker list": workers.list_,
+        "worker show": workers.show,
+        "worker set": workers.set_,
+        "worker wire": workers.wire,
+        "worker unwire": workers.unwire,
+        "worker allow": workers.allow,
+        "worker forbid": workers.forbid,
+        "worker webhook": workers.webhook,
+        "worker why": workers.why,
+        "worker pause": workers.pause,
+        "worker resume": workers.resume,
+        "worker retry": workers.retry,
+        "worker cancel": workers.cancel,
+        "worker run": workers.run,
     }
 
 
@@ -83,9 +76,8 @@ ROOM = Room(
         (
             "worker list, worker show, worker set, worker wire, worker unwire, worker allow, "
             "worker forbid, worker webhook, worker why, worker pause, worker resume, "
-            "worker retry, worker cancel"
-        ): _session_commands,
-        "worker run": _worker_commands,
+            "worker retry, worker cancel, worker run"
+        ): _worker_commands,
         "worker host, worker status": _host_commands,
     },
     groups={"worker": "Answer messages with programs, and see what becomes of each message."},

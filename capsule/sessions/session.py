@@ -27,16 +27,14 @@ from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.ids import check_id, new_message_id
 from capsule.sessions.events import Event, may_be_lost
-from capsule.sessions.folds import Folds
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
+from capsule.sessions.session_state import InboundState, OutboundState, SessionState
 
 #: What a side writes, given what both files say.
-Edit = Callable[[Folds], list[Event]]
+Edit = Callable[[SessionState], list[Event]]
 Box = Literal["inbox", "outbox"]
 #: What the heartbeat of a session is noted for.
 KIND = "sessions"
-F = TypeVar("F", bound=Inbound | Outbound)
+F = TypeVar("F", bound=InboundState | OutboundState)
 Written = TypeVar("Written", bound=list[Event] | None)
 
 
@@ -100,8 +98,8 @@ class Session:
     def __init__(self, engine: Engine, id: str) -> None:
         self.id = check_id(id)
         self._engine = engine
-        self._in = _File(engine, INBOUND, id, Inbound)
-        self._out = _File(engine, OUTBOUND, id, Outbound)
+        self._in = _File(engine, INBOUND, id, InboundState)
+        self._out = _File(engine, OUTBOUND, id, OutboundState)
 
     @classmethod
     def create(cls, engine: Engine, id: str, title: str) -> Session:
@@ -117,7 +115,7 @@ class Session:
                 engine.create(kind, new_capsule(id, title, timestamps.now()))
         return cls(engine, id)
 
-    def folds(self) -> Folds:
+    def folds(self) -> SessionState:
         """What both sides wrote, up to date; to be read until the next call.
 
         Raises NotFound, InvalidDocument. Cost: two looks if nothing changed, else reading the new
@@ -128,11 +126,11 @@ class Session:
         return self.known
 
     @property
-    def known(self) -> Folds:
+    def known(self) -> SessionState:
         """What both sides wrote until the last call, which read or wrote; to be read until the next
         one.
         """
-        return Folds(self._in.fold, self._out.fold)
+        return SessionState(self._in.fold, self._out.fold)
 
     def tell(self, edit: Edit) -> list[Event]:
         """Write to the inbound, as the host.
@@ -193,7 +191,9 @@ class Session:
         """
 
         def act(
-            box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction
+            box: Box,
+            compacted: Callable[[SessionState, str], list[Event]],
+            transaction: Transaction,
         ) -> None:
             events, document = (
                 [_complete(event, now) for event in compacted(self.known, now)],
@@ -211,8 +211,12 @@ class Session:
                 if orjson.dumps(name)[1:-1] not in said:
                     self._engine.files.drop(box, self.id, name)
 
-        self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound), self.lease)
-        self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound), self.lease)
+        self._in.write(
+            self._out, partial(act, self._in.box, SessionState.compacted_inbound), self.lease
+        )
+        self._out.write(
+            self._in, partial(act, self._out.box, SessionState.compacted_outbound), self.lease
+        )
 
     def beat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""

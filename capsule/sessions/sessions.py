@@ -1,8 +1,8 @@
-"""What a store offers of sessions: what they do, what became of a message, and a person's word
-about both.
+"""The part of a store that is about sessions: set agents up, look sessions up, and control them.
 
-What must stay true: this is the owner's; a store that acts for an agent refuses it, as an agent has
-what its tools give it. How sessions are set up is said in `setup.py`, and stands in the registry.
+Only the store's owner may use it. A store that acts for an agent refuses it, because an agent has
+its tools for this. The setup (agents, places, wirings, destinations) is kept in the registry. A
+command runs only on a machine where a person set or approved it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.head import camel
+from capsule.messaging.people.agents import Agents
+from capsule.messaging.people.people import People
 from capsule.sessions import events
-from capsule.sessions.folds import FINAL
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
-from capsule.sessions.registry import UNSERVED, SessionRow, State
-from capsule.sessions.rules import destinations, messages, questions, schedules
+from capsule.sessions.place_names import ensure_heard, place_of
+from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
+from capsule.sessions.rules import deliveries, messages, questions, schedules
 from capsule.sessions.session import Edit, Session
-from capsule.sessions.setup import Setup
-from capsule.sessions.why import Files, Step, way
+from capsule.sessions.session_state import FINAL, InboundState, OutboundState
+from capsule.sessions.trace import Files, Step, way
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
-    from capsule.sessions.folds import Folds
+    from capsule.sessions.session_state import SessionState
+    from capsule.store.store import CoreStore
+
 
 Events = list[events.Event]
 #: What is shown of the next message of a series.
@@ -38,7 +40,7 @@ _OF_A_SERIES = ("id", "content", "recurrence", "processAfter")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingQuestion:
     """A question of an agent that waits for people.
 
     What answers it is a message in its conversation that replies to `message`, with the label or
@@ -67,7 +69,7 @@ class Asked:
     expires_at: str
 
 
-class Sessions(Setup):
+class Sessions:
     """Workers that messages wake: how they are set up, and what they do. For the store's owner
     only.
 
@@ -75,6 +77,171 @@ class Sessions(Setup):
         registry: Agents, places, wirings, sessions and questions, and which commands a person
             approved here.
     """
+
+    registry: Registry
+
+    def __init__(self, store: CoreStore) -> None:
+        if store.agent is not None:
+            raise Refused(
+                f"sessions are for the store's owner to see, and not for {store.agent}", path=""
+            )
+        self._store = store
+        self._engine = store.engine
+        self.registry = Registry(store.engine)
+
+    # -- Who answers -------------------------------------------------------------------------------
+
+    def agent(self, name: str) -> AgentGroup:
+        """How an agent answers.
+
+        Args:
+            name: Its id, its name, or `name@project`.
+
+        Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a
+        name.
+        """
+        agents = self.registry.read().agents
+        id = (
+            name if name in agents else self._store.inner.part(People).directory.resolve(name, None)
+        )
+        if id not in agents:
+            raise NotFound(f"no command answers for {id[:80]!r}", id=id)
+        return agents[id]
+
+    def set_agent(
+        self,
+        name: str,
+        command: Sequence[str] | None = None,
+        *,
+        folder: str | None = None,
+        provider: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> AgentGroup:
+        """Say how an agent answers. What is not given stays. An agent that does not exist is
+        registered.
+
+        Args:
+            name: The agent, as in `agent`.
+            command: The words of its command, which is approved with that.
+            folder: Where the command runs.
+            provider: The program behind it, for people.
+            settings: What changes of `idleS`, `limitS` (seconds), `maxHops` and `timeZone`.
+
+        Raises InvalidInput, InvalidDocument. Cost: writing some small files.
+        """
+        agents = self._store.inner.part(Agents)
+        id = agents.identity(name)
+        if id not in agents.names():
+            agents.register(id)
+        given: dict[str, Any] = {
+            "command": command and tuple(command),
+            "folder": folder,
+            "provider": provider,
+        }
+        given = {field: value for field, value in given.items() if value is not None}
+
+        is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
+        if (
+            command is not None and not is_known
+        ):  # A folder that a clone brought is not approved with it.
+            given.setdefault("folder", "")
+
+        def change(state: State) -> State:
+            group = state.agents.get(id, AgentGroup(id))
+            return state.put(
+                replace(group, **given, settings={**group.settings, **(settings or {})})
+            )
+
+        group = self.registry.edit(change).agents[id]
+        if command is not None or is_known:
+            self.registry.approve(group)
+        return group
+
+    # -- Where -------------------------------------------------------------------------------------
+
+    def wire(self, place: str, agent: str, **how: Any) -> Wiring:
+        """Let an agent answer in a place; an earlier wiring of the two is replaced.
+
+        Args:
+            place: A conversation or a channel that the agent takes part in, another agent (the
+                direct of the two), or `channel:place`.
+            agent: The agent, as in `agent`.
+            how: The other fields of a `Wiring`.
+
+        Raises NotFound. InvalidInput: also if the agent gets no messages there. Cost: writing a
+        small file.
+        """
+        id = self.agent(agent).name
+        channel, there, _ = place_of(self._store, place, id)
+        ensure_heard(self._store, channel, there, id)
+        wiring = Wiring(channel, there, id, **how)
+        return self.registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
+
+    def unwire(self, place: str, agent: str) -> None:
+        """Remove the wiring of an agent in a place.
+
+        Args:
+            place, agent: As `wire` takes them.
+
+        Raises NotFound, InvalidInput. Cost: writing a small file.
+        """
+        id = self.agent(agent).name
+        wiring = Wiring(*place_of(self._store, place, id)[:2], id)
+        if wiring.id not in self.registry.read().wirings:
+            raise NotFound(f"{wiring.agent} is not wired to {place}", id=wiring.id)
+        self.registry.edit(lambda state: state.without(wiring))
+
+    def allow(self, agent: str, place: str, *, title: str | None = None) -> str:
+        """Let an agent send to a place by itself.
+
+        Args:
+            agent: The agent, as in `agent`.
+            place: As `wire` takes it.
+            title: What the agent is to call it; None: as people do.
+
+        Returns:
+            The name by which the agent calls it, made of the title.
+
+        Raises NotFound, InvalidInput. Cost: writing a small file.
+        """
+        id, name = self.agent(agent).name, ""
+        channel, there, called = place_of(self._store, place, id)
+
+        def change(state: State) -> State:
+            nonlocal name
+            group, name = deliveries.allow_destination(
+                state.agents[id], events.Route(channel, there), title or called
+            )
+            return state.put(group)
+
+        self.registry.edit(change)
+        return name
+
+    def forbid(self, agent: str, name: str) -> None:
+        """Let an agent send to a place no more; it may still answer what comes from there.
+
+        Args:
+            agent: The agent, as in `agent`.
+            name: The name by which it calls the place; or the place, as `wire` takes it.
+
+        Raises NotFound, InvalidInput. Cost: writing a small file.
+        """
+        group = self.agent(agent)
+        id = group.name
+        if name not in group.destinations:
+            with suppress(NotFound):
+                route = events.Route(*place_of(self._store, name, id)[:2])
+                name = next(
+                    (
+                        key
+                        for key, each in group.destinations.items()
+                        if events.Route.of(each) == route
+                    ),
+                    name,
+                )
+        self.registry.edit(
+            lambda state: state.put(deliveries.forbid_destination(state.agents[id], name))
+        )
 
     @property
     def webhooks(self) -> Webhooks:
@@ -168,13 +335,13 @@ class Sessions(Setup):
             for event in last
         ]
 
-    def questions(self) -> Sequence[Asked]:
+    def questions(self) -> Sequence[PendingQuestion]:
         """List the questions of agents that wait for people, those first that were asked first.
 
         Raises InvalidDocument. Cost: reading the registry if it changed, and the inbound and
         outbound files of the sessions that ask.
         """
-        state, asked, now = self.registry.read(), list[Asked](), timestamps.now()
+        state, asked, now = self.registry.read(), list[PendingQuestion](), timestamps.now()
         for question in state.questions.values():
             if questions.is_open(question, now) and question.session in state.sessions:
                 inbound, outbound = Session(self._engine, question.session).folds()
@@ -192,7 +359,7 @@ class Sessions(Setup):
                     inbound.delivered.get(question.message, "") if where else "",
                 )
                 asked.append(
-                    Asked(
+                    PendingQuestion(
                         *about,
                         question.options,
                         *place,
@@ -238,8 +405,8 @@ class Sessions(Setup):
                 return Files(
                     row.id,
                     row.agent,
-                    [event for event in inbound if not Inbound.has_wrong_fields(event)],
-                    [event for event in outbound if not Outbound.has_wrong_fields(event)],
+                    [event for event in inbound if not InboundState.has_wrong_fields(event)],
+                    [event for event in outbound if not OutboundState.has_wrong_fields(event)],
                 )
         return None
 
@@ -328,7 +495,7 @@ class Sessions(Setup):
         answered or its time over, or the series over. Cost: as `why`.
         """
 
-        def one(folds: Folds) -> Events:
+        def one(folds: SessionState) -> Events:
             if id in folds.inbound.series:
                 if (head := schedules.live(folds).get(id)) is None:
                     raise InvalidInput(f"series {id} in session {folds.session} is over", id=id)
@@ -341,7 +508,7 @@ class Sessions(Setup):
                 raise InvalidInput(f"message {id} in session {folds.session} is {state}", id=id)
             return [events.cancelled(messages=[id])]
 
-        def all_of_it(folds: Folds) -> Events:
+        def all_of_it(folds: SessionState) -> Events:
             waiting = [message.id for message in folds.unfinished()]
             return [events.cancelled(messages=waiting)] if waiting else []
 
@@ -402,7 +569,5 @@ def _without_texts(state: State) -> State:
     """The registry without the texts of what is over, and without titles, which the conversations
     may have no more.
     """
-    named = [
-        place for place in state.places.values() if place.channel == destinations.CONVERSATIONS
-    ]
+    named = [place for place in state.places.values() if place.channel == deliveries.CONVERSATIONS]
     return questions.without_texts(state).put(*(replace(place, name="") for place in named))

@@ -62,7 +62,7 @@ def _filter(arguments: list[str]) -> int:
 
 
 def _textconv(arguments: list[str]) -> int:
-    from capsule.git.readable import as_text
+    from capsule.git.textconv import as_text
 
     if len(arguments) != 1:
         sys.stderr.write(_USAGE)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.context import drift
 from capsule.context.capture import Capture
-from capsule.context.document import take_apart
 from capsule.context.files import Selection, within
+from capsule.context.markdown import take_apart
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.context.document import Part, block_around, heading, take_apart
+from capsule.context.markdown import Part, block_around, heading, take_apart
 
 #: Texts similar to the document's own headings and fences.
 _PIECES = [

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.context.capture import Taken, judge
-from capsule.context.document import block_around
 from capsule.context.files import Inside, LeftOut, Selection
+from capsule.context.markdown import block_around
 from capsule.format.text.tokens import estimate
 from tests.context.projects import lay_out
 

@@ -21,7 +21,7 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
 from capsule.format.kinds import CONVERSATION, KINDS
 from capsule.format.merge.clean_form import clean
-from capsule.git.drivers import pktline
+from capsule.git.drivers import filter
 from capsule.git.drivers.filter import cleaner, kind_of, serve
 from capsule.git.setup.attributes import attribute_lines
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
@@ -115,21 +115,21 @@ def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) ->
 
 def test_a_broken_capsule_does_not_stop_the_next_one() -> None:
     def request(path: str, data: bytes) -> bytes:
-        return pktline.packed("command=clean", f"pathname={path}") + pktline.content(data)
+        return filter.packed("command=clean", f"pathname={path}") + filter.content(data)
 
     good, told = b'{"version": "9.0"}', list[str]()
-    asked = pktline.packed("git-filter-client", "version=2", "version=3")
-    asked += pktline.packed("capability=clean", "capability=smudge", "capability=delay")
+    asked = filter.packed("git-filter-client", "version=2", "version=3")
+    asked += filter.packed("capability=clean", "capability=smudge", "capability=delay")
     asked += request("a=b/conversations/x.json", b"{") + request("conversations/y.json", good)
-    asked += pktline.packed(
-        "command=smudge", "pathname=z", "ref=refs/heads/main"
-    ) + pktline.content(b"{any\r\n")
+    asked += filter.packed("command=smudge", "pathname=z", "ref=refs/heads/main") + filter.content(
+        b"{any\r\n"
+    )
     answered = io.BytesIO()
     serve(io.BytesIO(asked), answered, cleaner("/nowhere", told.append), told.append)
     answered.seek(0)
     lists = []
     while (at := answered.tell()) < len(answered.getvalue()):
-        lists.append(pktline.packets(answered))
+        lists.append(filter.packets(answered))
         assert answered.tell() > at
     welcome = [
         [b"git-filter-server\n", b"version=2\n"],
@@ -212,40 +212,38 @@ def test_a_store_that_never_wrote_a_file_is_left_without_a_trace(repo: Clone) ->
 def begun() -> subprocess.Popen[bytes]:
     """The filter as git starts it, hands shaken."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    filter = subprocess.Popen([*PROGRAM, "filter"], env=environment(), cwd=ROOT, **pipes)
-    assert filter.stdin is not None and filter.stdout is not None
-    filter.stdin.write(
-        pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean")
+    process = subprocess.Popen([*PROGRAM, "filter"], env=environment(), cwd=ROOT, **pipes)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(
+        filter.packed("git-filter-client", "version=2") + filter.packed("capability=clean")
     )
-    filter.stdin.flush()
-    assert pktline.packets(filter.stdout) == [b"git-filter-server\n", b"version=2\n"]
-    assert pktline.packets(filter.stdout) == [b"capability=clean\n"]
-    return filter
+    process.stdin.flush()
+    assert filter.packets(process.stdout) == [b"git-filter-server\n", b"version=2\n"]
+    assert filter.packets(process.stdout) == [b"capability=clean\n"]
+    return process
 
 
 def test_a_git_that_ends_anywhere_ends_the_filter_without_a_word() -> None:
-    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(
+    request = filter.packed("command=clean", "pathname=conversations/x.json") + filter.content(
         b'{"a": 1}' * 9
     )
     for sent in (0, 10, 60, 90):
-        filter = begun()
-        _, err = filter.communicate(request[:sent], timeout=60)
-        assert (filter.returncode, err) == (0, b"")
+        process = begun()
+        _, err = process.communicate(request[:sent], timeout=60)
+        assert (process.returncode, err) == (0, b"")
 
 
 def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
-    filter = begun()
-    assert filter.stdin is not None and filter.stdout is not None and filter.stderr is not None
-    filter.stdout.close()
+    process = begun()
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdout.close()
     data = b'{"version": "9.0", "text": "' + b"x" * 500_000 + b'"}'
-    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(
-        data
-    )
-    filter.stdin.write(request)
-    filter.stdin.close()
-    assert filter.stderr.read() == b""
-    filter.stderr.close()
-    filter.wait(timeout=60)
+    request = filter.packed("command=clean", "pathname=conversations/x.json") + filter.content(data)
+    process.stdin.write(request)
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait(timeout=60)
 
 
 def test_a_driver_started_by_hand_prints_its_usage() -> None:
@@ -269,10 +267,10 @@ def test_a_driver_started_by_hand_prints_its_usage() -> None:
 def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
     file = repo.file(conversation(repo, "Hello"))
     data = file.read_bytes()
-    request = pktline.packed("command=clean", f"pathname={file}") + pktline.content(data)
+    request = filter.packed("command=clean", f"pathname={file}") + filter.content(data)
     asked = (
-        pktline.packed("git-filter-client", "version=2")
-        + pktline.packed("capability=clean")
+        filter.packed("git-filter-client", "version=2")
+        + filter.packed("capability=clean")
         + request
     )
     report = (
@@ -287,7 +285,7 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
             env=environment(),
         )
         loaded = set(done.stderr.decode().split())
-        assert "capsule.format.merge.clean_form" in loaded or "capsule.git.readable" in loaded
+        assert "capsule.format.merge.clean_form" in loaded or "capsule.git.textconv" in loaded
         assert not loaded & {
             "typer",
             "pydantic",
@@ -374,8 +372,8 @@ def test_a_filter_or_git_that_is_killed_halfway_adds_nothing_and_the_next_add_do
 def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
     for size in [0, 1, 65515, 65516, 65517, 2 * 65516, 300_000]:
         data = bytes(at % 251 for at in range(size))
-        written = pktline.content(data)
-        packets = pktline.packets(io.BytesIO(written))
+        written = filter.content(data)
+        packets = filter.packets(io.BytesIO(written))
         assert b"".join(packets) == data
         assert all(0 < len(packet) <= 65516 for packet in packets)
 
@@ -385,23 +383,23 @@ def test_lines_are_read_as_they_were_written(lines: list[str]) -> None:
     lines = [
         line.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for line in lines
     ]
-    stream = io.BytesIO(pktline.packed(*lines) + b"behind")
-    assert list(map(pktline.text, pktline.packets(stream))) == lines
+    stream = io.BytesIO(filter.packed(*lines) + b"behind")
+    assert list(map(filter.text, filter.packets(stream))) == lines
     assert stream.read() == b"behind"
 
 
 @given(st.binary(max_size=30), st.data())
 def test_a_stream_that_is_cut_anywhere_counts_as_ended(carried: bytes, data: st.DataObject) -> None:
-    written = pktline.content(carried)
+    written = filter.content(carried)
     cut = written[: data.draw(st.integers(0, len(written) - 1))]
-    with pytest.raises(pktline.Ended):
-        pktline.packets(io.BytesIO(cut))
+    with pytest.raises(filter.Ended):
+        filter.packets(io.BytesIO(cut))
 
 
 def test_other_bytes_than_packets_are_refused() -> None:
     for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
         with pytest.raises(InvalidInput, match="no packet"):
-            pktline.packets(io.BytesIO(typed))
+            filter.packets(io.BytesIO(typed))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,10 +10,9 @@ import pytest
 
 from capsule import Store, git
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.history.log import commit_at
-from capsule.git.history.timeline import Step
-from capsule.git.history.versions import PastVersion
+from capsule.git.history import Step, commit_at
 from capsule.git.objects import Blobs
+from capsule.git.versions import PastVersion
 from tests.git.repositories import Clone, Ran, new, published, run
 from tests.git.talking import conversation, delete, rename, say, sides
 

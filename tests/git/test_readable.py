@@ -18,7 +18,7 @@ from capsule.format import validation
 from capsule.format.documents.new import new_capsule
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
-from capsule.git.readable import as_text, readable
+from capsule.git.textconv import as_text, readable
 from tests.core.format.test_cleaning import DOCUMENT
 
 SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))

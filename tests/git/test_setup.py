@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.kinds import KINDS
-from capsule.git.setup import blocks
+from capsule.git.setup import installation
 from capsule.git.setup.attributes import attribute_lines, driver_config
 from tests.git.repositories import (
     PROGRAM,
@@ -155,13 +155,15 @@ PARTS = st.lists(
 def test_a_block_comes_out_of_a_file_as_it_went_in(
     before: bytes, after: bytes, at_top: bool
 ) -> None:
-    once = blocks.with_block(before, ["x", "y"], "file", at_top=at_top)
-    assert blocks.with_block(once, ["x", "y"], "file", at_top=at_top) == once
-    assert blocks.has_block(once) and not blocks.has_block(before)
-    assert blocks.without_block(blocks.with_block(once, ["z"], "file"), "file") == before
+    once = installation.with_block(before, ["x", "y"], "file", at_top=at_top)
+    assert installation.with_block(once, ["x", "y"], "file", at_top=at_top) == once
+    assert installation.has_block(once) and not installation.has_block(before)
+    assert (
+        installation.without_block(installation.with_block(once, ["z"], "file"), "file") == before
+    )
     # What others add behind it stays, in lines of its own.
     more = b"more\n" + after
-    left = blocks.without_block(once + more, "file")
+    left = installation.without_block(once + more, "file")
     assert left == before + more or (
         not before.endswith(b"\n") and left in (before + b"\n" + more, before + b"\r\n" + more)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.git.setup import hook
+from capsule.git.setup import installation
 from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
 from capsule.git.setup.installation import SetupStep
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
@@ -271,7 +271,7 @@ def test_setup_adds_no_line_when_the_framework_runs_the_check(plain: Clone, thei
     assert (step.where, step.what) == (str(config), "has the check run")
     assert not Path(f"{theirs}.legacy").exists()
     config.write_text("repos:\n- repo: local\n  hooks:\n  - id: capsules-of-another-kind\n")
-    assert hook.find(plain.repository).runs == ""
+    assert installation.find(plain.repository).runs == ""
 
 
 def test_the_frameworks_manifest_names_the_check_and_its_files() -> None:

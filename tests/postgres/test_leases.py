@@ -18,8 +18,8 @@ from capsule.sessions.host import host as host_module
 from capsule.sessions.host.host import Host
 from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.worker import Prompt, Worker
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.worker import Prompt, Worker
 from tests.postgres.stores import engine_of
 from tests.postgres.test_opening import sql
 from tests.processes import until

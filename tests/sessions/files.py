@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from capsule.sessions.events import AckState, Event, Route, incoming
-from capsule.sessions.folds import Folds, Status
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
 from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.session_state import InboundState, MessageStatus, OutboundState, SessionState
 
-T = TypeVar("T", Inbound, Outbound)
+T = TypeVar("T", InboundState, OutboundState)
 ROUTE = Route("conversations", "team")
 START = "2026-11-22T13:30:00.000Z"
 
@@ -25,17 +23,17 @@ def later(seconds: float, than: str = START) -> str:
 @dataclass
 class Files:
     now: str = START
-    inbound: Inbound = field(default_factory=lambda: Inbound("s1"))
-    outbound: Outbound = field(default_factory=lambda: Outbound("s1"))
+    inbound: InboundState = field(default_factory=lambda: InboundState("s1"))
+    outbound: OutboundState = field(default_factory=lambda: OutboundState("s1"))
     in_events: list[Event] = field(default_factory=list)
     out_events: list[Event] = field(default_factory=list)
     count: int = 0
 
     @property
-    def folds(self) -> Folds:
-        return Folds(self.inbound, self.outbound)
+    def folds(self) -> SessionState:
+        return SessionState(self.inbound, self.outbound)
 
-    def status(self, id: str) -> Status:
+    def status(self, id: str) -> MessageStatus:
         return self.folds.status(id)
 
     def stamped(self, events: Iterable[Event]) -> list[Event]:
@@ -85,9 +83,9 @@ class Files:
     def compact(self) -> None:
         """Both files are compacted, and read again."""
         self.in_events = self.stamped(self.folds.compacted_inbound(self.now))
-        self.inbound = fold(Inbound("s1"), self.in_events)
+        self.inbound = fold(InboundState("s1"), self.in_events)
         self.out_events = self.stamped(self.folds.compacted_outbound(self.now))
-        self.outbound = fold(Outbound("s1"), self.out_events)
+        self.outbound = fold(OutboundState("s1"), self.out_events)
 
 
 def fold(empty: T, events: Iterable[Event]) -> T:

@@ -10,8 +10,8 @@ from typing import Any
 from capsule import Store
 from capsule.sessions.host.host import Host
 from capsule.sessions.registry import AgentGroup, Registry
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.worker import Prompt, Worker
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.worker import Prompt, Worker
 
 Answer = Callable[[Prompt], Ended]
 

@@ -11,7 +11,7 @@ from capsule.ids import new_message_id
 from capsule.sessions.events import Route, incoming
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.work.worker import Worker
+from capsule.sessions.worker.worker import Worker
 from tests.messaging.test_calls import calls_of
 from tests.sessions.hosting import echo, group
 

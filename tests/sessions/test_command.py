@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from capsule.sessions.work.command import Ended, run
+from capsule.sessions.worker.command import Ended, run
 from tests.processes import Child, until
 
 
@@ -92,7 +92,7 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(
 ) -> None:
     child = Child(
         """
-        from capsule.sessions.work.command import run
+        from capsule.sessions.worker.command import run
         script = 'trap "" TERM HUP; sleep 100 & echo $$ $! > "$0"; echo; exec sleep 100'
         words = ["sh", "-c", script, sys.argv[1]]
         run(words, "", os.environ, folder=None, limit_s=60, most=1000, hand="HAND", heard=say)

@@ -10,16 +10,16 @@ import pytest
 
 from capsule.errors import InvalidInput, Refused
 from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
-from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules.deliveries import (
     after_attempt,
     delivery_id,
-    due_out,
+    due_deliveries,
     next_delivery,
     route_of,
     send,
 )
 from capsule.sessions.rules.messages import later, numbered, release, retried
+from capsule.sessions.session_state import OutboundMessage
 from tests.sessions.files import ROUTE, START, Files, chat
 
 OPS = Route("webhook", "ops", "t1")
@@ -35,11 +35,11 @@ def files_with(*messages: Any) -> Files:
 
 
 def due(files: Files) -> list[str]:
-    return [message.id for message in due_out(files.folds, files.now)]
+    return [message.id for message in due_deliveries(files.folds, files.now)]
 
 
-def deliver(files: Files, **result: Any) -> OutMessage:
-    message = due_out(files.folds, files.now)[0]
+def deliver(files: Files, **result: Any) -> OutboundMessage:
+    message = due_deliveries(files.folds, files.now)[0]
     files.tell(*numbered(files.folds, after_attempt(files.folds, message, files.now, **result)))
     return message
 
@@ -63,7 +63,7 @@ def test_a_message_goes_to_its_destination_else_back_else_by_default(
     files = files_with(outgoing(id="o1", **fields))
     if default:
         files.tell(routing(route=default))
-    message = due_out(files.folds, START)[0]
+    message = due_deliveries(files.folds, START)[0]
     if to:
         assert route_of(files.folds, message) == to
     else:
@@ -177,7 +177,7 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
     files.pass_time(60)
     ids = []
     for _ in range(3):
-        message = due_out(files.folds, files.now)[0]
+        message = due_deliveries(files.folds, files.now)[0]
         ids.append(delivery_id(files.folds, message))
         deliver(files, **result)
         assert due(files) == []
@@ -193,7 +193,7 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
 def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
     files = files_with(outgoing(id="o1"))
     deliver(files, error="no network")
-    assert due_out(files.folds, later(START, -3600))
+    assert due_deliveries(files.folds, later(START, -3600))
 
 
 # What a sender is told about a message that failed.
@@ -234,7 +234,7 @@ def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_
     give_up(files)
     if is_compacted:
         files.compact()
-    notices = due_out(files.folds, files.now)
+    notices = due_deliveries(files.folds, files.now)
     assert [notice.in_reply_to for notice in notices] == ["m1", "m2", "m4"]
     for notice, ids in zip(notices, (["m1", "m3"], ["m2"], ["m4"]), strict=True):
         commands = [
@@ -248,7 +248,7 @@ def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_
     deliver(files, error="refused", is_final=True)
     files.compact()
     assert files.inbound.failures == {"anna": (2, 2), "bob": (1, 0), "carol": (1, 0)}
-    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == ["m4"]
+    assert [notice.in_reply_to for notice in due_deliveries(files.folds, files.now)] == ["m4"]
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -256,15 +256,15 @@ def test_a_notice_does_not_name_a_message_that_a_person_has_tried_again(is_compa
     files = Files()
     files.arrive(chat("m1", sender="anna"), chat("m2", sender="anna"))
     give_up(files)
-    before = due_out(files.folds, files.now)[0]
+    before = due_deliveries(files.folds, files.now)[0]
     files.tell(*retried(files.folds, ["m1"], files.now))
     if is_compacted:
         files.compact()
-    (notice,) = due_out(files.folds, files.now)
+    (notice,) = due_deliveries(files.folds, files.now)
     assert notice.in_reply_to == "m2" and "m1" not in notice.event["content"]
     assert notice.id != before.id, "a notice that says something else has another id"
     give_up(files)
-    assert [each.in_reply_to for each in due_out(files.folds, files.now)] == ["m1", "m2"]
+    assert [each.in_reply_to for each in due_deliveries(files.folds, files.now)] == ["m1", "m2"]
     assert files.inbound.failures == {"anna": (3, 0)}
 
 

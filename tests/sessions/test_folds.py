@@ -33,12 +33,16 @@ from capsule.sessions.events import (
     tool,
     undeliverable,
 )
-from capsule.sessions.folds import KEPT, WINDOW, Folds
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.deliveries import after_attempt, due_out, send
+from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, send
 from capsule.sessions.rules.messages import later, next_due
+from capsule.sessions.session_state import (
+    MAX_KEPT,
+    WINDOW,
+    InboundState,
+    OutboundState,
+    SessionState,
+)
 from tests.sessions.files import ROUTE, START, Files, chat, fold
 from tests.sessions.worlds import Steps, World, answers
 
@@ -63,7 +67,7 @@ def test_events_in_two_batches_or_twice_are_the_same(
     world = World()
     for step in steps:
         world.do(*step)
-    for empty, events in ((Inbound, world.all_in), (Outbound, world.all_out)):
+    for empty, events in ((InboundState, world.all_in), (OutboundState, world.all_out)):
         whole: Any = fold(empty("s1"), events)  # type: ignore[type-var]
         at = cut % (len(events) + 1)
         assert fold(empty("s1"), events[:at] + events[:at] + events[at:] + events) == whole  # type: ignore[type-var]
@@ -106,15 +110,18 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
         answer = outgoing(id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0])
         files.say(*send(files.folds, [answer]))
         files.finish(ids)
-        for message in due_out(files.folds, files.now):
+        for message in due_deliveries(files.folds, files.now):
             files.tell(*after_attempt(files.folds, message, files.now, platform_id=f"p{turn}"))
         files.tell(routed(message=ids[0], agent="anna", outcome="wake", reason="it is a direct"))
         if rng.random() < often:
             files.compact()
     files.arrive(*(chat(f"context-{at}", trigger="accumulate") for at in range(2000)))
-    files.arrive(*(chat(f"waits-{at}") for at in range(2 * KEPT)))
+    files.arrive(*(chat(f"waits-{at}") for at in range(2 * MAX_KEPT)))
     files.compact()
-    assert (len(files.in_events), len(files.out_events)) == (1 + KEPT + 2 * KEPT + KEPT, 1)
+    assert (len(files.in_events), len(files.out_events)) == (
+        1 + MAX_KEPT + 2 * MAX_KEPT + MAX_KEPT,
+        1,
+    )
     assert len(orjson.dumps(files.in_events)) < 300_000
     assert len(orjson.dumps(files.out_events)) < 150_000
     assert (
@@ -132,14 +139,16 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(
 ) -> None:
     files = Files()
     files.say(*send(files.folds, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
-    messages = due_out(files.folds, files.now)
+    messages = due_deliveries(files.folds, files.now)
     waiting = messages.pop(left)
     for message in messages:
         files.tell(*after_attempt(files.folds, message, files.now, platform_id="p"))
     files.in_events = files.stamped(files.folds.compacted_inbound(files.now))
     assert len(files.in_events[0]["delivered"]) == remembered
-    again = fold(Inbound("s1"), files.in_events)
-    assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [waiting]
+    again = fold(InboundState("s1"), files.in_events)
+    assert due_deliveries(
+        SessionState(again, fold(OutboundState("s1"), files.out_events)), files.now
+    ) == [waiting]
 
 
 def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
@@ -167,13 +176,13 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
 # What a person or another program wrote into the files.
 
 
-def state_of(fold: Inbound | Outbound) -> dict[str, Any]:
+def state_of(fold: InboundState | OutboundState) -> dict[str, Any]:
     """All that a fold holds, but for the events that it passed over."""
     values = {field.name: deepcopy(getattr(fold, field.name)) for field in dataclass_fields(fold)}
     return {name: value for name, value in values.items() if name not in ("others", "seen")}
 
 
-def written(files: Files) -> list[tuple[Inbound | Outbound, dict[str, Any]]]:
+def written(files: Files) -> list[tuple[InboundState | OutboundState, dict[str, Any]]]:
     """An event of each kind that changes something, before it is applied, with the fold that it is
     for.
     """
@@ -277,7 +286,7 @@ def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> 
     files.tell(
         summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}}
     )
-    assert due_out(files.folds, START) == []
+    assert due_deliveries(files.folds, START) == []
     files.tell(retry(messages={"unknown": (1, START)}, reason="by hand", again=True))
     files.tell(delivered(message="n2", platform_id="p1"))
     assert files.inbound.failures == {"bob": (0, 0)}

@@ -16,17 +16,16 @@ from capsule import Store, timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import outgoing, reply_id
-from capsule.sessions.folds import Folds
-from capsule.sessions.host.opened import Opened
-from capsule.sessions.host.router import Router
+from capsule.sessions.host.routing import OpenSessions, Router
 from capsule.sessions.host.supervisor import ahead
 from capsule.sessions.registry import Registry, Wiring
 from capsule.sessions.rules import questions
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.worker import Prompt
+from capsule.sessions.session_state import SessionState
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import Thread, echo, group, hosting, said
 
@@ -48,7 +47,7 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
 
 def test_a_host_makes_no_registry_in_a_store_without_sessions() -> None:
     with Store.in_memory() as store:
-        opened = Opened(store.engine, Registry(store.engine), lambda step, **about: None)
+        opened = OpenSessions(store.engine, Registry(store.engine), lambda step, **about: None)
         opened.answer(lambda state: questions.expired(state.put(), timestamps.now()))
         assert store.engine.ids("sessions") == []
 
@@ -63,7 +62,7 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
     def log(step: str, **about: object) -> None:
         lines.append(step)
 
-    router = Router(Opened(store.engine, registry, log), lambda session: None)
+    router = Router(OpenSessions(store.engine, registry, log), lambda session: None)
     first, other, next_one = (
         Arrived(id, "radio", "r", "eve", text, editable=editable)
         for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
@@ -317,7 +316,7 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
             self._session = Session(store.engine, session)
             self._session.say(self._claim)
 
-        def _claim(self, folds: Folds) -> list[dict[str, object]]:
+        def _claim(self, folds: SessionState) -> list[dict[str, object]]:
             return claim(folds, pick(folds, timestamps.now(), first=True), self.store.instance_id)
 
         def wait(self) -> int:

@@ -21,8 +21,8 @@ WORKER = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
 from capsule import Store
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.worker import Worker
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.worker import Worker
 def answer(prompt):
     return Ended(0, " ".join(message["content"] for message in prompt.messages))
 agent, session = sys.stdin.readline().strip(), sys.stdin.readline().strip()

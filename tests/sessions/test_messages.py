@@ -17,7 +17,6 @@ from capsule.sessions.events import (
     resumed,
     tool,
 )
-from capsule.sessions.folds import KEPT
 from capsule.sessions.rules.messages import (
     MOST_EVENTS,
     drop,
@@ -32,6 +31,7 @@ from capsule.sessions.rules.messages import (
     retried,
     stale,
 )
+from capsule.sessions.session_state import MAX_KEPT
 from tests.sessions.files import START, Files, chat
 
 
@@ -345,4 +345,4 @@ def test_what_only_accumulates_makes_a_file_bulky_too() -> None:
     files.arrive(*(chat(f"m{number}", trigger="accumulate") for number in range(MOST_EVENTS + 1)))
     assert is_bulky(files.folds)
     files.compact()
-    assert not is_bulky(files.folds) and len(files.in_events) <= KEPT + 1
+    assert not is_bulky(files.folds) and len(files.in_events) <= MAX_KEPT + 1

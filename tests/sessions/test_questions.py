@@ -11,18 +11,17 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
-from capsule.sessions import why
+from capsule.sessions import trace
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Route, delivered, outgoing
-from capsule.sessions.host.opened import Opened
-from capsule.sessions.host.router import Router
-from capsule.sessions.outbound import OutMessage
+from capsule.sessions.host.routing import OpenSessions, Router
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State
-from capsule.sessions.rules import destinations, questions
-from capsule.sessions.rules.deliveries import due_out, route_of, send
+from capsule.sessions.rules import deliveries, questions
+from capsule.sessions.rules.deliveries import due_deliveries, route_of, send
 from capsule.sessions.rules.messages import next_due
 from capsule.sessions.session import Session
-from capsule.sessions.work.toolkit import Toolkit
+from capsule.sessions.session_state import OutboundMessage
+from capsule.sessions.worker.toolkit import Toolkit
 from tests.sessions.files import START, Files, later
 
 ROW = SessionRow("s1", "anna", "chat", "room")
@@ -36,7 +35,7 @@ def asked(limit: str | None = LIMIT) -> State:
     event = outgoing(
         id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit
     )
-    message = OutMessage.of(event | {"seq": 1})
+    message = OutboundMessage.of(event | {"seq": 1})
     state = questions.asked(State(), ROW, message, ROOM)
     assert questions.asked(state, ROW, message, ROOM) is state
     return state
@@ -96,12 +95,14 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
     )
     files.tell(*questions.tell(files.folds, again))
     assert next_due(files.folds, files.now) == files.now and files.folds.status("m") == "pending"
-    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == (
+    assert [notice.in_reply_to for notice in due_deliveries(files.folds, files.now)] == (
         ["m2"] if reason else []
     )
-    assert all(reason in notice.event["content"] for notice in due_out(files.folds, files.now))
+    assert all(
+        reason in notice.event["content"] for notice in due_deliveries(files.folds, files.now)
+    )
     if reason:
-        steps = why.way("m2", [why.Files("s1", "anna", files.in_events, files.out_events)])
+        steps = trace.way("m2", [trace.Files("s1", "anna", files.in_events, files.out_events)])
         assert [step.kind for step in steps] == ["received", "failed"] and reason in steps[1].text
 
 
@@ -164,7 +165,9 @@ class Asking:
 
     def receive_reply(self) -> None:
         """Take REPLY in as a host does."""
-        opened = Opened(self.store.engine, self.store.sessions.registry, lambda step, **about: None)
+        opened = OpenSessions(
+            self.store.engine, self.store.sessions.registry, lambda step, **about: None
+        )
         Router(opened, lambda session: None).receive([REPLY])
 
     def cancel(self) -> None:
@@ -230,7 +233,7 @@ def test_a_question_that_is_withdrawn_between_a_look_and_the_answer_stays_withdr
     assert asking.state == "cancelled"
     with pytest.raises(Refused):
         asking.answer()
-    (notice,) = due_out(Session(asking.store.engine, asking.session).folds(), later(3600))
+    (notice,) = due_deliveries(Session(asking.store.engine, asking.session).folds(), later(3600))
     assert (notice.in_reply_to, "withdrawn" in notice.event["content"]) == (REPLY.id, True)
 
 
@@ -266,23 +269,27 @@ def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
         ("d", ""),
         ("e", "!"),
     ):
-        anna, name = destinations.allow(anna, Route("chat", place), title)
+        anna, name = deliveries.allow_destination(anna, Route("chat", place), title)
         names.append(name)
     assert names == ["ops-team", "ops-team-2", "ops-team-3", "ops-team", "d", "unnamed"]
     with pytest.raises(NotFound):
-        destinations.forbid(anna, "nobody")
+        deliveries.forbid_destination(anna, "nobody")
 
 
 def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> (
     None
 ):
     files = Files()
-    anna, _ = destinations.allow(AgentGroup("anna"), Route("chat", "ops"), "Ops")
-    files.tell(*destinations.of(files.folds, State().put(anna), ROW))
-    assert destinations.of(files.folds, State().put(anna), ROW) == []
+    anna, _ = deliveries.allow_destination(AgentGroup("anna"), Route("chat", "ops"), "Ops")
+    files.tell(*deliveries.destinations_event(files.folds, State().put(anna), ROW))
+    assert deliveries.destinations_event(files.folds, State().put(anna), ROW) == []
     files.say(*send(files.folds, [outgoing(id="o", content="x", to="ops")]))
     assert route_of(files.folds, files.outbound.messages["o"]) == Route("chat", "ops")
-    files.tell(*destinations.of(files.folds, State().put(destinations.forbid(anna, "ops")), ROW))
+    files.tell(
+        *deliveries.destinations_event(
+            files.folds, State().put(deliveries.forbid_destination(anna, "ops")), ROW
+        )
+    )
     with pytest.raises(Refused):
         route_of(files.folds, files.outbound.messages["o"])
     with pytest.raises(Refused):

@@ -15,11 +15,10 @@ from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route, ack, failed, outgoing, paused, resumed, retry
-from capsule.sessions.folds import FINAL
-from capsule.sessions.inbound import Inbound, InMessage
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.rules.schedules import act, live, occurrences, tasks
+from capsule.sessions.session_state import FINAL, InboundMessage, InboundState
 from tests.sessions.files import Files, fold, later
 
 DAY = 86400
@@ -40,7 +39,7 @@ class World(Files):
         while events := occurrences(self.folds, self.now):
             self.tell(*events)
 
-    def head(self) -> InMessage:
+    def head(self) -> InboundMessage:
         return live(self.folds)["s"]
 
     def start(self) -> list[str]:
@@ -65,7 +64,7 @@ class World(Files):
         return done
 
 
-def time_of(message: InMessage) -> str:
+def time_of(message: InboundMessage) -> str:
     return str((message.event.get("recurrence") or {}).get("at") or message.due)
 
 
@@ -376,7 +375,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
             claimed, tried = [], head.id
         elif step == "die":  # The host computed a write that never came, and reads its file again.
             occurrences(files.folds, files.now)
-            files.inbound = fold(Inbound("s1"), files.in_events)
+            files.inbound = fold(InboundState("s1"), files.in_events)
         elif step == "tend":
             events = occurrences(files.folds, files.now)
             files.tell(*events, *events)  # Twice is once.

@@ -26,10 +26,10 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.format import schema
 from capsule.maintenance.doctor import examine
 from capsule.sessions.events import Event, delivered, incoming, outgoing
-from capsule.sessions.folds import Folds
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, finish, pick, receive
 from capsule.sessions.session import Edit, Session
+from capsule.sessions.session_state import SessionState
 from tests.core.storage.conftest import memory as memory
 from tests.core.storage.faults import Faulty
 from tests.torture.filesystem import Disk, Rebooted, Recorder
@@ -55,19 +55,19 @@ def hear(*ids: str) -> Edit:
     return lambda folds: receive(folds, [incoming(id=id, content=f"do {id}") for id in ids])
 
 
-def work(folds: Folds) -> list[Event]:
+def work(folds: SessionState) -> list[Event]:
     """The worker claims what is due."""
     return claim(folds, pick(folds, NOW, first=True), "worker")
 
 
-def answer(folds: Folds) -> list[Event]:
+def answer(folds: SessionState) -> list[Event]:
     """The worker answers what it claimed, and ends it."""
     ids = list(folds.outbound.claims)
     said = [outgoing(id=f"re-{id}", content=f"did {id}", in_reply_to=id) for id in ids]
     return [*send(folds, said), *finish(folds, ids, instance="worker", state="completed")]
 
 
-def deliver(folds: Folds) -> list[Event]:
+def deliver(folds: SessionState) -> list[Event]:
     """The host notes that all answers have arrived."""
     return [delivered(message=message.id, platform_id="p") for message in folds.undelivered()]
 

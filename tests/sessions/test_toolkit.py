@@ -14,7 +14,7 @@ from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.work.toolkit import MOST, Said, Toolkit
+from capsule.sessions.worker.toolkit import MOST, Said, Toolkit
 
 HOME, TEAM = (
     Route("conversations", "direct_anna_bot"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from capsule.sessions import why
+from capsule.sessions import trace
 from capsule.sessions.events import delivered, outgoing, reply_id, routed, undeliverable
-from capsule.sessions.rules.deliveries import after_attempt, due_out, send
+from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, send
 from capsule.sessions.rules.messages import finish, release, retried
 from tests.sessions.files import Files, chat
 
@@ -27,7 +27,7 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
         *send(files.folds, [answer, outgoing(id="by itself", content="hm")]),
         *finish(files.folds, ["m0", "m1"], instance="w2", state="completed"),
     )
-    (out, _) = due_out(files.folds, files.now)
+    (out, _) = due_deliveries(files.folds, files.now)
     files.tell(*after_attempt(files.folds, out, files.now, error="no route to host"))
     files.pass_time(5)
     files.tell(
@@ -35,9 +35,9 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
         delivered(message="by itself", platform_id="p2"),
     )
 
-    told = [why.Files("s2", "other", ignoring.in_events, ignoring.out_events)]
-    told.append(why.Files("s1", "helper", files.in_events, files.out_events))
-    steps = why.way("m1", told)
+    told = [trace.Files("s2", "other", ignoring.in_events, ignoring.out_events)]
+    told.append(trace.Files("s1", "helper", files.in_events, files.out_events))
+    steps = trace.way("m1", told)
     assert [(step.session, step.kind) for step in steps] == [
         ("s2", "ignored"),
         *(("s1", kind) for kind in ("routed", "received", "claimed", "returned", "retry")),
@@ -57,12 +57,12 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
         "p1",
     ):
         assert words in text
-    assert why.way(answer["id"], told)[0].kind == "received", (
+    assert trace.way(answer["id"], told)[0].kind == "received", (
         "the way of an answer is that of what it answers"
     )
-    assert why.way("m2", told) == []
+    assert trace.way("m2", told) == []
     files.compact()
-    left = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
+    left = trace.way("m1", [trace.Files("s1", "helper", files.in_events, files.out_events)])
     assert [step.kind for step in left] == ["routed", "completed"], (
         "what is left after the files were compacted"
     )
@@ -83,7 +83,7 @@ def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_sta
         *retried(files.folds, [answer["id"]], files.now),
         delivered(message=answer["id"], platform_id="p1"),
     )
-    steps = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
+    steps = trace.way("m1", [trace.Files("s1", "helper", files.in_events, files.out_events)])
     assert len({step.at for step in steps}) == 1
     assert [step.kind for step in steps][-4:] == [
         "completed",

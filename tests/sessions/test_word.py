@@ -11,9 +11,9 @@ from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
 from capsule.sessions.registry import Wiring
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.toolkit import Toolkit
-from capsule.sessions.work.worker import Prompt
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.toolkit import Toolkit
+from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 

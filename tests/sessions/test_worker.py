@@ -16,8 +16,8 @@ from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.worker import ANSWER, Prompt, Worker, by_command, worker_of
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.worker import ANSWER, Prompt, Worker, by_command, worker_of
 
 HOME = Route("conversations", "direct_anna_bot", "t1")
 
@@ -237,6 +237,6 @@ def test_a_session_that_never_rests_leaves_the_others_their_turn(
 def test_the_worker_of_a_session_that_never_rests_gives_its_place_back(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.sessions.work.worker._TURN_S", 0)
+    monkeypatch.setattr("capsule.sessions.worker.worker._TURN_S", 0)
     told(session, *(f"m{number}" for number in range(30)))
     assert [len(worked(store, lambda prompt: "done")) for _ in range(4)] == [1, 1, 1, 0]

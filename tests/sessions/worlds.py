@@ -23,14 +23,11 @@ from capsule.sessions.events import (
     retry,
     state,
 )
-from capsule.sessions.folds import FINAL, Folds
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
 from capsule.sessions.rules.deliveries import (
     after_attempt,
     delivery_id,
-    due_out,
+    due_deliveries,
     next_delivery,
     send,
 )
@@ -45,6 +42,7 @@ from capsule.sessions.rules.messages import (
     release,
     retried,
 )
+from capsule.sessions.session_state import FINAL, InboundState, OutboundState, SessionState
 from tests.sessions.files import Files, chat, fold
 
 WORDS = [
@@ -79,7 +77,7 @@ _STEP = st.tuples(st.sampled_from(WORDS), st.integers(0, 30))
 Steps = st.lists(_STEP, max_size=60) | st.lists(_STEP, min_size=40, max_size=60)
 
 
-def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
+def answers(folds: SessionState, ids: list[str], now: str) -> dict[str, Any]:
     """What the rules ask two files."""
     state_of = {id: folds.status(id) for id in ids}
     return {
@@ -89,7 +87,9 @@ def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
             for at in (now, later(now, 3600))
         ],
         "due": next_due(folds, now),
-        "out": [(message.event, delivery_id(folds, message)) for message in due_out(folds, now)],
+        "out": [
+            (message.event, delivery_id(folds, message)) for message in due_deliveries(folds, now)
+        ],
         "delivery": next_delivery(folds, now),
         "highest": folds.highest,
         "released": release(folds, now, is_alive=lambda _: False),
@@ -138,9 +138,11 @@ class World:
         self.all_out += events
         self.files.say(*events)
 
-    def whole(self) -> Folds:
+    def whole(self) -> SessionState:
         """The files as if they were never compacted."""
-        return Folds(fold(Inbound("s1"), self.all_in), fold(Outbound("s1"), self.all_out))
+        return SessionState(
+            fold(InboundState("s1"), self.all_in), fold(OutboundState("s1"), self.all_out)
+        )
 
     def do(self, word: str, number: int) -> None:
         getattr(self, f"_{word}")(number)
@@ -273,15 +275,11 @@ class World:
         self._try(error="no network")
 
     def _try(self, **result: str) -> None:
-        for message in due_out(self.files.folds, self.files.now)[:1]:
+        for message in due_deliveries(self.files.folds, self.files.now)[:1]:
             if "error" not in result:
                 self.platform[delivery_id(self.files.folds, message)] += 1
-            self.tell(
-                *numbered(
-                    self.files.folds,
-                    after_attempt(self.files.folds, message, self.files.now, **result),
-                )
-            )  # type: ignore[arg-type]
+            noted = after_attempt(self.files.folds, message, self.files.now, **result)  # type: ignore[arg-type]
+            self.tell(*numbered(self.files.folds, noted))
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)

@@ -30,9 +30,9 @@ from capsule.sessions.adapters import conversations as _loaded  # noqa: F401
 from capsule.sessions.host import host as hosts
 from capsule.sessions.rules import deliveries, messages
 from capsule.sessions.session import Session
-from capsule.sessions.work import worker as workers
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.toolkit import Toolkit
+from capsule.sessions.worker import worker
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.toolkit import Toolkit
 
 #: Hosts at a time: the oldest runs, the others stand by.
 _HOSTS = 2
@@ -62,7 +62,7 @@ class Clock:
 
     def rule(self, root: str) -> None:
         """Be the clock of this process, and shorten its waits."""
-        timestamps.time = workers.time = self  # type: ignore[attr-defined, assignment]
+        timestamps.time = worker.time = self  # type: ignore[attr-defined, assignment]
         beat = Session.beat
 
         def beat_by_this_clock(session: Session) -> None:
@@ -73,7 +73,7 @@ class Clock:
         messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25  # type: ignore[assignment]
         messages.MOST_EVENTS = 60
         hosts._STANDBY_S = 0.05
-        hosts.LOOK_S = hosts._ELSEWHERE_S = workers._LOOK_S = 1.0
+        hosts.LOOK_S = hosts._ELSEWHERE_S = worker._LOOK_S = 1.0
 
 
 class Forked:
@@ -117,7 +117,7 @@ def _end(*_: object) -> None:
 def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
     with Store.open(root) as store:
 
-        def answer(prompt: workers.Prompt) -> Ended:
+        def answer(prompt: worker.Prompt) -> Ended:
             """Names the messages; now and then it is busy, or can't answer at all."""
             said = " ".join(
                 f"{each['id']}@{each.get('recurrence', {}).get('at', '')}"
@@ -136,7 +136,7 @@ def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
         # That of a host that was killed lives on here, and may have the session for longer: the
         # host asks again.
         with suppress(StoreBusy):
-            workers.Worker(store, agent, answer, session=session, idle_s=0.5).run()
+            worker.Worker(store, agent, answer, session=session, idle_s=0.5).run()
 
 
 def _fork(act: Callable[[], None]) -> int:

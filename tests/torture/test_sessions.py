@@ -22,10 +22,10 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import NotFound
 from capsule.sessions.events import Route, reply_id
-from capsule.sessions.folds import FINAL
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import messages, schedules
 from capsule.sessions.session import Session
+from capsule.sessions.session_state import FINAL
 from tests.processes import PATIENCE_S, Child
 from tests.sessions.hosting import group
 from tests.torture.nursery import JUMPS_S

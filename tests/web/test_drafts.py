@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.toolkit import Toolkit
-from capsule.sessions.work.worker import Prompt
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.toolkit import Toolkit
+from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 from tests.web.browser import Guard, check_axe, screenshot

@@ -9,9 +9,9 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import INBOUND
 from capsule.mcp_server.transport.tokens import Tokens
-from capsule.sessions.work.command import Ended
-from capsule.sessions.work.toolkit import Toolkit
-from capsule.sessions.work.worker import Prompt
+from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.toolkit import Toolkit
+from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 from tests.web.drawn import buttons, press, text

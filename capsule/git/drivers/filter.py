@@ -1,16 +1,21 @@
-"""The filter process: git sends it every document on its way into the index, and gets back the
-clean form.
+"""The filter process: git sends it every document on its way into the index and gets back its clean
+form.
 
-Git starts one for a whole command and speaks version 2 of its filter protocol with it
-(gitattributes(5), "Long Running Filter Process"). What must stay true: the process ends when git
-does, however that comes; and it waits for no lock long, because the caller of git may hold it.
+Git starts one process for a whole command and speaks version 2 of its filter protocol with it
+(gitattributes(5), "Long Running Filter Process"). The protocol consists of packets: four
+hexadecimal digits with the length of the packet, themselves included, and the content. `0000` is
+the flush packet, which ends a list or a content (git's
+Documentation/technical/protocol-common.txt). Nothing is read beyond the packets that are asked for.
 
-A file that does not parse passes as it is, and is named with line and column. The filter doesn't
-know whether git adds it or compares it, and `git status` and `git checkout` must go on with a file
-that is being mended. The check before a commit refuses it (`precommit.py`).
+Invariants:
+- The process ends when git ends, in whatever way that happens.
+- It does not wait long for a lock, because the caller of git may hold it.
+- A document that does not parse passes unchanged and is reported with line and column. The filter
+  cannot know whether git adds a file or only compares it, and `git status` and `git checkout` must
+  work while somebody repairs the file. The check before a commit refuses it (`precommit.py`).
 
-On the way out of the index nothing is changed. The filter serves that way too, because git applies
-`required` to both.
+On the way out of the index nothing changes. The filter handles that direction too, because git
+applies `required` to both.
 """
 
 from __future__ import annotations
@@ -22,8 +27,66 @@ from typing import IO
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format.kinds import CONVERSATION, KINDS
 from capsule.format.merge.clean_form import clean
-from capsule.git.drivers import pktline
 from capsule.ids import is_id
+
+FLUSH = b"0000"
+#: What one packet carries at most: LARGE_PACKET_DATA_MAX of git.
+_MOST = 65516
+
+
+class Ended(Exception):
+    """The other side has closed the stream."""
+
+
+def packets(stream: IO[bytes]) -> list[bytes]:
+    """What the packets up to the next flush packet carry. Raises Ended; InvalidInput when these are
+    no packets.
+    """
+    contents: list[bytes] = []
+    while True:
+        header = stream.read(4)
+        if header == FLUSH:
+            return contents
+        if len(header) < 4:
+            raise Ended
+        try:
+            size = (
+                int(header, 16) - 4 if header.isalnum() else -1
+            )  # Signs and blanks are digits to Python alone.
+        except ValueError:
+            size = -1
+        if not 0 <= size <= _MOST:
+            raise InvalidInput(
+                f"{header!r} begins no packet of git's; this program is started by git itself"
+            )
+        contents.append(stream.read(size))
+        if len(contents[-1]) < size:
+            raise Ended
+
+
+def text(packet: bytes) -> str:
+    """A packet that carries a line of text, for example a path; bytes that are no UTF-8 survive as
+    a path's do.
+    """
+    return packet.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+
+
+def packed(*lines: str) -> bytes:
+    """A list of lines, with its flush packet."""
+    return (
+        b"".join(map(_packet, (f"{line}\n".encode("utf-8", "surrogateescape") for line in lines)))
+        + FLUSH
+    )
+
+
+def content(data: bytes) -> bytes:
+    """A content of any size, with its flush packet."""
+    return b"".join(_packet(data[at : at + _MOST]) for at in range(0, len(data), _MOST)) + FLUSH
+
+
+def _packet(carried: bytes) -> bytes:
+    return b"%04x%b" % (len(carried) + 4, carried)
+
 
 #: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
@@ -38,7 +101,7 @@ _SETTINGS = "capsule.toml"
 _READABLE = b"conversation "
 _VERSION = "version=2"
 #: What stands before a content. A second list behind it may change the status; it doesn't.
-_SUCCESS = pktline.packed("status=success")
+_SUCCESS = packed("status=success")
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
@@ -55,26 +118,24 @@ def serve(
     try:
         _shake_hands(incoming, outgoing)
         while True:
-            request = dict(
-                pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming)
-            )
-            data = b"".join(pktline.packets(incoming))
+            request = dict(text(line).partition("=")[::2] for line in packets(incoming))
+            data = b"".join(packets(incoming))
             outgoing.write(_answer(request, data, clean_form, tell))
             outgoing.flush()
-    except pktline.Ended:
+    except Ended:
         return
 
 
 def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    welcome, *versions = map(pktline.text, pktline.packets(incoming) or [b""])
+    welcome, *versions = map(text, packets(incoming) or [b""])
     if welcome != "git-filter-client" or _VERSION not in versions:
         raise InvalidInput(
             "this program speaks version 2 of git's filter protocol, and is started by git itself"
         )
-    outgoing.write(pktline.packed("git-filter-server", _VERSION))
+    outgoing.write(packed("git-filter-server", _VERSION))
     outgoing.flush()
-    offered = list(map(pktline.text, pktline.packets(incoming)))
-    outgoing.write(pktline.packed(*(entry for entry in _CAPABILITIES if entry in offered)))
+    offered = list(map(text, packets(incoming)))
+    outgoing.write(packed(*(entry for entry in _CAPABILITIES if entry in offered)))
     outgoing.flush()
 
 
@@ -91,8 +152,8 @@ def _answer(
             )
     except CapsuleError as error:
         tell(f"{error.message}\n{path}: not filtered")
-        return pktline.packed("status=error")
-    return _SUCCESS + pktline.content(data) + pktline.FLUSH
+        return packed("status=error")
+    return _SUCCESS + content(data) + FLUSH
 
 
 def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:

@@ -21,7 +21,7 @@ from capsule.format.merge.clean_form import clean
 from capsule.git.commits.merge import merge_version
 from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.repository import Repository
-from capsule.git.setup import hook
+from capsule.git.setup import installation
 from capsule.git.setup.attributes import DRIVER, settings, wanted_config
 from capsule.git_program import Git
 
@@ -226,7 +226,7 @@ def _files(repository: Repository) -> Iterator[Finding]:
 
 
 def _hook(repository: Repository, state: State) -> Iterator[Finding]:
-    there = hook.find(repository)
+    there = installation.find(repository)
     state.hook = there.runs
     if there.runs:
         return

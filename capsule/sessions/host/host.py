@@ -29,18 +29,16 @@ from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Adapter
-from capsule.sessions.host.deliverer import Deliverer
-from capsule.sessions.host.opened import Opened, said_by
-from capsule.sessions.host.router import Router
+from capsule.sessions.host.routing import Deliverer, OpenSessions, Router, error_text
 from capsule.sessions.host.supervisor import Spawn, Supervisor
 from capsule.sessions.registry import KIND_OF_COMMANDS
-from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
+from capsule.sessions.rules import deliveries, messages, questions, schedules
 from capsule.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from capsule.sessions.folds import Folds
     from capsule.sessions.registry import AgentGroup, State
     from capsule.sessions.session import Edit, Session
+    from capsule.sessions.session_state import SessionState
     from capsule.store.store import CoreStore
 
 #: The longest wait, in seconds; and how often what comes without a notice is looked for.
@@ -82,7 +80,9 @@ class Host:
         self._adapters = {
             adapter.name: adapter for adapter in (Conversations(self._store), *adapters)
         }
-        self._opened = Opened(self._engine, self._store.inner.part(Sessions).registry, self._log)
+        self._opened = OpenSessions(
+            self._engine, self._store.inner.part(Sessions).registry, self._log
+        )
         self._router = Router(self._opened, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))
         self._workers = Supervisor(spawn, max_workers, self._log, self._ring)
@@ -221,7 +221,7 @@ class Host:
         try:
             act()
         except Exception as error:
-            about = said_by(error)
+            about = error_text(error)
             if self.broken.get((id, task)) != about:
                 self._log("broken", session=id, what=task, error=about)
             self.broken[id, task] = about
@@ -247,7 +247,7 @@ class Host:
                     time_zone=str(agent.settings.get("timeZone", "")) if agent else "",
                 ),
                 partial(schedules.occurrences, now=now),
-                lambda folds: destinations.of(folds, state, row),
+                lambda folds: deliveries.destinations_event(folds, state, row),
             )
             for rule in rules:
                 while rule(folds):
@@ -257,7 +257,7 @@ class Host:
                 session.compact(now)
                 self._log("compacted", session=id)
                 folds = session.known
-            if deliveries.due_out(folds, now):
+            if deliveries.due_deliveries(folds, now):
                 self._deliverer.drain(id)
             if row.status == "active" and self._workers.state(id) == "stopped":
                 self._wake(id, agent, folds, now)
@@ -266,7 +266,7 @@ class Host:
                 self._due[id] = min(later)
             self._heal(session, folds, now)
 
-    def _heal(self, session: Session, folds: Folds, now: str) -> None:
+    def _heal(self, session: Session, folds: SessionState, now: str) -> None:
         """End the worker of a session if it counts as dead; look again later, as long as it has
         work.
         """
@@ -298,7 +298,7 @@ class Host:
                     self._engine.leases.beat(id)
             self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
-    def _wake(self, id: str, agent: AgentGroup | None, folds: Folds, now: str) -> None:
+    def _wake(self, id: str, agent: AgentGroup | None, folds: SessionState, now: str) -> None:
         """Start the worker of a session if it has work, and none has a claim there."""
         picked = messages.pick(folds, now, first=True)
         if not picked or agent is None or not agent.command or messages.holders(folds):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal
 
 from capsule.errors import CapsuleError
-from capsule.sessions.host.opened import Log
+from capsule.sessions.host.routing import WriteLogLine
 
 #: Seconds between two starts for the same piece of work, at most; the first is 1, and each is twice
 #: the one before.
@@ -86,7 +86,9 @@ class Supervisor:
         ring: Called when one has ended.
     """
 
-    def __init__(self, spawn: Spawn, most: int, log: Log, ring: Callable[[], object]) -> None:
+    def __init__(
+        self, spawn: Spawn, most: int, log: WriteLogLine, ring: Callable[[], object]
+    ) -> None:
         self._spawn = spawn
         self._most = most
         self._log = log

@@ -1,4 +1,10 @@
-"""The rules of messages out: how they are numbered and said once, where they go, when they are
+"""Destinations: where an agent may send by itself, by name.
+
+What must stay true: the map of names is the permission. It stands in the registry, and a session's
+inbound file has a copy, which is renewed before anything is delivered. Whatever writes for a
+session stays within `writable_conversations`. No file, no clock.
+
+[joined: deliveries] The rules of messages out: how they are numbered and said once, where they go, when they are
 delivered again.
 
 What must stay true: nothing goes where the map of destinations does not lead, but for an answer,
@@ -10,23 +16,90 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
-from capsule.errors import Refused
+from capsule.errors import NotFound, Refused
+from capsule.ids import slug
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import (
     Event,
     Route,
     attempt,
     delivered,
+    destinations,
     incoming,
     outgoing,
     reply_id,
     undeliverable,
 )
-from capsule.sessions.folds import Folds
-from capsule.sessions.inbound import Attempts, InMessage
-from capsule.sessions.outbound import OutMessage
+from capsule.sessions.registry import AgentGroup, SessionRow, State
 from capsule.sessions.rules.messages import later, next_seq
+from capsule.sessions.session_state import (
+    DeliveryAttempts,
+    InboundMessage,
+    OutboundMessage,
+    SessionState,
+)
+
+#: The channel of the conversations of the store.
+CONVERSATIONS = "conversations"
+
+
+def allow_destination(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup, str]:
+    """Let an agent send to a place.
+
+    Args:
+        group: The agent.
+        route: The place, and a thread there if need be.
+        title: What people call it; empty: as the place.
+
+    Returns:
+        The agent with the destination, and its name: that which it had, if it was allowed before,
+        else one made of the title; one that is taken gets `-2`, then `-3`.
+    """
+    for name, entry in group.destinations.items():
+        if Route.of(entry) == route:
+            return group, name
+    plain = slug(title or route.place) or "unnamed"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    name = next(name for name in names if name not in group.destinations)
+    entry = route.written() | {"title": title or route.place}
+    return replace(group, destinations={**group.destinations, name: entry}), name
+
+
+def forbid_destination(group: AgentGroup, name: str) -> AgentGroup:
+    """Take a destination away. Raises NotFound, which lists those there are."""
+    if name not in group.destinations:
+        names = ", ".join(sorted(group.destinations)) or "none yet"
+        raise NotFound(f"{group.name} has no destination {name[:80]!r}; it has: {names}", id=name)
+    return replace(
+        group, destinations={key: entry for key, entry in group.destinations.items() if key != name}
+    )
+
+
+def destinations_event(folds: SessionState, state: State, row: SessionRow) -> list[Event]:
+    """The event that gives a session the map of its agent; nothing if it has that. An entry without
+    a place is left.
+    """
+    group = state.agents.get(row.agent)
+    named = {
+        name: dict(entry)
+        for name, entry in (group.destinations if group else {}).items()
+        if Route.of(entry)
+    }
+    return [] if named == folds.inbound.destinations else [destinations(destinations=named)]
+
+
+def writable_conversations(folds: SessionState) -> frozenset[str]:
+    """The conversations that an agent may write to in a session: its destinations, and where the
+    messages came from that it answers now, or the last one that woke it."""
+    there, claims = folds.inbound.messages, folds.outbound.claims
+    answered = (
+        there[id].route for id in claims if id in there and folds.status(id) == "processing"
+    )
+    routes = [*map(Route.of, folds.inbound.destinations.values()), folds.inbound.route, *answered]
+    return frozenset(route.place for route in routes if route and route.channel == CONVERSATIONS)
+
 
 #: How often a delivery is tried, and the seconds before the second time; before the third twice as
 #: many.
@@ -34,7 +107,7 @@ ATTEMPTS = 3
 FIRST_WAIT_S = 5
 
 
-def send(folds: Folds, messages: Iterable[Event]) -> list[Event]:
+def send(folds: SessionState, messages: Iterable[Event]) -> list[Event]:
     """Number messages of the worker, without those that it said before.
 
     Raises Refused: one goes to a name that is not in the map.
@@ -50,7 +123,7 @@ def send(folds: Folds, messages: Iterable[Event]) -> list[Event]:
     return list(new.values())
 
 
-def due_out(folds: Folds, now: str) -> list[OutMessage]:
+def due_deliveries(folds: SessionState, now: str) -> list[OutboundMessage]:
     """What is to be delivered now, in the order of both files: messages of the worker, and notices
     of the host.
     """
@@ -58,28 +131,28 @@ def due_out(folds: Folds, now: str) -> list[OutMessage]:
     return sorted(due, key=lambda message: message.seq)
 
 
-def next_delivery(folds: Folds, now: str) -> str | None:
+def next_delivery(folds: SessionState, now: str) -> str | None:
     """When something is to be delivered: `now`, or later; None: nothing is left."""
     return min((max(at, now) for _, at in _deliveries(folds, now)), default=None)
 
 
-def _deliveries(folds: Folds, now: str) -> Iterator[tuple[OutMessage, str]]:
+def _deliveries(folds: SessionState, now: str) -> Iterator[tuple[OutboundMessage, str]]:
     """What is not delivered, with the time from which on it is due: at once if the clock went back
     while it waited.
 
     A change waits for the message that it changes.
     """
     for message in (*_notices(folds), *folds.undelivered()):
-        tried = folds.inbound.attempts.get(message.id, Attempts(next_at=message.due))
+        tried = folds.inbound.attempts.get(message.id, DeliveryAttempts(next_at=message.due))
         if (
             message.target not in folds.outbound.open
-            or folds.inbound.attempts.get(message.target, Attempts()).round
+            or folds.inbound.attempts.get(message.target, DeliveryAttempts()).round
         ):
             is_early = tried.failed and tried.next_at > later(now, FIRST_WAIT_S * 2**ATTEMPTS)
             yield message, "" if is_early else tried.next_at
 
 
-def _notices(folds: Folds) -> Iterator[OutMessage]:
+def _notices(folds: SessionState) -> Iterator[OutboundMessage]:
     """What the host tells the senders of messages that failed, unless an answer came after all."""
     for id, notice in folds.notices().items():
         messages = [folds.inbound.messages[message] for message in notice.messages]
@@ -87,10 +160,10 @@ def _notices(folds: Folds) -> Iterator[OutMessage]:
         hops = 1 + max(message.event.get("hops", 0) for message in messages)
         text = _notice_text(messages, notice.reason)
         said = outgoing(id=id, kind="system", content=text, in_reply_to=first.id, hops=hops)
-        yield OutMessage.of(said | {"seq": first.seq})
+        yield OutboundMessage.of(said | {"seq": first.seq})
 
 
-def _notice_text(messages: Sequence[InMessage], reason: str) -> str:
+def _notice_text(messages: Sequence[InboundMessage], reason: str) -> str:
     if (
         messages[0].kind == "system"
     ):  # An answer to a question that is over: trying it again changes nothing.
@@ -103,13 +176,13 @@ def _notice_text(messages: Sequence[InMessage], reason: str) -> str:
     )
 
 
-def delivery_id(folds: Folds, message: OutMessage) -> str:
+def delivery_id(folds: SessionState, message: OutboundMessage) -> str:
     """The id under which a message is delivered once: its own, or that of its occurrence."""
-    done = folds.inbound.attempts.get(message.id, Attempts()).round
+    done = folds.inbound.attempts.get(message.id, DeliveryAttempts()).round
     return reply_id(folds.session, message.id, f"occurrence {done}") if done else message.id
 
 
-def route_of(folds: Folds, message: OutMessage) -> Route:
+def route_of(folds: SessionState, message: OutboundMessage) -> Route:
     """Where a message goes: to its destination, else where the message that it answers came from,
     else by default.
 
@@ -129,14 +202,14 @@ def route_of(folds: Folds, message: OutMessage) -> Route:
     return replace(route, thread=message.event.get("thread") or route.thread)
 
 
-def _unknown(folds: Folds, to: str) -> Refused:
+def _unknown(folds: SessionState, to: str) -> Refused:
     names = ", ".join(sorted(folds.inbound.destinations)) or "no one"
     return Refused(f"{to!r} is no destination of session {folds.session}; it may write to {names}")
 
 
 def after_attempt(
-    folds: Folds,
-    message: OutMessage,
+    folds: SessionState,
+    message: OutboundMessage,
     now: str,
     *,
     platform_id: str = "",
@@ -153,7 +226,7 @@ def after_attempt(
     following = _next_at(message, now)
     if not error:
         return [delivered(message=message.id, platform_id=platform_id, next_at=following)]
-    tried = folds.inbound.attempts.get(message.id, Attempts()).failed + 1
+    tried = folds.inbound.attempts.get(message.id, DeliveryAttempts()).failed + 1
     if tried < ATTEMPTS and not is_final:
         again = later(now, FIRST_WAIT_S * 2 ** (tried - 1))
         return [attempt(message=message.id, attempts=tried, reason=error, next_at=again)]
@@ -169,7 +242,7 @@ def after_attempt(
     return [notice, gave_up]
 
 
-def _next_at(message: OutMessage, now: str) -> str | None:
+def _next_at(message: OutboundMessage, now: str) -> str | None:
     """When a message recurs; None: it does not."""
     recurrence = message.event.get("recurrence")
     return next_at(recurrence, now) if recurrence else None

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.events import AckState, Event, Route, ack, failed, incoming, retry
-from capsule.sessions.folds import Folds, Status, digest
-from capsule.sessions.inbound import InMessage
+from capsule.sessions.session_state import InboundMessage, MessageStatus, SessionState, digest
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
@@ -69,7 +68,7 @@ def brought(arrived: Arrived, **more: Any) -> Event:
     )
 
 
-def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
+def receive(folds: SessionState, messages: Iterable[Event]) -> list[Event]:
     """Number messages for the worker, without those that are there.
 
     Raises InvalidInput: one has the id of another one with another content (field `id`).
@@ -89,7 +88,7 @@ def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
     return list(new.values())
 
 
-def numbered(folds: Folds, events: Iterable[Event]) -> list[Event]:
+def numbered(folds: SessionState, events: Iterable[Event]) -> list[Event]:
     """Events with their messages numbered and first: a power cut may leave the first of a write
     alone.
     """
@@ -97,7 +96,7 @@ def numbered(folds: Folds, events: Iterable[Event]) -> list[Event]:
     return receive(folds, said) + [event for event in events if event["event"] != "message"]
 
 
-def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
+def pick(folds: SessionState, now: str, *, first: bool, limit: int = 10) -> list[InboundMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 
     They are of one route, that of the oldest message that wakes, with those that accumulated before
@@ -105,7 +104,7 @@ def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMess
     its replies the same ids. A worker that has just started (`first`) gets also what is for the
     start only.
     """
-    groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
+    groups, chosen, oldest = defaultdict[Hashable, list[InboundMessage]](list), None, 0
     waking = {claim.batch for id, claim in folds.outbound.claims.items() if _wakes(folds, id)}
     for message, due in _pending(folds, now, first=first):
         if due > now:
@@ -121,7 +120,7 @@ def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMess
     return chosen[start : start + limit] if chosen else []
 
 
-def next_due(folds: Folds, now: str, *, first: bool = True) -> str | None:
+def next_due(folds: SessionState, now: str, *, first: bool = True) -> str | None:
     """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for
     `pick`.
     """
@@ -134,7 +133,7 @@ def next_due(folds: Folds, now: str, *, first: bool = True) -> str | None:
     return soonest
 
 
-def _pending(folds: Folds, now: str, *, first: bool) -> Iterator[tuple[InMessage, str]]:
+def _pending(folds: SessionState, now: str, *, first: bool) -> Iterator[tuple[InboundMessage, str]]:
     """What a worker may get, with the time from which on it is due: at once if the clock went back
     while it waited.
     """
@@ -148,13 +147,13 @@ def _pending(folds: Folds, now: str, *, first: bool) -> Iterator[tuple[InMessage
             yield message, "" if is_early else message.due
 
 
-def _wakes(folds: Folds, id: str) -> bool:
+def _wakes(folds: SessionState, id: str) -> bool:
     """Whether a message that was claimed once waits, and wakes the worker again."""
     message = folds.inbound.messages.get(id)
     return message is not None and message.wakes and folds.status(id) == "pending"
 
 
-def claim(folds: Folds, picked: Sequence[InMessage], instance: str) -> list[Event]:
+def claim(folds: SessionState, picked: Sequence[InboundMessage], instance: str) -> list[Event]:
     """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id`
     takes for this batch.
     """
@@ -171,7 +170,7 @@ def claim(folds: Folds, picked: Sequence[InMessage], instance: str) -> list[Even
 
 
 def finish(
-    folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
+    folds: SessionState, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
 ) -> list[Event]:
     """End the claims of the worker `instance` on messages.
 
@@ -183,7 +182,7 @@ def finish(
     return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
 
 
-def take(folds: Folds, id: str, instance: str) -> list[Event]:
+def take(folds: SessionState, id: str, instance: str) -> list[Event]:
     """Finish a message that a tool gives to the agent: no prompt has it then. Nothing if a worker
     has it, or had it.
     """
@@ -193,7 +192,7 @@ def take(folds: Folds, id: str, instance: str) -> list[Event]:
     ] * is_free
 
 
-def drop(folds: Folds, instance: str) -> list[Event]:
+def drop(folds: SessionState, instance: str) -> list[Event]:
     """Withdraw the claims that the session's former workers left, for the worker `instance` that
     has just started.
     """
@@ -205,7 +204,7 @@ def drop(folds: Folds, instance: str) -> list[Event]:
     return [ack(state="dropped", messages=left, instance=instance)] if left else []
 
 
-def _holder(folds: Folds, id: str) -> str:
+def _holder(folds: SessionState, id: str) -> str:
     """The worker that a message is claimed by; empty: none."""
     claimed = folds.outbound.claims.get(id)
     holds = (
@@ -214,12 +213,12 @@ def _holder(folds: Folds, id: str) -> str:
     return claimed.instance if claimed is not None and holds else ""
 
 
-def holders(folds: Folds) -> set[str]:
+def holders(folds: SessionState) -> set[str]:
     """The workers that hold claims."""
     return {_holder(folds, id) for id in folds.outbound.claims} - {""}
 
 
-def is_bulky(folds: Folds) -> bool:
+def is_bulky(folds: SessionState) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
     most = MOST_EVENTS + 4 * (
         sum(not folds.inbound.messages[id].is_idle for id in folds.inbound.open)
@@ -228,7 +227,9 @@ def is_bulky(folds: Folds) -> bool:
     return max(len(folds.inbound.seen), len(folds.outbound.seen)) > most
 
 
-def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool | None]) -> list[Event]:
+def release(
+    folds: SessionState, now: str, *, is_alive: Callable[[str], bool | None]
+) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
     The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known
@@ -253,11 +254,11 @@ def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool | None]) -
     ]
 
 
-def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool | None]) -> bool:
+def _is_over(state: MessageStatus, instance: str, is_alive: Callable[[str], bool | None]) -> bool:
     return state == "released" or (state == "processing" and not is_alive(instance))
 
 
-def retried(folds: Folds, ids: Iterable[str], now: str) -> list[Event]:
+def retried(folds: SessionState, ids: Iterable[str], now: str) -> list[Event]:
     """Try messages again at a person's word: what failed is pending again, and what waits for its
     time is due now.
 
@@ -285,7 +286,7 @@ def retried(folds: Folds, ids: Iterable[str], now: str) -> list[Event]:
     return [retry(messages=due, reason="by hand", again=True)] if due else []
 
 
-def is_undelivered(folds: Folds, id: str) -> bool:
+def is_undelivered(folds: SessionState, id: str) -> bool:
     """Whether a message out waits to be delivered."""
     return any(message.id == id for message in folds.undelivered())
 
@@ -310,7 +311,7 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
     return ""
 
 
-def fault(folds: Folds, now: str, *, instance: str, heartbeat: str | None) -> str:
+def fault(folds: SessionState, now: str, *, instance: str, heartbeat: str | None) -> str:
     """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is
     to be killed.
     """

@@ -15,10 +15,9 @@ from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Event, Route, failed, incoming, reply_id
-from capsule.sessions.folds import Folds
-from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import Question, SessionRow, State
 from capsule.sessions.rules.messages import brought, receive
+from capsule.sessions.session_state import OutboundMessage, SessionState
 
 #: The new registry, and what its sessions are told then, for `tell`. If a session could not be
 #: told, the answer or the withdrawal comes again, and its result tells the same.
@@ -29,7 +28,7 @@ KEPT_S = 24 * 3600
 _LATE = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
 
 
-def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> State:
+def asked(state: State, row: SessionRow, message: OutboundMessage, route: Route) -> State:
     """The registry with the question that a message of kind `question` asks; as it is, if it was
     asked before.
     """
@@ -98,7 +97,7 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
     return state.put(question), [(question.session, events)]
 
 
-def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
+def tell(folds: SessionState, events: Sequence[Event]) -> list[Event]:
     """What a session is told: a message, and what became of it; nothing if the session has the
     message.
     """

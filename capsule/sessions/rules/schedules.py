@@ -28,10 +28,9 @@ from capsule.sessions.events import (
     resumed,
     utc,
 )
-from capsule.sessions.folds import FINAL, Folds
-from capsule.sessions.inbound import InMessage
 from capsule.sessions.rules.deliveries import after_attempt, route_of
 from capsule.sessions.rules.messages import numbered
+from capsule.sessions.session_state import FINAL, InboundMessage, SessionState
 
 #: After how many seconds an occurrence of a series that catches nothing up is passed over.
 GRACE_S = 300
@@ -40,7 +39,7 @@ GRACE_S = 300
 # -- What comes next -------------------------------------------------------------------------------
 
 
-def occurrences(folds: Folds, now: str) -> list[Event]:
+def occurrences(folds: SessionState, now: str) -> list[Event]:
     """Make the next occurrence of each series whose last one is over, or was missed; it is the only
     live one then.
 
@@ -58,7 +57,7 @@ def occurrences(folds: Folds, now: str) -> list[Event]:
     return numbered(folds, events)
 
 
-def _following(folds: Folds, head: InMessage, now: str) -> str:
+def _following(folds: SessionState, head: InboundMessage, now: str) -> str:
     """The time of the occurrence that takes the place of the last one; empty:
     it keeps its place.
     """
@@ -88,28 +87,28 @@ def _following(folds: Folds, head: InMessage, now: str) -> str:
     return ""
 
 
-def _is_cancelled(folds: Folds, head: InMessage) -> bool:
+def _is_cancelled(folds: SessionState, head: InboundMessage) -> bool:
     """Whether a series was cancelled, at the last while its last occurrence was being answered."""
     return folds.inbound.ended.get(head.id) == "cancelled"
 
 
-def _recurrence(head: InMessage) -> dict[str, Any]:
+def _recurrence(head: InboundMessage) -> dict[str, Any]:
     return head.event.get("recurrence") or {}
 
 
-def _time_of(head: InMessage) -> str:
+def _time_of(head: InboundMessage) -> str:
     """The time that an occurrence is for; `due` may be that of another try."""
     return str(_recurrence(head).get("at") or head.due)
 
 
-def _replaced(folds: Folds, head: InMessage, at: str, **fields: Any) -> list[Event]:
+def _replaced(folds: SessionState, head: InboundMessage, at: str, **fields: Any) -> list[Event]:
     """The events that put another occurrence, for a time, in the place of the last one."""
     following = _occurrence(folds, head.id, at, {**head.event, "processAfter": at, **fields})
     is_over = folds.status(head.id) in FINAL
     return [following] if is_over else [cancelled(messages=[head.id]), following]
 
 
-def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
+def _occurrence(folds: SessionState, before: str, at: str, event: Event) -> Event:
     """An occurrence for a time, in the place of the message `before`, which says what
     `event` says.
     """
@@ -129,7 +128,7 @@ def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
 # -- What people and agents do with series ---------------------------------------------------------
 
 
-def live(folds: Folds) -> dict[str, InMessage]:
+def live(folds: SessionState) -> dict[str, InboundMessage]:
     """The live rows of the series that are not over, by the ids of the series, oldest first."""
     rows = {}
     for series, id in folds.inbound.series.items():
@@ -140,7 +139,7 @@ def live(folds: Folds) -> dict[str, InMessage]:
     return rows
 
 
-def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
+def tasks(folds: SessionState, now: str, time_zone: str = "") -> list[Event]:
     """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why
     not.
 
@@ -162,7 +161,7 @@ def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
 
 
 def act(
-    folds: Folds,
+    folds: SessionState,
     task: Mapping[str, Any],
     id: str,
     now: str,
@@ -216,7 +215,7 @@ def act(
 
 
 def _first(
-    folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str
+    folds: SessionState, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str
 ) -> Event:
     recurrence = _merged({"timeZone": time_zone} if time_zone else {}, task)
     at = task.get("processAfter") or (recurrence and next_at(recurrence, now))
@@ -231,7 +230,9 @@ def _first(
     )
 
 
-def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
+def _updated(
+    folds: SessionState, head: InboundMessage, task: Mapping[str, Any], now: str
+) -> list[Event]:
     """A task's fields merged into a series: into its live row, or, if that runs or is over, for the
     next one.
     """

@@ -17,7 +17,7 @@ from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule_cli import quick
-from capsule_cli.commands.sessions import running as process
+from capsule_cli.commands.sessions import worker_process
 from tests.core.cli.conftest import Program
 from tests.processes import until
 
@@ -95,9 +95,9 @@ def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[dict[str, Any]] = []
-    monkeypatch.setattr(process, "run", lambda: 1 / 0)
-    monkeypatch.setattr(process, "write_line", lines.append)
-    assert process.main({}) == 1
+    monkeypatch.setattr(worker_process, "run", lambda: 1 / 0)
+    monkeypatch.setattr(worker_process, "write_line", lines.append)
+    assert worker_process.main({}) == 1
     assert "ZeroDivisionError" in lines[0]["error"] and __file__ in lines[0]["trace"]
 
 
@@ -114,7 +114,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(
     capsule: Program, session: Session
 ) -> None:
     script = (
-        "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
+        "import sys; from capsule_cli import __main__; from capsule.sessions.worker import worker\n"
         "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
         "worker.command.run = show\n"
         "sys.argv = ['capsule', 'worker', 'run', '--agent', 'bot', '--session', 's1']\n"
@@ -141,7 +141,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(
     }
     heavy |= {"socket", "secrets", "tempfile", "capsule.store.pages"}
     heavy |= {"capsule.format.saved.reconcile", "capsule.format.filters"}
-    assert "capsule.sessions.work.command" in loaded
+    assert "capsule.sessions.worker.command" in loaded
     assert loaded & heavy == set()
 
 
@@ -149,7 +149,7 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(
     capsule: Program, session: Session
 ) -> None:
     script = (
-        "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
+        "import sys; from capsule_cli import __main__; from capsule.sessions.worker import worker\n"
         "class Words:\n"
         "    words = iter(['bot', 's1'])\n"
         "    def readline(self): self.loaded = set(sys.modules); return next(self.words)\n"

@@ -15,12 +15,12 @@ from mcp import Client
 from capsule import Store, timestamps
 from capsule.mcp_server.tools.answers.forms import tokens
 from capsule.sessions.events import Route, destinations, incoming, reply_id
+from capsule.sessions.mcp_tools import SESSION
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.tools import SESSION
-from capsule.sessions.work.toolkit import Toolkit
+from capsule.sessions.worker.toolkit import Toolkit
 from tests.core.mcp_server.serving import Stdio, environment, over_stdio
 from tests.core.mcp_server.talking import data, error, serving, talking, text
 

@@ -18,7 +18,7 @@ from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 MOWER = """\
 import os, sys
 from capsule import Store, timestamps
-from capsule.sessions.work.toolkit import Toolkit
+from capsule.sessions.worker.toolkit import Toolkit
 
 if "Is it dry now?" in sys.stdin.read():
     print("It is dry: mown.")

@@ -24,8 +24,8 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule.git.history.timeline import Step
-    from capsule.git.history.versions import PastVersion
+    from capsule.git.history import Step
+    from capsule.git.versions import PastVersion
     from capsule.store.store import CoreStore
 
 

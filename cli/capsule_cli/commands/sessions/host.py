@@ -19,7 +19,7 @@ import typer
 from capsule import timestamps
 from capsule_cli.boundary import INTERRUPTED, TERMINATED
 from capsule_cli.commands.mcp.clients import executable_words
-from capsule_cli.commands.sessions.running import write_line
+from capsule_cli.commands.sessions.worker_process import write_line
 from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ensure_person

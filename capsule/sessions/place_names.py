@@ -16,7 +16,7 @@ from capsule.ids import is_id
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.people import People
 from capsule.rules.policy import Object
-from capsule.sessions.rules.destinations import CONVERSATIONS
+from capsule.sessions.rules.deliveries import CONVERSATIONS
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:

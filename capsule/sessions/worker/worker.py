@@ -31,15 +31,15 @@ from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import SILENT_S, claim, drop, finish, next_due, pick
 from capsule.sessions.session import Session
 from capsule.sessions.sessions import Sessions
-from capsule.sessions.work import command
-from capsule.sessions.work.command import FOR_GOOD, Ended
+from capsule.sessions.worker import command
+from capsule.sessions.worker.command import FOR_GOOD, Ended
 
 if TYPE_CHECKING:
     from capsule.engines.leases import Lease
     from capsule.sessions.events import AckState, Event
-    from capsule.sessions.folds import Folds
-    from capsule.sessions.inbound import InMessage
+    from capsule.sessions.session_state import InboundMessage, SessionState
     from capsule.store.store import CoreStore
+
 
 #: The key of the state under which the command keeps what it goes on with.
 CONTINUATION = "continuation"
@@ -240,10 +240,10 @@ class Worker:
 
     def _claim_and_answer(self, session: Session, stop: Stop, *, first: bool) -> bool:
         """Answer the next batch of a session, if there is one, unless the worker is to end."""
-        picked: list[InMessage] = []
+        picked: list[InboundMessage] = []
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
-        def take(folds: Folds) -> list[Event]:
+        def take(folds: SessionState) -> list[Event]:
             # Only who holds the lock of a session claims there: other claims are of workers that
             # are dead. What they had claimed is picked when that is withdrawn.
             left = drop(folds, self._instance)
@@ -291,7 +291,7 @@ class Worker:
         handed = None if ended.handed is None else ended.handed.strip()
         keeps = handed is not None and handed != (kept or "")
 
-        def end(folds: Folds) -> list[Event]:
+        def end(folds: SessionState) -> list[Event]:
             acks = finish(folds, ids, instance=self._instance, state=outcome, error=ended.reason)
             if not acks:  # It was cancelled meanwhile, or given to another worker.
                 return []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capsule.sessions.events import Event
-    from capsule.sessions.work.toolkit import Said, Toolkit
+    from capsule.sessions.worker.toolkit import Said, Toolkit
     from capsule.store.store import CoreStore
 
 
@@ -195,7 +195,7 @@ def keep(
     value: Annotated[str, Field(description="Empty: forget the key")] = "",
 ) -> Annotated[CallToolResult, Kept]:
     """Keep texts for your later runs. get gives all, clear forgets all."""
-    from capsule.sessions.work.toolkit import MOST
+    from capsule.sessions.worker.toolkit import MOST
 
     toolkit = toolkit_of(ctx)
     if action == "set":
@@ -240,7 +240,7 @@ TOOLS: Tools = (
 def _begun(
     store: CoreStore, environment: Mapping[str, str], folder: str | None
 ) -> dict[str, Toolkit]:
-    from capsule.sessions.work.toolkit import Toolkit
+    from capsule.sessions.worker.toolkit import Toolkit
 
     session, message = environment["CAPSULE_SESSION"], environment.get("CAPSULE_MESSAGE", "")
     return {"toolkit": Toolkit(store, session, message, folder)}

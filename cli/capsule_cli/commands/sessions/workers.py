@@ -1,22 +1,34 @@
-"""`worker`: who answers where, what the sessions do, and why a message was answered or not."""
+"""The commands `worker ...` but for the host: set workers up, run one, and look at their sessions.
+
+Each command opens the store, makes one call of `store.sessions` and prints the result.
+`worker run` hands over to `worker_process.py`.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from capsule_cli.commands.sessions import worker_process
 from capsule_cli.completion import complete_agent, completing
 from capsule_cli.public import named, store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import Agent, argument, flag, option, refuse, seconds
-from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
-from capsule_cli.shared.passing import passing
+from capsule_cli.shared.output import (
+    answer,
+    details,
+    in_terminal,
+    listing,
+    one_line,
+    out,
+    short_time,
+)
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
 
-does = passing(store_of)
 
 complete_session = completing(
     named,
@@ -35,10 +47,7 @@ Series = Annotated[
     str | None, option("--series ID", "Change only this series of scheduled messages.", ...)
 ]
 _CANCELLED = "The id of a message, a series, a question or a session."
-_CANCEL = (
-    "Cancel a message that is not answered yet, a series, or a question, or close a session "
-    "with all that waits."
-)
+Title = Annotated[str | None, option("--name NAME", "Make the name from this text.", ...)]
 _FORBIDDEN = "The name by which the agent calls the place, or the place."
 
 
@@ -64,69 +73,78 @@ def list_(
     )
 
 
-show = does("Print what is known of a session: what waits, what runs, where its agent may send.")(
-    "sessions.get", session=Session
-)
-pause = does(
-    "Pause a session, or one of its series: what comes is kept, and nothing is answered until "
-    "`resume`."
-)(
-    "sessions.pause",
-    lambda id, series, **_: f"{series or id}: paused",
-    value=lambda id, session, series: {"id": id, "series": series, "paused": True},
-    session=Session,
-    series=Series,
-)
-resume = does("Resume a session, or one of its series.")(
-    "sessions.resume",
-    lambda id, series, **_: f"{series or id}: goes on",
-    value=lambda id, session, series: {"id": id, "series": series, "paused": False},
-    session=Session,
-    series=Series,
-)
-retry = does(
-    "Try a message again that failed or waits for its next try, or an answer that could not be "
-    "delivered."
-)(
-    "sessions.retry",
-    "{message}: is tried again",
-    value=lambda sessions, message: {"message": message, "sessions": sessions},
-    message=Message,
-)
-cancel = does(_CANCEL)(
-    "sessions.cancel",
-    "{id}: cancelled",
-    value=lambda cancelled, id: {"id": id, "cancelled": cancelled},
-    id=Annotated[str, argument("ID", _CANCELLED, ...)],
-)
-unwire = does(
-    "Remove the wiring of an agent to a place. The agent still answers there when it is mentioned."
-)(
-    "sessions.unwire",
-    "{place}: {agent} is not wired",
-    value=lambda _, place, agent: {"place": place, "agent": agent, "wired": False},
-    place=Place,
-    agent=Agent,
-)
-allow = does(
-    "Permit an agent to send to a place by itself, and print the name that it has for the place."
-)(
-    "sessions.allow",
-    "{0}",
-    value=lambda name, agent, place, title: {"agent": agent, "place": place, "name": name},
-    agent=Agent,
-    place=Place,
-    title=Annotated[str | None, option("--name NAME", "Make the name from this text.", ...)],
-)
-forbid = does(
-    "Stop an agent from sending to a place by itself. It may still answer what comes from there."
-)(
-    "sessions.forbid",
-    "{agent} no longer sends to {name}",
-    value=lambda _, agent, name: {"agent": agent, "name": name, "allowed": False},
-    agent=Agent,
-    name=Annotated[str, argument("NAME", _FORBIDDEN, ...)],
-)
+def show(session: Session) -> None:
+    """Print what is known of a session: what waits, what runs, where its agent may send."""
+    with store_of() as store:
+        fields = store.sessions.get(session)
+    details(fields)
+
+
+def pause(session: Session, series: Series = None) -> None:
+    """Pause a session, or one of its series: what comes is kept, and nothing is answered until
+    `resume`.
+    """
+    with store_of() as store:
+        id = store.sessions.pause(session, series=series)
+    answer({"id": id, "series": series, "paused": True}, f"{one_line(series or id)}: paused")
+
+
+def resume(session: Session, series: Series = None) -> None:
+    """Resume a session, or one of its series."""
+    with store_of() as store:
+        id = store.sessions.resume(session, series=series)
+    answer({"id": id, "series": series, "paused": False}, f"{one_line(series or id)}: goes on")
+
+
+def retry(message: Message) -> None:
+    """Try a message again that failed or waits for its next try, or an answer that could not be
+    delivered.
+    """
+    with store_of() as store:
+        sessions = store.sessions.retry(message)
+    answer({"message": message, "sessions": list(sessions)}, f"{one_line(message)}: is tried again")
+
+
+def cancel(id: Annotated[str, argument("ID", _CANCELLED, ...)]) -> None:
+    """Cancel a message that is not answered yet, a series, or a question, or close a session with
+    all that waits.
+    """
+    with store_of() as store:
+        cancelled = store.sessions.cancel(id)
+    answer({"id": id, "cancelled": list(cancelled)}, f"{one_line(id)}: cancelled")
+
+
+def unwire(place: Place, agent: Agent) -> None:
+    """Remove the wiring of an agent to a place. The agent still answers there when it is
+    mentioned.
+    """
+    with store_of() as store:
+        store.sessions.unwire(place, agent)
+    answer(
+        {"place": place, "agent": agent, "wired": False},
+        f"{one_line(place)}: {one_line(agent)} is not wired",
+    )
+
+
+def allow(agent: Agent, place: Place, title: Title = None) -> None:
+    """Permit an agent to send to a place by itself, and print the name that it has for the
+    place.
+    """
+    with store_of() as store:
+        name = store.sessions.allow(agent, place, title=title)
+    answer({"agent": agent, "place": place, "name": name}, name)
+
+
+def forbid(agent: Agent, name: Annotated[str, argument("NAME", _FORBIDDEN, ...)]) -> None:
+    """Stop an agent from sending to a place by itself. It may still answer what comes from
+    there.
+    """
+    with store_of() as store:
+        store.sessions.forbid(agent, name)
+    answer(
+        {"agent": agent, "name": name, "allowed": False},
+        f"{one_line(agent)} no longer sends to {one_line(name)}",
+    )
 
 
 def why(message: Message) -> None:
@@ -302,3 +320,44 @@ def _as_json(*items: Item) -> list[dict[str, Any]]:
 def _place(item: Any) -> str:
     place = item.place if item.channel in ("", "conversations") else f"{item.channel}:{item.place}"
     return f"{place} {getattr(item, 'thread', '')}".strip()
+
+
+def run(
+    command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
+    agent: str = option("--agent AGENT", "Answer for this agent; it is set up if need be.", ...),
+    session: str | None = option(
+        "--session ID", "Serve this session only. Else: all those of the agent, in turn."
+    ),
+    idle: str | None = option(
+        "--idle DURATION", "End after this time without work. With --session: 10m, else never."
+    ),
+    for_: str | None = option("--for DURATION", "Stop the command after this time. Else: 30m."),
+) -> None:
+    """Answer the messages of an agent by a command, until SIGTERM comes.
+
+    The command reads the messages from stdin, and what it prints is the answer; if it prints
+    nothing, there is none. Exit code 0: it is done. 65, 126 or 127: it failed for good. Any other:
+    it is tried again, up to five times, ever later. Without COMMAND, it is the one that `capsule
+    worker set` has set up.
+
+    The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so
+    `capsule mcp serve --tools session` gives the command tools. To go on with a conversation of its
+    own, the command writes its id to the file $CAPSULE_CONTINUATION_FILE, and finds it the next
+    time in CAPSULE_CONTINUATION; a blank one is forgotten.
+
+    The command, and what it started, ends with the worker, even if that is killed.
+    """
+    options: dict[str, Any] = {
+        "store": asked.store,
+        "agent": agent,
+        "session": session,
+        "command": command,
+    }
+    if idle is for_ is None and not (asked.json or asked.as_ or asked.instance or asked.no_pager):
+        sys.exit(
+            worker_process.main(options)
+        )  # As a host starts it: an error is a line of its log.
+    idle_s = None if idle is None else seconds(idle, "--idle")
+    worker_process.run(
+        **options, idle_s=idle_s, limit_s=None if for_ is None else seconds(for_, "--for")
+    )

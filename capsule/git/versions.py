@@ -25,10 +25,10 @@ from capsule.format import migrations
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
 from capsule.format.validation import decoded
-from capsule.git.history.log import Commit, commit_at, log
+from capsule.git.history import Commit, commit_at, log
 from capsule.git.objects import Blobs
-from capsule.git.readable import readable
 from capsule.git.repository import Repository
+from capsule.git.textconv import readable
 from capsule.git_program import Git
 from capsule.settings import Settings
 from capsule.store.reading import KIND

@@ -24,8 +24,7 @@ from capsule.ids import check_id, new_message_id
 from capsule.sessions.events import OF_TIME, cleared, outgoing, reply_id, state
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
-from capsule.sessions.rules.deliveries import send
-from capsule.sessions.rules.destinations import reach
+from capsule.sessions.rules.deliveries import send, writable_conversations
 from capsule.sessions.rules.messages import take
 from capsule.sessions.session import Session
 
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.rules.policy import Object, State
     from capsule.sessions.events import Action, Event
-    from capsule.sessions.folds import Folds
-    from capsule.sessions.outbound import OutMessage
+    from capsule.sessions.session_state import OutboundMessage, SessionState
     from capsule.store.store import CoreStore
+
 
 #: Bytes of the keys and texts that a session keeps for its later runs.
 MOST = 64 * 1024
@@ -70,7 +69,9 @@ def bind(store: CoreStore, session: str) -> None:
         )
 
     def within(object: Object | None, others: Iterable[str]) -> State:
-        return replace(state_of(object, others), reach=reach(Session(engine, session).folds()))
+        return replace(
+            state_of(object, others), reach=writable_conversations(Session(engine, session).folds())
+        )
 
     store.inner.state_of = within
 
@@ -272,7 +273,7 @@ class Toolkit:
         fields = {"in_reply_to": self._message or None, "number": number, "task": task} | fields
         session = self._session
 
-        def say(folds: Folds) -> list[Event]:
+        def say(folds: SessionState) -> list[Event]:
             answered = folds.inbound.messages.get(self._message)
             hops = 1 + (answered.event.get("hops", 0) if answered else 0)
             said = send(folds, [outgoing(id=id, content=content, hops=hops, **fields)])
@@ -325,7 +326,7 @@ def _unlinked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _mine(session: Session, id: str) -> OutMessage:
+def _mine(session: Session, id: str) -> OutboundMessage:
     message = session.folds().outbound.messages.get(id)
     if message is None:
         raise NotFound(

@@ -25,7 +25,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         agent, command, more: Arguments of `worker_of`.
     """
     from capsule import Store
-    from capsule.sessions.work.worker import worker_of
+    from capsule.sessions.worker.worker import worker_of
 
     signal.signal(signal.SIGTERM, _end)
     with Store.open(store, keep_locks=False) as opened:

@@ -1,1 +1,0 @@
-"""What git knows of a conversation's past."""
