@@ -34,7 +34,7 @@ LAYERS = (
     ("capsule.disk",),
     (
         "capsule.engines.files.disk",
-        "capsule.engines.files.protocols",
+        "capsule.engines.files.state",
         "capsule.engines.capabilities",
         "capsule.engines.queries",
         "capsule.engines.changes",
@@ -88,7 +88,6 @@ CIRCLES = {
     "a document is opened by its storage, knows it, and takes in what others wrote": (
         "capsule.engines.files.document",
         "capsule.engines.files.external_edits",
-        "capsule.engines.files.note",
         "capsule.engines.files.storage",
     ),
     "the engine of PostgreSQL opens its transactions, which ask it": (

@@ -85,8 +85,7 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     """
     from hashlib import sha256
 
-    from capsule.engines.files.beside import FileMachine
-    from capsule.engines.files.storage import FileStorage
+    from capsule.engines.files.storage import FileMachine, FileStorage
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
     from capsule.engines.postgres.database import Database

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files import checkouts
+from capsule.engines.files import external_edits
 from tests.git.repositories import Clone, bare, new, run, worktree
 from tests.processes import PATIENCE_S
 
@@ -31,7 +31,7 @@ def kept(root: Path) -> bytes:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store gives git two seconds to answer, which it may not keep on a loaded machine."""
-    monkeypatch.setattr(checkouts, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(external_edits, "_GIT_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files import checkouts
+from capsule.engines.files import external_edits
 from capsule.maintenance.doctor import Finding, examine
 from tests.core.store.files import by_hand, contents, file_of, quarantined, text_of
 from tests.git.repositories import Clone, new
@@ -63,7 +63,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     """A conversation that was changed after the last commit; the log does not reach back to its
     first message.
     """
-    monkeypatch.setattr(checkouts, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(external_edits, "_GIT_TIMEOUT_S", PATIENCE_S)
     clone = new(tmp_path / "repo")
     with clone.store() as store:
         call = {"id": "c", "name": "look", "arguments": {}}

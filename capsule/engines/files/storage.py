@@ -1,38 +1,43 @@
-"""Documents as files: the storage engine that the store uses.
+"""The files of a store: documents, the files beside them, the trash, and what belongs to this machine.
 
-What must stay true: it knows kinds, ids and the canonical layout, and no conversation; every write
-happens under the document's mutex; reading takes none.
+What must stay true: this module knows kinds, ids and the canonical layout, but no conversations.
+Every write of a document happens under its mutex, and reading takes none. A file beside documents
+gets its name once it is durable, and its content never changes. No directory on the way to a file
+is a symlink. A lock goes with its process, however that dies.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
 from capsule.engines.capabilities import Leftover, Scanned
-from capsule.engines.files import note
-from capsule.engines.files.checkouts import committed
-from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.format_record import FormatRecord
-from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
-from capsule.engines.files.disk.log import Log
+from capsule.engines.files.disk.log import FlushBehind, Log
 from capsule.engines.files.disk.mutex import Mutexes
-from capsule.engines.files.disk.trash import QUARANTINE, Keeping
+from capsule.engines.files.disk.trash import QUARANTINE, TRASH, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known
-from capsule.engines.values import Tracker
-from capsule.errors import CapsuleError, Interfered, NotFound
+from capsule.engines.files.external_edits import committed, forget_texts
+from capsule.engines.files.state import HEADER_BYTES, MARKED, Known, decode_header
+from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.machine import Machine
+from capsule.engines.retrying import again
+from capsule.engines.values import Tracker, Trashed
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused
 from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
-from capsule.ids import check_id, is_id
+from capsule.ids import check_file_name, check_id, is_id, new_id
 
 _SUFFIX = ".json"
 _MARKING = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -125,7 +130,7 @@ class FileStorage:
         """How the store left a document, whatever became of the file and the machine since; None
         without a note.
         """
-        header = note.decode_header(self.raw_header(kind, id))
+        header = decode_header(self.raw_header(kind, id))
         return header and header[0]
 
     def raw_header(self, kind: str, id: str) -> bytes:
@@ -135,7 +140,7 @@ class FileStorage:
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                return self.sys.pread(fd, note.HEADER_BYTES + len(note.MARKED), 0)
+                return self.sys.pread(fd, HEADER_BYTES + len(MARKED), 0)
             finally:
                 self.sys.close(fd)
         except OSError:
@@ -150,9 +155,9 @@ class FileStorage:
             whole_files.opened(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd,
         ):
             if (
-                self.sys.fstat(fd).st_size >= note.HEADER_BYTES
+                self.sys.fstat(fd).st_size >= HEADER_BYTES
             ):  # Else there is nothing to go by without a look at all.
-                self.sys.pwrite(fd, note.MARKED, note.HEADER_BYTES)
+                self.sys.pwrite(fd, MARKED, HEADER_BYTES)
 
     def may_lack(self, kind: str, id: str) -> bool:
         """Whether a power cut may have taken some of what was appended to a document, which its log
@@ -469,3 +474,172 @@ class FileStorage:
         self.behind = FlushBehind()
         self.mutexes.forget()
         self.leases.forget()
+
+
+_log = logging.getLogger("capsule")
+
+_TRIES = 50
+
+
+class AttachedFiles:
+    """The files beside the documents of a `FileStorage`. See `Files`, which describes
+    the methods.
+    """
+
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+        self._sys = storage.sys
+        self._layout = storage.layout
+
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Costs writing and flushing it; or reading it, if it is there."""
+        layout, sys = self._layout, self._sys
+        folder, path = self._place(kind, id, name)
+        with whole_files.naming(path, "write"):
+            there = self._content(folder, path)
+            if there is None:
+                layout.ensure(sys, folder)
+                # Among the halves of copies that are purged, as nobody looks for one here.
+                halves = Directory(layout, sys, TRASH)
+                halves.ensure()
+                half = halves.file(f".{kind}-{new_id()}.{os.getpid()}.tmp")
+                write = partial(whole_files.pwrite_all, sys, data=data, offset=0)
+                sys.close(whole_files.write_new(sys, half, layout.file_mode, write))
+                try:
+                    whole_files.name_also(sys, half, path)
+                except FileExistsError:
+                    there = self._content(folder, path)
+                finally:
+                    whole_files.drop_name(sys, half)
+            if there not in (None, data):
+                raise Refused(
+                    f"{path} is there already, with another content; choose another name", path=path
+                )
+            whole_files.sync_directory(sys, folder)
+        return path
+
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        folder, path = self._place(kind, id, name)
+        with whole_files.naming(path, "read"):
+            data = self._content(folder, path)
+        if data is None:
+            raise NotFound(f"there is no {path}", id=name)
+        return data
+
+    def names(self, kind: str, id: str) -> list[str]:
+        """Costs one scandir, and an lstat a file."""
+        folder = self._layout.folder(kind, id)
+        with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
+            self._layout.check(self._sys, folder)
+            names = (
+                (name, status)
+                for name, status in self._sys.names(folder)
+                if not name.startswith(".")
+            )
+            return sorted(name for name, status in names if stat.S_ISREG(status.st_mode))
+        return []
+
+    def drop(self, kind: str, id: str, name: str) -> None:
+        folder, path = self._place(kind, id, name)
+        with whole_files.naming(path, "erase"):
+            self._layout.check(self._sys, folder)
+            whole_files.drop_name(self._sys, path)
+
+    def _place(self, kind: str, id: str, name: str) -> tuple[str, str]:
+        folder = self._layout.folder(kind, id)
+        return folder, f"{folder}/{check_file_name(name)}"
+
+    def _content(self, folder: str, path: str) -> bytes | None:
+        self._layout.check(self._sys, folder)
+        with suppress(FileNotFoundError):
+            return self._storage.read_file(path)
+        return None
+
+
+class FileTrash:
+    """The trash of a `FileStorage`. See `Trash`, which describes the methods.
+
+    Args:
+        storage: The files.
+        drop_index: Drops what the index has, to be built anew.
+    """
+
+    def __init__(self, storage: FileStorage, drop_index: Callable[[], None]) -> None:
+        self._storage = storage
+        self._drop_index = drop_index
+        self.entries = storage.keeping.trashed
+        self.read = storage.keeping.read
+        self.drop = storage.keeping.drop
+
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        keeping = self._storage.keeping
+        with whole_files.naming(self._storage.layout.derived(TRASH), "write in"):
+            return keeping.trashed_as(
+                os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at))
+            )
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        with self._storage.hold(kind, id) as held:
+            held.restore(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Costs reading every conversation that was written here; the index is built anew."""
+        storage = self._storage
+        for kind in KINDS:
+            for leftover in storage.leftovers(kind):
+                if leftover.kind == "temporary":
+                    storage.sweep(kind, leftover)
+        gone = storage.keeping.purge(older_than_s)
+        for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.remembered(kind)):
+            try:
+                again(partial(forget_texts, storage, *name))
+            except InvalidDocument as error:
+                _log.warning("%s; what the store remembers of it was not purged", error.message)
+        self._drop_index()
+        return gone
+
+
+class FileMachine(Machine):
+    """The documents of this machine as files in `.capsule/`."""
+
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+
+    def _ids(self, kind: str) -> list[str]:
+        return self._storage.ids(kind)
+
+    def _read(self, kind: str, id: str) -> bytes | None:
+        got = self._storage.read(kind, id)
+        if got is None or self._is_ours(kind, id, got[1]):
+            return got and got[0]
+        with self._storage.hold(kind, id) as held:  # Perhaps a write was under way.
+            got = held.read()
+            return got[0] if got and self._is_ours(kind, id, got[1]) else None
+
+    def _edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        def edit() -> None:
+            with self._storage.hold(kind, id) as held:
+                got = held.read()
+                after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
+                if after is not None:
+                    held.replace(got[1] if got else None, after, None, [])
+
+        again(edit, self._storage.path(kind, id), id, _TRIES)
+
+    def _delete(self, kind: str, id: str) -> None:
+        with self._storage.hold(kind, id) as held:
+            if self._storage.exists(kind, id):
+                held.delete()
+
+    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
+        """Whether this user wrote the file here, as a clone can carry any other.
+
+        The note knows the inode and the times of what was written, which nobody can foretell of a
+        clone.
+        """
+        noted = self._storage.noted(kind, id)
+        if noted is None or noted.signature != signature:
+            return False
+        with suppress(OSError):
+            return self._storage.sys.lstat(self._storage.path(kind, id)).st_uid == os.geteuid()
+        return False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.files.state import Known, Scanned
 from capsule.engines.index.search.query import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import migrations, validation

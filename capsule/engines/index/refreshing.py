@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.files.state import Known, Scanned
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
 from capsule.engines.values import Tracker

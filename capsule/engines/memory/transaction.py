@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.transaction import found_in, head_in
+from capsule.engines.entries import found_in, head_in
 from capsule.engines.interface import Document, DocumentState
 from capsule.engines.values import News, Reads, Trashed
 from capsule.format import validation

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from capsule.engines.files.transaction import head_in
+from capsule.engines.entries import head_in
 from capsule.engines.interface import DocumentState
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec

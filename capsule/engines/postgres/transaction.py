@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.transaction import found_in, head_in
+from capsule.engines.entries import found_in, head_in
 from capsule.engines.interface import CONVERSATIONS, Document, DocumentState
 from capsule.engines.postgres import layout, told
 from capsule.engines.postgres.layout import State

@@ -18,8 +18,8 @@ import orjson
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files import note
 from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.state import decode_header
 from capsule.engines.files.storage import FileStorage
 from capsule.locate import load_settings
 
@@ -116,7 +116,7 @@ class Flushes(Syscalls):
 
 def is_checkpoint(root: Path) -> bool:
     """Whether the note says that the document is on the medium."""
-    header = note.decode_header((root / ".capsule" / "mutex" / "conversations-plan").read_bytes())
+    header = decode_header((root / ".capsule" / "mutex" / "conversations-plan").read_bytes())
     return header is not None and header[1] is not None and header[1].is_durable
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk import log as logs
+from capsule.engines.files.disk import log
 from capsule.errors import InvalidDocument, NotFound, StorageFailed
 from capsule.format.documents import new
 from capsule.format.json import anatomy, codec
@@ -128,12 +128,12 @@ def two_writers(store: Store) -> None:
 
 def small_logs(store: Store) -> None:
     """Splices whose log is written anew on the way, since it is full."""
-    kept = logs.MESSAGE_BYTES, logs._LARGEST
-    logs.MESSAGE_BYTES, logs._LARGEST = 1000, 4096
+    kept = log.MESSAGE_BYTES, log._LARGEST
+    log.MESSAGE_BYTES, log._LARGEST = 1000, 4096
     try:
         saying(store, *(letter * 900 for letter in "abcdef"))
     finally:
-        logs.MESSAGE_BYTES, logs._LARGEST = kept
+        log.MESSAGE_BYTES, log._LARGEST = kept
 
 
 def failed_flush(store: Store) -> None:

@@ -13,7 +13,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.external_edits import mendable
-from capsule.engines.files.protocols import Known
+from capsule.engines.files.state import Known
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import (
     CapsuleError,

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
-from capsule.engines.files import note
+from capsule.engines.files import document
 from capsule.engines.files.disk.log import Flushed, Log, Position
-from capsule.engines.files.protocols import Known
+from capsule.engines.files.state import Known
 from capsule.format.json.anatomy import Anatomy
 
 SYS = Syscalls()
@@ -26,7 +26,7 @@ STAMP = "2025-01-12T10:30:00.000Z"
 KNOWN = Known(
     Signature(1, 900, 3, 4),
     Anatomy(900, 100, 200, 300, 800, 2, True),
-    note.new_tag(),
+    document.new_tag(),
     STAMP,
     "b" * 36,
     "",
@@ -37,7 +37,7 @@ LAST = "9999-12-31T23:59:59.999Z"
 HUGE = Known(
     Signature(BIG, 2**50 + 90, BIG, BIG),
     Anatomy(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
-    note.new_tag(),
+    document.new_tag(),
     LAST,
     "b" * 36,
     "name",
@@ -52,13 +52,17 @@ def test_a_header_with_any_wrong_byte_is_refused() -> None:
         (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 9, 5, 4, 3)),
         (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
-        raw = note.encode_header(known, position)
-        assert len(raw) == note.HEADER_BYTES and note.decode_header(raw) == (known, position)
+        raw = document.encode_header(known, position)
+        assert len(raw) == document.HEADER_BYTES and document.decode_header(raw) == (
+            known,
+            position,
+        )
         for place in {*range(len(raw) - 1)} - {8}:
             assert (
-                note.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
+                document.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+                is None
             )
-        assert note.decode_header(raw[:-50]) is None
+        assert document.decode_header(raw[:-50]) is None
 
 
 #: What is put in the place of a field, or of one thing in it.
@@ -84,7 +88,7 @@ def spoil(mutex: Path, name: str, place: int | None, wrong: object) -> None:
         fields[name] = wrong
     else:
         fields[name][place] = wrong
-    body = orjson.dumps(fields).ljust(note.HEADER_BYTES - 10)
+    body = orjson.dumps(fields).ljust(document.HEADER_BYTES - 10)
     mutex.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
 
 
@@ -117,7 +121,7 @@ def test_a_header_with_a_true_checksum_and_wrong_fields_costs_a_look_at_the_docu
 
 @given(st.binary(max_size=2000))
 def test_random_bytes_are_no_header(data: bytes) -> None:
-    assert note.decode_header(data) is None
+    assert document.decode_header(data) is None
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import log as logs
+from capsule.engines.files.disk.log import _LARGEST, MESSAGE_BYTES
 from tests.core.store.files import contents, put_over
 
 
@@ -28,10 +28,10 @@ def test_a_batch_of_megabytes_leaves_a_log_of_the_usual_size_once_it_is_durable(
     store.append_many("plan", [{"role": "user", "content": text} for text in texts])
     assert log.stat().st_size > 3_000_000
     store.flush()
-    assert log.stat().st_size <= logs._LARGEST
+    assert log.stat().st_size <= _LARGEST
     put_over(path, before)
     restored = contents(store)[1:]
-    assert restored == texts[-len(restored) :] and sum(map(len, restored)) >= logs.MESSAGE_BYTES
+    assert restored == texts[-len(restored) :] and sum(map(len, restored)) >= MESSAGE_BYTES
 
 
 def test_a_message_of_megabytes_stays_in_the_log_until_as_much_came_after_it_as_the_log_promises(
@@ -46,6 +46,6 @@ def test_a_message_of_megabytes_stays_in_the_log_until_as_much_came_after_it_as_
         log.stat().st_size > 3_000_000 and log.stat().st_ino == inode
     )  # It is not written anew for nothing.
     for _ in range(3):
-        store.append("plan", content="z" * (logs.MESSAGE_BYTES // 2))
+        store.append("plan", content="z" * (MESSAGE_BYTES // 2))
     store.flush()
-    assert log.stat().st_size <= logs._LARGEST
+    assert log.stat().st_size <= _LARGEST

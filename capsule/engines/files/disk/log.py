@@ -1,31 +1,40 @@
-"""The log of one document: what the store is about to write, one line a write, in a file of its
-own.
+"""The log of one document: what the store is about to write, one line a write, in a file of its own.
 
-A line is a checksum and the write's records. The checksum goes on from the line before, so that
-bytes which an earlier line left behind the end never count. The file is made of zeros that were
-flushed, and grows so: a line needs neither space nor metadata when it is flushed. A checkpoint is a
-line that says: the document is on the medium with every write before this one, and its entries end
-at this byte. The last checkpoint is the only statement of how far the document is durable; what
-else says so repeats it.
+A line is a checksum and the records of the write. The checksum continues the one of the line
+before, so bytes that an earlier line left after the end never count. The file consists of zeros
+that were flushed, and grows in such pieces: flushing a line needs neither space nor metadata. A
+*checkpoint* is a line that says: the document is on the disk with every write before this line, and
+its entries end at this byte. The last checkpoint is the only statement of how far the document is
+durable. Everything else that says so repeats it.
 
-What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a
-checkpoint is written only by who has flushed the document (`Flushed`); a line leaves the log only
-behind a checkpoint; and the log holds at least the newest 256 KiB of messages, whatever else was
+What must stay true: a line is whole or it does not count; a line whose write failed is removed
+again; only who has flushed the document writes a checkpoint (`Flushed`); a line leaves the log only
+after a checkpoint; the log keeps at least the newest 256 KiB of messages, whatever else was
 written. The module knows of a record only whether it is about a head.
+
+`FlushBehind` makes documents durable within a second of an append, which waited for its log alone.
+One thread does it for all stores of a process, once there is something to flush. What must stay
+true: no promise to a caller depends on it; it holds no mutex while it sleeps, and keeps no flushed
+store alive; no thread of ours runs while the process forks; a forked child shares nothing with its
+parent.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import logging
 import os
 import stat
 import threading
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import FlushFailed, pread_all, pwrite_all, sync_directory, write_new
+from capsule.errors import CapsuleError, StoreBusy
 
 #: A record that begins so is about a head: many of them never push a message out of the log.
 _HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
@@ -440,3 +449,146 @@ def deleted_record(token: str) -> bytes:
     is brought back.
     """
     return b'{"k":"deleted","token":"%b"}' % token.encode()
+
+
+_log = logging.getLogger("capsule")
+#: How long after an append: the flush itself may take a while, and a second was promised.
+_DELAY_S = 0.5
+
+
+class FlushBehind:
+    """The documents of one store that this process appended to and that are not flushed yet."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
+        self._turn = threading.Lock()
+
+    def add(self, kind: str, id: str, make_durable: Callable[[str, str, float], None]) -> None:
+        """Have a document flushed within a second.
+
+        Args:
+            kind, id: The document.
+            make_durable: Its store's method, which also takes how long to wait for its mutex, in
+                seconds.
+        """
+        self._names[kind, id] = make_durable
+        _thread.waiting[self] = None
+        if not _thread.wake.is_set():
+            _thread.start()
+
+    def flush(self, timeout_s: float = 10.0) -> None:
+        """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error
+        is logged.
+        """
+        self.flush_free(timeout_s)
+        if self._names:
+            _thread.start()
+
+    def flush_free(self, timeout_s: float) -> None:
+        """As `flush`, but what stays for later stays until somebody else starts the thread."""
+        with self._turn:
+            busy = {}
+            while self._names:
+                (kind, id), make_durable = self._names.popitem()
+                try:
+                    make_durable(kind, id, timeout_s)
+                except StoreBusy:
+                    busy[kind, id] = make_durable
+                except CapsuleError as error:
+                    _log.warning("%s %s is not flushed: %s", kind, id, error)
+            self._names.update(busy)
+        if busy:
+            _thread.waiting[self] = None
+
+
+class _Thread:
+    """The thread, which ends before a fork, and is started by the next append.
+
+    Attributes:
+        waiting: The stores that have something to flush.
+        wake: Set while it has something to do.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[FlushBehind, None] = {}
+        self.wake, self._end = threading.Event(), threading.Event()
+        self._starting = threading.Lock()
+        self._running: threading.Thread | None = None
+        self._ident = 0
+        self._forks = 0
+
+    def start(self) -> None:
+        """Have it flush what is waiting, in a while; at the end of the process where no thread can
+        be started.
+        """
+        if threading.get_ident() == self._ident:
+            # Not under the lock: who holds that may be waiting for this thread to end.
+            self.wake.set()
+            return
+        with self._starting, suppress(RuntimeError):  # The interpreter is shutting down.
+            if self._forks:
+                return  # `after_fork` does it.
+            if self._running is None:
+                self._end.clear()
+                running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
+                running.start()
+                self._running = running
+            self.wake.set()
+
+    def _run(self) -> None:
+        self._ident = threading.get_ident()
+        while not self._end.is_set():
+            self.wake.wait()
+            if not self._end.wait(_DELAY_S):
+                self.wake.clear()
+                self.flush()
+        self._ident = 0  # It may be another thread's next.
+
+    def flush(self, timeout_s: float = 10.0) -> None:
+        """Flush all that is waiting now."""
+        for behind in list(self.waiting):
+            self.waiting.pop(behind, None)
+            behind.flush(timeout_s)
+
+    def stop(self) -> None:
+        """Flush what can be had at once, and end."""
+        with self._starting:
+            running, self._running = self._running, None
+            if running is not None:
+                self._end.set()
+                self.wake.set()
+                running.join()
+                self.wake.clear()
+        for behind in list(self.waiting):
+            self.waiting.pop(behind, None)
+            behind.flush_free(timeout_s=0)
+
+    def before_fork(self) -> None:
+        """Stop, and stay so until `after_fork`."""
+        with self._starting:
+            self._forks += 1
+        self.stop()
+
+    def after_fork(self) -> None:
+        """In the parent: go on with what could not be flushed before the fork."""
+        with self._starting:
+            self._forks -= 1
+        if self.waiting:
+            self.start()
+
+
+_thread = _Thread()
+atexit.register(lambda: _thread.flush(timeout_s=1))
+
+
+def _in_forked_child() -> None:
+    global _thread
+    _thread = _Thread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _thread.before_fork(),
+        after_in_parent=lambda: _thread.after_fork(),
+        after_in_child=_in_forked_child,
+    )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
-from capsule.engines.files.protocols import Known
+from capsule.engines.files.state import Known
 from capsule.errors import StoreBusy
 
 _KEPT_OPEN = 80

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import behind
+from capsule.engines.files.disk import log
 from tests.core.storage.faults import Flushes, store_on
 
 
 @pytest.fixture(autouse=True)
 def _still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The thread flushes nothing by itself."""
-    behind._thread.stop()
-    monkeypatch.setattr(behind, "_DELAY_S", 3600)
-    monkeypatch.setattr(behind, "_thread", behind._Thread())
+    log._thread.stop()
+    monkeypatch.setattr(log, "_DELAY_S", 3600)
+    monkeypatch.setattr(log, "_thread", log._Thread())
     yield
-    behind._thread.stop()
+    log._thread.stop()
 
 
 @pytest.fixture

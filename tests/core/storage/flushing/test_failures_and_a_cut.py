@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import log as logs
+from capsule.engines.files.disk import log
 from capsule.errors import StorageFailed
 from tests.core.storage.faults import store_on
 from tests.torture.filesystem import Disk, Rebooted, Recorder, materialise
@@ -228,9 +228,9 @@ def run(template: Path, memory: Path, rng: random.Random) -> Run:
 def test_nothing_acknowledged_is_lost_by_a_failure_and_a_power_cut_after_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
-    monkeypatch.setattr(logs, "MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(log, "MESSAGE_BYTES", 1000)
     if "renew" in steps:
-        monkeypatch.setattr(logs, "_LARGEST", 4096)
+        monkeypatch.setattr(log, "_LARGEST", 4096)
     for error in ERRORS:
         at = 1
         while run.run(STEPS[steps], at, error):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import behind
-from capsule.engines.files.disk import log as logs
+from capsule.engines.files.disk import log
 from capsule.errors import StoreBusy
 from tests.core.storage.faults import Flushes, is_checkpoint, store_on, texts
 from tests.processes import Child, until
@@ -20,8 +19,8 @@ from tests.torture.filesystem import Recorder
 Start = Callable[..., Child]
 #: A child whose thread flushes nothing by itself, and which says when it appended, and waits.
 APPENDS = """
-from capsule.engines.files.disk import behind
-behind._DELAY_S = 3600
+from capsule.engines.files.disk import log
+log._DELAY_S = 3600
 store = Store.open(sys.argv[1])
 store.append("plan", content="two")
 say()
@@ -50,8 +49,8 @@ def test_an_append_flushes_its_log_and_the_thread_the_document(
     assert is_checkpoint(root)
     store.append("plan", content="two")
     assert system.flushed == ["logs"] and not is_checkpoint(root)
-    behind._thread.stop()
-    monkeypatch.setattr(behind, "_DELAY_S", 0.001)
+    log._thread.stop()
+    monkeypatch.setattr(log, "_DELAY_S", 0.001)
     store.append("plan", content="three")
     until(lambda: is_checkpoint(root))
     assert system.flushed[-1] == "conversations"
@@ -87,8 +86,8 @@ def test_a_log_whose_successor_a_killed_writer_has_named_is_not_written_to(
 def test_the_document_is_flushed_before_lines_leave_its_log(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MESSAGE_BYTES", 1000)
-    monkeypatch.setattr(logs, "_LARGEST", 4096)
+    monkeypatch.setattr(log, "MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(log, "_LARGEST", 4096)
     recorder = Recorder(root)
     with store_on(root, recorder, keep_locks=False) as store:
         store.create(id="plan", type="group")
@@ -133,7 +132,7 @@ if pid:
     os.waitpid(pid, 0)
     say()
 else:
-    behind._DELAY_S = 0.001
+    log._DELAY_S = 0.001
     hear()
     store.append("plan", content="three")
     hear()
@@ -156,14 +155,14 @@ def test_a_document_that_is_busy_before_a_fork_is_flushed_after_it_by_a_thread_t
     forking = child(
         """
         import os, threading
-        from capsule.engines.files.disk import behind
+        from capsule.engines.files.disk import log
         running = []
         store = Store.open(sys.argv[1])
         with Store.open(sys.argv[1]) as other:
             store.append("plan", content="two")
             with other.engine.storage.hold("conversations", "plan"):
-                restart = behind._thread.after_fork
-                behind._thread.after_fork = lambda: (running.append(threading.active_count()), restart())
+                restart = log._thread.after_fork
+                log._thread.after_fork = lambda: (running.append(threading.active_count()), restart())
                 if not os.fork():
                     os._exit(0)
                 os.wait()
@@ -216,7 +215,7 @@ def test_what_a_store_that_is_gone_has_not_flushed_is_flushed(
     append()
     gc.collect()
     assert system.flushed == []
-    behind._thread.flush()
+    log._thread.flush()
     assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
 
 
@@ -231,7 +230,7 @@ def test_an_append_succeeds_where_no_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", start)
     store.append("plan", content="two")
     assert system.flushed == ["logs"]
-    behind._thread.flush()
+    log._thread.flush()
     assert is_checkpoint(root)
 
 
@@ -245,9 +244,9 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
             raise StoreBusy("", id=id, holder="")
 
     busy, settling = Busy(), threading.Event()
-    documents = behind.FlushBehind()
-    thread = behind._thread
-    behind._DELAY_S = 0
+    documents = log.FlushBehind()
+    thread = log._thread
+    log._DELAY_S = 0
     documents.add("conversations", "plan", busy.settle)
     assert settling.wait(240)
     thread.stop()

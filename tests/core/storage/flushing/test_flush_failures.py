@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import behind
+from capsule.engines.files.disk import log
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import Interfered, StorageFailed, StoreBusy
@@ -120,7 +120,7 @@ def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_ove
 ) -> None:
     store.append("plan", content="two", wait=False)
     lay_out(root, "plan")
-    behind._thread.flush()
+    log._thread.flush()
     assert system.flushed == ["logs"]  # The editor's version is for the next one who looks.
     store.flush()
     assert {"conversations", root.name} <= set(system.flushed) and texts(store) == ["one", "two"]
@@ -159,7 +159,7 @@ def test_a_failed_flush_behind_is_known_to_the_next_writer(
 ) -> None:
     store.append("plan", content="two", wait=False)
     system.failing, before = failing, inodes(root)
-    behind._thread.flush()
+    log._thread.flush()
     system.failing = ""
     store.append("plan", content="three")
     after = inodes(root)
@@ -178,7 +178,7 @@ def test_a_flush_behind_that_an_editor_interferes_with_is_left_to_the_next_one(
     assert texts(store) == ["one", "two"]
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(HeldDocument, "flush", interfere)
-        behind._thread.flush()
+        log._thread.flush()
         with pytest.raises(StoreBusy):
             store.flush()
     store.flush()

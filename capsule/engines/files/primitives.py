@@ -1,23 +1,36 @@
-"""The splice: appending to `history` in place, at a cost that the file's size has no part in.
+"""Two ways to change a canonical file at a cost that does not follow its size.
 
-One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice
-that returns lies in the file that the path names; one that fails leaves the file as it was,
-complete, or torn as `repair` knows; one that an editor's save got in the way of takes back what it
-wrote and says so. Nothing is flushed: the log has it.
+The *splice* appends to `history` in place: one pwrite over the closing of the file, and one over
+`updatedAt`. A splice that returns is in the file that the path names. A splice that fails leaves
+the file as it was, complete, or torn in a way that `format/saved/repair.py` recognizes. If an
+editor saves meanwhile, the splice removes what it wrote and raises `Interfered`. It flushes
+nothing, since the log has the entries.
+
+The *head rewrite* writes a new file with another head. The kernel copies everything that does not
+change, byte by byte, and nothing of the history is parsed.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 import orjson
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import SIGNATURE, Signature, pread_all, pwrite_all
-from capsule.engines.files.protocols import Known
+from capsule.disk.whole_files import SIGNATURE, Signature, copy_range, pour, pread_all, pwrite_all
+from capsule.engines.files.state import Known
 from capsule.errors import Interfered
-from capsule.format.json.anatomy import Anatomy, closing_of, spliced
+from capsule.format.json.anatomy import (
+    CONTEXT_END_BYTES,
+    Anatomy,
+    closing_of,
+    context_end,
+    moved,
+    reheaded,
+    spliced,
+)
 from capsule.timestamps import WIDTH
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has
@@ -161,3 +174,79 @@ def _end_of_document(data: bytes) -> int | None:
         if len(text) - end > 64 << 10:
             return None
     return None
+
+
+#: An old context is looked through in pieces of this size, in bytes, which stay in the processor's
+#: cache.
+_CHUNK = 256 << 10
+
+
+class Rehead:
+    """A version that is to be written.
+
+    Args:
+        sys: The seam to the system.
+        source: The document, open for reading.
+        anatomy: Its anatomy.
+        head: The new head, as `anatomy.joined` gives it.
+        entries: Encoded entries to append.
+        context: The line or lines of a new `context`, as `anatomy.context_lines` gives them, piece
+            by piece, for it may be large; None: as it is.
+
+    Attributes:
+        after: The anatomy of the new version; known once it is written.
+    """
+
+    def __init__(
+        self,
+        sys: Syscalls,
+        source: int,
+        anatomy: Anatomy,
+        head: bytes,
+        entries: list[bytes],
+        context: Iterable[bytes] | None,
+    ) -> None:
+        new = reheaded(anatomy, head)
+        if new is None:
+            raise ValueError("not the head of a capsule")
+        self._sys, self._source, self._before, self._head, self._context = (
+            sys,
+            source,
+            anatomy,
+            head,
+            context,
+        )
+        self._block, self.after = spliced(new, entries)
+
+    def write(self, fd: int) -> None:
+        """Write it into an empty file. Raises `Interfered` when the document has become shorter,
+        and `OSError`.
+        """
+        sys, before = self._sys, self._before
+        pwrite_all(sys, fd, self._head, 0)
+        at, to = before.context, len(self._head)
+        if self._context is not None:
+            at = self._behind_context()
+            to = pour(sys, fd, self._context, to)
+            self.after = moved(self.after, (to - len(self._head)) - (at - before.context))
+        to = copy_range(sys, self._source, fd, at, before.tail, to)
+        pwrite_all(sys, fd, self._block, to)
+
+    def _behind_context(self) -> int:
+        """The offset of the line behind `context` in the document, wherever that ends."""
+        before = self._before
+        at, rest = before.context, b""
+        while at < before.history:
+            data = pread_all(self._sys, self._source, min(_CHUNK, before.history - at), at)
+            if not data:
+                break
+            # The text is one line, and most of the pieces lie within it.
+            end = (
+                context_end(rest + data, first=at == before.context)
+                if b"\n" in rest or b"\n" in data
+                else -1
+            )
+            if end >= 0:
+                return at - len(rest) + end
+            at, rest = at + len(data), (rest + data[-CONTEXT_END_BYTES:])[-CONTEXT_END_BYTES:]
+        raise Interfered
