@@ -1,31 +1,31 @@
-"""The rollouts of Codex: a file of JSON lines for each session.
+"""Read and write the rollouts of Codex: a file of JSON lines for each session.
 
-Two streams are in it: what the model has (`response_item`), and what the screen shows
-(`event_msg`), which mostly repeats it. Each message is taken once, and what only the screen has
-too. What was undone (`thread_rolled_back`) is a branch. The items of one answer up to the next
-result are one message.
+A rollout has two streams. The items (`response_item`) are what the model gets. The events
+(`event_msg`) are what the screen shows, and mostly repeat the items. Each message is taken once,
+from the stream that has it first. The items of one answer, up to the next result, are one message.
+Turns that were undone (`thread_rolled_back`) are a branch.
 
-What must stay true: the lines of a message are kept with it, in `metadata.source.lines`, without
-the texts that it has; so what was read is written line for line. Messages have no ids there: their
-places count, since a file only grows. A writer reads what it wrote, and keeps what is lost under
-`capsule`, on the last line of the message. Pure.
+Messages have no ids in a rollout. Their place in the file is their id, as a file only grows.
+
+Invariants: the lines of a message are kept in `metadata.source.lines` without the texts that the
+message has, and `unfolded(_folded(line)) == line`. So a file that was read is written
+again line for line. The writer reads what it wrote, and keeps what would be lost under `capsule`,
+on the last line of the message. Pure.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Any
+
+import orjson
 
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.formats.agents.codex_lines import (
-    EVENTS,
-    Talk,
-    parts_of,
-    texts_of,
-    unfolded,
-    url_of,
-)
 from capsule.transfer.interface import (
     Draft,
     Fields,
@@ -36,17 +36,363 @@ from capsule.transfer.interface import (
     kept_of,
     read_records,
 )
+from capsule.transfer.records import coercion
 from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import (
     UUID,
+    counts_of,
     encoded_lines,
+    filled,
+    json_of,
     milliseconds,
     moment,
+    object_of,
     objects_of,
     text_of,
     uuid_of,
 )
-from capsule.transfer.records.pairs import OWN, difference, without_source
+from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
+
+#: What a message of the user begins with that the program made.
+_MADE = (
+    r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# "
+    r"AGENTS\.md )"
+)
+EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
+EVENTS["agent_reasoning_raw_content"] = "reasoning"
+_USAGE = {
+    "inputTokens": "input_tokens",
+    "cachedTokens": "cached_input_tokens",
+    "outputTokens": "output_tokens",
+}
+_USAGE |= {"reasoningTokens": "reasoning_output_tokens", "totalTokens": "total_tokens"}
+#: Texts that are shorter stay in the lines.
+_SHORT = 32
+
+
+def parts_of(line: Fields) -> tuple[str, Fields, Any]:
+    """The kind of a line, what it says, and its time; the oldest lines have no envelope."""
+    payload = line.get("payload")
+    if isinstance(payload, dict):
+        return str(line.get("type")), payload, line.get("timestamp")
+    if "type" in line:
+        return "response_item", line, line.get("timestamp")
+    return "session_meta" if isinstance(line.get("id"), str) else "", line, line.get("timestamp")
+
+
+def texts_of(kind: str, said: Fields) -> list[tuple[str, str]]:
+    """The texts of an item or an event, each with who says it: what both streams have in common."""
+    name = said.get("type")
+    if kind == "event_msg" and name in EVENTS:
+        return [(EVENTS[str(name)], text_of(said.get("message" if "message" in said else "text")))]
+    if kind != "response_item" or name not in ("message", "reasoning"):
+        return []
+    parts = [*objects_of(said.get("summary")), *objects_of(said.get("content"))]
+    who = "reasoning" if name == "reasoning" else said.get("role")
+    return [(str(who), part["text"]) for part in parts if isinstance(part.get("text"), str)]
+
+
+def url_of(file: Fields) -> str:
+    """The data of an attachment as a URL; empty: it has none."""
+    return coercion.data_url(file.get("type"), file["data"]) if "data" in file else ""
+
+
+def _image(part: Fields) -> Fields | None:
+    """The attachment that a part of a content is."""
+    url = part.get("image_url")
+    if not isinstance(url, str):
+        return None
+    kind, mark, data = url.removeprefix("data:").partition(";base64,")
+    try:
+        file = (
+            {"name": "image", "type": kind, "data": b64decode(data, validate=True)} if mark else {}
+        )
+    except ValueError:
+        file = {}
+    return (
+        file
+        if file and url_of(file) == url
+        else {"name": "image", "type": "image", "url": url if not mark else ""}
+    )
+
+
+def _spellings(call: Fields) -> list[str]:
+    arguments = call.get("arguments")
+    if isinstance(arguments, str):
+        return [arguments]
+    return [orjson.dumps(arguments).decode(), json.dumps(arguments, ensure_ascii=False)]
+
+
+def _folded(value: Any, said: Fields) -> Any:
+    """A value of a line without the texts that the message has."""
+    if isinstance(value, list):
+        return [_folded(item, said) for item in value]
+    if isinstance(value, dict):
+        plain = {key: _folded(item, said) for key, item in value.items()}
+        return {"$": "value", "value": value} if "$" in value else plain
+    if not isinstance(value, str) or len(value) < _SHORT:
+        return value
+    for name in ("content", "reasoning"):
+        if (at := said.get(name, "").find(value)) >= 0:
+            return {"$": name, "from": at, "to": at + len(value)}
+    for name, spelled in (("toolCalls", _spellings), ("attachments", lambda file: [url_of(file)])):
+        for nth, item in enumerate(said.get(name, ())):
+            if value in (texts := spelled(item)):
+                return {"$": name, "nth": nth, "as": texts.index(value)}
+    if (
+        value[0] == "{"
+        and isinstance(inner := json_of(value), dict)
+        and orjson.dumps(inner).decode() == value
+    ):
+        return (
+            {"$": "json", "value": folded} if (folded := _folded(inner, said)) != inner else value
+        )
+    return value
+
+
+def unfolded(value: Any, said: Fields) -> Any:
+    """A value of a line with the texts that the message has."""
+    if isinstance(value, list):
+        return [unfolded(item, said) for item in value]
+    if not isinstance(value, dict):
+        return value
+    name = value.get("$")
+    if name == "value":
+        return value["value"]
+    if name == "json":
+        return orjson.dumps(unfolded(value["value"], said)).decode()
+    if name in ("content", "reasoning"):
+        return said.get(name, "")[value["from"] : value["to"]]
+    if name in ("toolCalls", "attachments"):
+        item = said[name][value["nth"]]
+        return (_spellings(item) if name == "toolCalls" else [url_of(item)])[value["as"]]
+    return {key: unfolded(item, said) for key, item in value.items()}
+
+
+class Talk:
+    """The lines of one session, as they come.
+
+    Attributes:
+        about: The lines before the first message.
+        entries: The messages.
+        lines: The lines of each.
+        owns: What is under `capsule` at each.
+    """
+
+    def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
+        self.about, self.entries, self.owns = list[Fields](), list[Fields](), list[Fields]()
+        self.lines: list[list[Fields]] = []
+        self.meta, self.own, self.title = Fields(), Fields(), ""
+        #: Lines that belong to what comes.
+        self._held: list[Fields] = []
+        self._model: Any = None
+        self._is_open = False
+        self._total: Fields = {}
+        #: The place of the message that the next one answers, and for each turn of the user the
+        #: place that it answers.
+        self._above: int | None = None
+        self._turns: list[int | None] = []
+        #: How often each text still comes as an item, came without its event, and will come after
+        #: its event.
+        self._ahead, self._behind, self._early = Counter(texts), Counter[Any](), Counter[Any]()
+
+    def add(self, whole: Fields) -> None:
+        """Take the next line."""
+        line = {key: value for key, value in whole.items() if key != OWN}
+        kind, said, time = parts_of(line)
+        own = whole.get(OWN)
+        texts = texts_of(kind, said)
+        is_taken = self._is_item(kind, said, texts, time) or (
+            kind == "event_msg" and self._is_event(said, texts, time)
+        )
+        if is_taken:
+            self.lines[-1] += [*self._held, line]
+            self._held = []
+        elif kind == "event_msg" and texts and self._early[texts[0]]:
+            self._held.append(line)
+        else:
+            (self._held or (self.lines[-1] if self.lines else self.about)).append(line)
+        if isinstance(own, dict):
+            if self.entries:
+                self.owns[-1], self._is_open = own, False
+            else:
+                self.own = own
+
+    def _is_item(self, kind: str, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
+        """Whether a line is a message or a part of one, which is taken then."""
+        name = str(said.get("type"))
+        if kind == "session_meta":
+            self.meta = self.meta or said
+        elif kind == "turn_context":
+            self._model = said.get("model")
+        elif kind == "compacted":
+            self._start("system", time)["content"] = text_of(said.get("message"))
+            return True
+        elif kind == "event_msg":
+            self._tell_event(name, said)
+        if kind != "response_item":
+            return False
+        for text in texts:
+            self._ahead[text] -= 1
+            (self._early if self._early[text] else self._behind)[text] += (
+                -1 if self._early[text] else 1
+            )
+        if name == "message":
+            self._say(str(said.get("role")), "\n\n".join(text for _, text in texts), time)
+            if files := [
+                file for part in objects_of(said.get("content")) if (file := _image(part))
+            ]:
+                self.entries[-1]["attachments"] = files
+        elif name == "reasoning":
+            if not texts:
+                return False
+            self._think("\n\n".join(text for _, text in texts), time)
+        elif name.endswith("_output"):
+            self._result(said, time)
+        elif name.endswith("_call"):
+            self._call(name, said, time)
+        else:
+            return False
+        return True
+
+    def _is_event(self, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
+        """Whether an event says what no item says; it is a message then."""
+        if not texts:
+            return False
+        text = texts[0]
+        if self._behind[text] > 0:
+            self._behind[text] -= 1
+        elif self._ahead[text] > self._early[text]:
+            self._early[text] += 1
+        elif text[0] == "reasoning":
+            self._think(text[1], time)
+            return True
+        else:
+            self._say(text[0], text[1], time)
+            return True
+        return False
+
+    def _start(self, role: str, time: Any) -> Fields:
+        entry: Fields = {"role": role, "content": ""}
+        if stamp := moment(time):
+            entry["timestamp"] = stamp
+        place = len(self.entries)
+        if self._above != (place - 1 if place else None):
+            entry["parent"] = None if self._above is None else f"#{self._above}"
+        if role == "assistant" and isinstance(self._model, str):
+            entry["model"] = self._model
+        self._above, self._is_open = place, role == "assistant"
+        self.entries.append(entry)
+        self.lines.append([])
+        self.owns.append({})
+        return entry
+
+    def _answer(self, time: Any, *taken: str) -> Fields:
+        """The answer that is open, if it has none of the fields yet; else a new one."""
+        if self._is_open and not any(self.entries[-1].get(name) for name in taken):
+            return self.entries[-1]
+        return self._start("assistant", time)
+
+    def _say(self, role: str, text: str, time: Any) -> None:
+        if role == "assistant":
+            self._answer(time, "content", "toolCalls")["content"] = text
+            return
+        above = self._above
+        entry = self._start("user" if role == "user" else "system", time)
+        entry["content"] = text
+        if role != "user" or re.match(_MADE, text):
+            entry["metadata"] = {"hidden": True}
+        else:
+            self._turns.append(above)
+
+    def _think(self, text: str, time: Any) -> None:
+        entry = self._answer(time, "content", "toolCalls")
+        entry["reasoning"] = f"{entry['reasoning']}\n\n{text}" if "reasoning" in entry else text
+
+    def _call(self, name: str, said: Fields, time: Any) -> None:
+        arguments: Any = (
+            json_of(said["arguments"])
+            if "arguments" in said
+            else said.get("input", said.get("action"))
+        )
+        if not isinstance(arguments, dict):
+            arguments = text_of(said.get("arguments", arguments))
+        call = {"name": str(said.get("name") or name.removesuffix("_call")), "arguments": arguments}
+        id = said.get("call_id") or said.get("id")
+        call = ({"id": id} if isinstance(id, str) else {}) | call
+        self._answer(time).setdefault("toolCalls", []).append(call)
+
+    def _result(self, said: Fields, time: Any) -> None:
+        entry, output = self._start("tool", time), said.get("output")
+        if isinstance(said.get("call_id"), str):
+            entry["toolCallId"] = said["call_id"]
+        about = object_of(output)
+        inner = about.get("output", about.get("content"))
+        if isinstance(output, list):
+            texts = (
+                item["text"] for item in objects_of(output) if isinstance(item.get("text"), str)
+            )
+            entry["content"] = "\n\n".join(texts)
+            if files := [file for part in objects_of(output) if (file := _image(part))]:
+                entry["attachments"] = files
+        else:
+            entry["content"] = inner if isinstance(inner, str) else text_of(output)
+        metadata = about.get("metadata")
+        if about.get("success") is False or (
+            isinstance(metadata, dict) and metadata.get("exit_code") not in (None, 0)
+        ):
+            entry["metadata"] = {"isError": True}
+
+    def _tell_event(self, name: str, said: Fields) -> None:
+        info = said.get("info")
+        if name == "token_count" and isinstance(info, dict):
+            total = counts_of(info.get("total_token_usage"), _USAGE)
+            used = counts_of(info.get("last_token_usage"), _USAGE)
+            used = used or {key: number - self._total.get(key, 0) for key, number in total.items()}
+            self._total = total
+            for entry in [
+                entry for entry in self.entries[:-4:-1] if used and entry["role"] == "assistant"
+            ][:1]:
+                entry["metadata"] = entry.get("metadata", {}) | {"usage": used}
+        elif name == "thread_name_updated" and isinstance(said.get("thread_name"), str):
+            self.title = said["thread_name"]
+        elif name == "thread_rolled_back" and isinstance(said.get("num_turns"), int):
+            number = min(said["num_turns"], len(self._turns))
+            if number > 0:
+                self._above, self._is_open = self._turns[-number], False
+                del self._turns[-number:]
+
+    def draft(self, id: str) -> Draft:
+        """The session; `id` is what it is called if no line says it."""
+        own = dict(self.own)
+        others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
+        id = said if isinstance(said := self.meta.get("id"), str) and said else id
+        head = filled({}, id=id, title=self.title, createdAt=moment(self.meta.get("timestamp")))
+        spawned = object_of(object_of(self.meta.get("source")).get("subagent")).get("thread_spawn")
+        parent = self.meta.get("parent_thread_id") or object_of(spawned).get("parent_thread_id")
+        links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
+        if named := {name: value for name, value in links.items() if isinstance(value, str)}:
+            head = head | {"metadata": named}
+        head = applied(head if is_own else with_source(head, {"lines": self.about}), own)
+        history: list[Fields] = []
+        for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
+            whole = (
+                entry
+                if given
+                else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
+            )
+            history.append(applied(whole, given))
+            if is_own and not given and len(history) > 1:
+                history[-1].setdefault(
+                    "parent", history[-2].get("id", f"#{len(history) + len(others) - 2}")
+                )
+        if order:
+            places = {id: place for place, id in enumerate(order)}
+            history = sorted(
+                history + others, key=lambda message: places.get(message.get("id"), len(places))
+            )
+        return Draft(head, [coercion.with_bytes(said) for said in history], 1, is_own)
+
 
 Line = tuple[int | None, Fields]
 #: The fields that an item of each type has at least.
