@@ -27,10 +27,10 @@ from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
-from capsule.transfer.drafts.memory import Memory, Read
-from capsule.transfer.drafts.privacy import keeps_id, sender_outside, with_imported_senders
+from capsule.transfer.drafts.import_memory import Memory, Read
+from capsule.transfer.drafts.merging import OnConflict, Revised, contradicts, revised
 from capsule.transfer.drafts.report import Report, Taken, Unknown
-from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
+from capsule.transfer.drafts.trust import keeps_id, sender_outside, with_imported_senders
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
 from capsule.transfer.reading.files import File
 from capsule.transfer.reading.sources import (

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.transfer.reading.files import File
-from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.reading.json_stream import (
+    MOST,
+    Record,
+    Shape,
+    first_values,
+    records,
+    shape_of,
+)
 from capsule.transfer.records.coercion import filled, rest
-from capsule.transfer.records.pairs import OWN, applied, difference, without_source
-from capsule.transfer.records.pairs import Fields as Fields
-from capsule.transfer.records.pairs import Pair as Pair
+from capsule.transfer.records.round_trip import OWN, applied, difference, without_source
+from capsule.transfer.records.round_trip import Fields as Fields
+from capsule.transfer.records.round_trip import Pair as Pair
 
 if TYPE_CHECKING:
     import sqlite3

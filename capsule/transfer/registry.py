@@ -1,12 +1,14 @@
-"""The formats there are: those of this package, and those that other packages add; and which one a
-file is in.
+"""List the formats, find the format of a file, and read the drafts of a file in its format.
 
-A package adds formats by an entry point of the group `capsule.formats`, whose value is a `Format`
-or a list of them.
+A format is a `Format` in a module of this package, or in another package that has an entry point of
+the group `capsule.formats`, whose value is a `Format` or a list of them. A file is offered to the
+formats of other packages first, and last to those that accept nearly everything.
 
-What must stay true: content tells the format, never a name. A format that fails on a file takes no
-other file away. The order is the order in which a file is offered: the formats of others first,
-those that accept much last.
+Of a file that no format takes, the program that it may come from is guessed by its path and its
+beginning, only to name the file in the report.
+
+Invariants: the content decides the format, never the file name. A format that fails on a file ends
+that file only.
 """
 
 from __future__ import annotations
@@ -24,8 +26,44 @@ from capsule.transfer.drafts.completeness import (
     unread_messages,
 )
 from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
-from capsule.transfer.reading.guesses import program_of
-from capsule.transfer.reading.values import records
+from capsule.transfer.reading.json_stream import records
+
+#: A program, what the path of its files has, and what their content begins with or has.
+_PROGRAMS: tuple[tuple[str, str, bytes], ...] = (
+    (
+        "VS Code Copilot",
+        r"/chatSessions/[^/]+\.jsonl?$",
+        rb'"responderUsername"\s*:\s*"GitHub Copilot',
+    ),
+    ("Copilot CLI", r"\.copilot/(?:history-)?session-state/", b""),
+    ("aider", r"\.aider\.chat\.history\.md$", rb"\A\s*# aider chat started at "),
+    ("Cline or Roo Code", r"/(?:api_conversation_history|ui_messages)\.json$", b""),
+    ("Continue", r"\.continue/sessions/[^/]+\.json$", b""),
+    ("Qwen Code", r"\.qwen/.*\.jsonl?$", b""),
+    ("Goose", r"/goose/sessions/", b""),
+    ("Zed", r"/zed/threads/", b""),
+    ("Windsurf", r"\.codeium/windsurf/", b""),
+    ("Amp", r"/amp/threads/[^/]+\.json$", b""),
+    ("LM Studio", r"\.conversation\.json$", b""),
+    ("SillyTavern", "", rb'\A\s*\{[^\n]*"chat_metadata"\s*:'),
+)
+
+
+def program_of(name: str, head: bytes) -> str:
+    """Return the program that a file may come from. Empty: there is no guess.
+
+    Args:
+        name: The path of the file.
+        head: The beginning of its content.
+    """
+    path = "/" + name.replace("\\", "/")
+    for program, of_path, of_head in _PROGRAMS:
+        if of_path and re.search(of_path, path):
+            return program
+        if of_head and re.search(of_head, head):
+            return program
+    return ""
+
 
 GROUP = "capsule.formats"
 #: Modules of this package, in this order; each has FORMATS, a list.

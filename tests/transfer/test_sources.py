@@ -18,7 +18,7 @@ import zstandard
 
 from capsule import Store
 from capsule.transfer.reading.files import CHUNK
-from capsule.transfer.reading.values import MOST
+from capsule.transfer.reading.json_stream import MOST
 from tests.transfer.exchange import DATA, said, take, zipped
 
 

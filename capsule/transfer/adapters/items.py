@@ -16,9 +16,9 @@ from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
-from capsule.transfer.reading.values import cleaned
+from capsule.transfer.reading.json_stream import cleaned
 from capsule.transfer.records.coercion import object_of
-from capsule.transfer.records.pairs import (
+from capsule.transfer.records.round_trip import (
     Fields,
     Pair,
     applied,

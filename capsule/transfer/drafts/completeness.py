@@ -13,7 +13,7 @@ from typing import Any
 from capsule.transfer.drafts.digests import SOURCE
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.coercion import object_of, objects_of
-from capsule.transfer.records.pairs import ABSENT
+from capsule.transfer.records.round_trip import ABSENT
 
 #: The roles of those who speak.
 _SPEAKERS = ("user", "assistant")

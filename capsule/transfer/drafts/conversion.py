@@ -1,14 +1,18 @@
-"""A draft as a capsule, and a capsule as a draft.
+"""Convert a draft to a capsule (`document_of`), and a capsule to a draft (`draft_of`).
 
-`metadata.imported` remembers where a conversation and each of its messages come from: `format` and
-`id` there, and `digest`, the digest of what was taken. A message whose digest is another one by now
-was changed here.
+`metadata.imported` stores the provenance of a conversation and of each message: `format` and `id`
+at the source, and `digest`, the digest of the content as it was imported. A message with another
+digest was changed here.
 
-What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks,
-unless it is trusted. Ids are made of the source's ids alone, and message ids of their conversation
-too, so that every store makes the same ones. `document_of(draft_of(x)) == x` for what is trusted,
-apart from `version`. What can't be accepted is reported and left out. Pure: the clock comes as an
-argument.
+The messages of a draft are a tree of ids and parents as the source has them. `ordered` puts parents
+before children. It reports an unknown parent, a circle and a repeated id, and reads around them, so
+that no message is lost. The same messages are always put in the same order.
+
+Invariants: imported content is data. It becomes a chat in which no agent takes part or speaks,
+unless the import is trusted. Ids are made from the ids of the source alone (message ids also from
+that of their conversation), so every store makes the same ones. For trusted capsules
+`document_of(draft_of(x)) == x`, apart from `version`. What can't be accepted is reported and left
+out. Pure: the clock comes as an argument.
 """
 
 from __future__ import annotations
@@ -32,13 +36,100 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.drafts import digests
-from capsule.transfer.drafts.branches import ordered
 from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, imported_of
-from capsule.transfer.drafts.privacy import keeps_id, without_agents
+from capsule.transfer.drafts.trust import keeps_id, without_agents
 from capsule.transfer.interface import Draft, Fields, Source
-from capsule.transfer.reading.values import MOST
+from capsule.transfer.reading.json_stream import MOST
 from capsule.transfer.records.coercion import filled, moment, object_of, rest
-from capsule.transfer.records.pairs import OWN
+from capsule.transfer.records.round_trip import OWN
+
+#: The parent of a root.
+_ROOT = ""
+
+
+def active_line(head: Fields, history: list[Fields]) -> list[Fields]:
+    """The messages of the active branch, from its root, of a draft that is written."""
+    return [
+        history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))
+    ]
+
+
+def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
+    """The messages with an `id` and a `parent` each, parents before children; else in the order of
+    the source.
+
+    A message without an id gets its place, after `#`. A parent of None is a root.
+
+    `tell` takes what is odd, and the id of the message.
+    """
+    if (quick := _in_order(history)) is not None:
+        return quick
+    parents: dict[str, str] = {}
+    entries: dict[str, Fields] = {}
+    last = _ROOT
+    for place, entry in enumerate(history):
+        id = str(entry["id"]) if entry.get("id") is not None else f"#{place}"
+        if id in entries:
+            if entries[id] == entry:
+                continue
+            tell(f"two messages have the id {id[:80]}", id)
+            id = f"{id}#{place}"
+        parent = entry.get("parent", last)
+        parents[id] = _ROOT if parent is None else str(parent)
+        entries[id], last = entry, id
+    before = _ROOT
+    for id, entry in entries.items():
+        if parents[id] not in parents and parents[id] != _ROOT:
+            if "role" in entry:
+                tell(f"message {id[:80]} answers one that is not there", id)
+            parents[id] = before
+        before = id
+    result: dict[str, Fields] = {}
+    for id in entries:
+        chain = dict[str, None]()
+        above = id
+        while above != _ROOT and above not in result and above not in chain:
+            chain[above] = None
+            above = parents[above]
+        if above in chain:
+            tell(f"messages answer each other in a circle, at {above[:80]}", above)
+            parents[next(reversed(chain))] = _ROOT
+        for member in reversed(chain):
+            if "role" in entries[member]:
+                result[member] = entries[member] | {
+                    "id": member,
+                    "parent": _nearest(parents[member], parents, result),
+                }
+    return list(result.values())
+
+
+def _in_order(history: list[Fields]) -> list[Fields] | None:
+    """Order messages whose parents all come before them, as most do; None: some do not."""
+    result: list[Fields] = []
+    #: By each id, the message that is there of it: itself, or the nearest above it.
+    nearest: dict[str | None, str | None] = {None: None}
+    last: str | None = None
+    for entry in history:
+        id, parent = entry.get("id"), entry.get("parent", last)
+        if (
+            type(id) is not str
+            or id in nearest
+            or not isinstance(parent, str | None)
+            or parent not in nearest
+        ):
+            return None
+        last, nearest[id] = id, id if "role" in entry else nearest[parent]
+        if "role" in entry:
+            result.append({**entry, "parent": nearest[parent]})
+    return result
+
+
+def _nearest(above: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:
+    """The nearest message from `above` upwards; None: there is none."""
+    while above != _ROOT and above not in messages:
+        above = parents[above]
+    return above or None
+
 
 Document = dict[str, Any]
 #: Takes what is odd, and the id at the source of the message that it is about.

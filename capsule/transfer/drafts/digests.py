@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from capsule.format.documents import new
-from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.round_trip import Fields
 
 Document = dict[str, Any]
 #: In metadata: what is remembered of the source, and what the source had besides.

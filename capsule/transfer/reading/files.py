@@ -1,24 +1,111 @@
-"""A file of an import, wherever it is, and what is damaged in it.
+"""Read one file of an import, wherever it is, and report what is damaged in it.
 
-What must stay true: it is read in chunks. Only the modules of this folder open files.
+A `File` is on the disk, in a zip or in memory. It is read in chunks, or opened as the SQLite
+database of another program. Only the modules of this folder open files.
+
+Invariants for databases: nothing is written, and nothing that the file defines runs. Only real
+tables are read. A view, a virtual table or a generated column in place of a table is refused, since
+it is code of the file. A damaged or forged database ends in an error, never in an endless query.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO
+from urllib.parse import quote
 
 from capsule.errors import InvalidInput
-from capsule.transfer.reading.databases import opened_database
+
+#: So many steps of SQLite's machine may reading take, and so many more for each byte: the rows of
+#: `llm` take a third.
+_STEPS, _STEPS_OF_A_BYTE = 100_000_000, 5
+#: How often they are counted.
+_AT_ONCE = 100_000
+
+
+@contextmanager
+def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database for reading only, also while another program writes it.
+
+    Args:
+        path: The file. One with a log that is not there is read as it is: opening it would make the
+            log.
+
+    Raises:
+        InvalidInput: What was read is no table, or took more steps than a sound file of this size
+            does.
+        sqlite3.Error: The file is damaged.
+    """
+    log = Path(f"{path}-wal")
+    with path.open("rb") as file:
+        is_alone = file.read(20)[18:] == b"\x02\x02" and not log.exists()
+    alone = "&immutable=1" if is_alone else ""
+    size = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    left, reasons = (_STEPS + size * _STEPS_OF_A_BYTE) // _AT_ONCE, list[str]()
+
+    def count() -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            reasons.append("reading it takes far more steps than a sound file of its size does")
+        return left < 0
+
+    def admit(
+        action: int, name: str | None, column: str | None, database: str | None, source: str | None
+    ) -> int:
+        """Whether a table may be read; `source` is the view or the query that does it."""
+        for table in (
+            (name, source) if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT) else ()
+        ):
+            if table in refused:
+                reasons.append(f"{table} is {refused[table]}, and only tables are read")
+                return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro{alone}"
+    with closing(sqlite3.connect(uri, uri=True, timeout=5)) as database:
+        database.text_factory = lambda data: data.decode("utf-8", "replace")
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, 1 << 20), 1_000_000_000))
+        database.set_progress_handler(count, _AT_ONCE)
+        try:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA query_only = ON")
+            refused = _refused(database)
+            database.set_authorizer(admit)
+            yield database
+        except sqlite3.Error as error:
+            if reasons:
+                raise InvalidInput(f"the database is refused: {reasons[0]}") from error
+            raise
+
+
+def _refused(database: sqlite3.Connection) -> dict[str, str]:
+    """The names that look like tables and are none, with the reasons."""
+    refused = {}
+    for name, type, sql in database.execute("SELECT name, type, sql FROM sqlite_master").fetchall():
+        if type == "view" or (
+            type == "table" and not re.match("create table ", str(sql), re.IGNORECASE)
+        ):
+            refused[name] = "a view" if type == "view" else "a virtual table"
+        elif type == "table" and any(
+            row[6]
+            for row in database.execute(
+                f'PRAGMA table_xinfo("{name.replace(chr(34), chr(34) * 2)}")'
+            )
+        ):
+            refused[name] = "a table with generated columns"
+    return refused
+
 
 #: How much of a file tells its format, and how much of it is read at once, in bytes.
 HEAD, CHUNK = 1 << 17, 1 << 20

@@ -1,7 +1,10 @@
-"""Where the files of an import come from: the disk, a zip, a stream.
+"""Find the files of an import: on the disk, in zips, in a stream.
 
-What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given
-folder is read, and no file takes more memory than a chunk. What is refused is reported by its name.
+Of a folder all folders are entered that are not hidden, and those in which programs are known to
+keep conversations. A single import and `import --follow` enter the same folders.
+
+Invariants: nothing is unpacked to a path that an archive names. Nothing outside the given folder is
+read. No file takes more memory than a chunk. A file that is refused is reported by its name.
 """
 
 from __future__ import annotations
@@ -12,18 +15,94 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
+from glob import escape
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from capsule.errors import NotFound
 from capsule.transfer.reading.files import CHUNK, DAMAGED, ZIP, ZSTD, File, Problems
-from capsule.transfer.reading.folders import walked
-from capsule.transfer.reading.values import MOST
+from capsule.transfer.reading.json_stream import MOST
+from capsule.transfer.registry import formats
+
+if TYPE_CHECKING:
+    from capsule.transfer.interface import Format
+
+
+#: The variables of the environment that name another folder in place of a usual one.
+_MOVED = {
+    "~/.claude/": "CLAUDE_CONFIG_DIR",
+    "~/.codex/": "CODEX_HOME",
+    "~/.config/": "XDG_CONFIG_HOME",
+    "~/.local/share/": "XDG_DATA_HOME",
+}
+
+
+@cache
+def _known() -> frozenset[str]:
+    """The folders in which programs keep conversations, each from where it begins:
+    `.specstory/history`.
+    """
+    folders = (
+        place.removeprefix("~/").split("/")[:-1]
+        for format in formats().values()
+        for place in format.places
+    )
+    return frozenset("/".join(takewhile(lambda part: "*" not in part, parts)) for parts in folders)
+
+
+def places_of(format: Format, environment: Mapping[str, str]) -> list[str]:
+    """Return the patterns of the files that a program keeps on this machine, each once.
+
+    Args:
+        format: The format of the program. Its usual places begin with `~/`.
+        environment: The variables of the environment, which may move a place. Both places are
+            returned then.
+    """
+    places: dict[str, str] = {}
+    for place in format.places:
+        places.setdefault(os.path.expanduser(place), place)
+        for usual, variable in _MOVED.items():
+            folder = environment.get(variable)
+            if folder and place.startswith(usual):
+                moved = os.path.join(escape(os.path.abspath(folder)), place.removeprefix(usual))
+                places.setdefault(moved, moved)
+    return list(places.values())
+
+
+def walked(top: str | Path, folder: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """A folder in `top` and those in it, sorted, each with the names of its files; hidden ones only
+    as `is_entered`.
+    """
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        if is_entered(path, top):
+            yield path, sorted(names)
+        elif is_entered(path, top, on_the_way=True):
+            yield path, []
+        else:
+            folders.clear()
+
+
+def is_entered(folder: str, top: str | Path, *, on_the_way: bool = False) -> bool:
+    """Whether the files of a folder are imported: no folder on the way is hidden, or a program
+    keeps them there.
+
+    `top` is the folder that was given, and with `on_the_way` a folder counts too in which there may
+    be such a folder.
+    """
+    parts = Path(os.path.relpath(folder, top)).parts
+    hidden = "/".join(dropwhile(lambda part: not part.startswith(".") or part == "..", parts))
+    if not hidden or any(f"{hidden}/".startswith(f"{known}/") for known in _known()):
+        return True
+    return on_the_way and any(known.startswith(f"{hidden}/") for known in _known())
+
 
 #: How deep zips may lie in zips, and how large such a zip may be, in bytes.
 _DEEPEST, _LARGEST_INNER = 3, 1 << 28

@@ -11,7 +11,7 @@ from hashlib import sha1
 from typing import Any
 
 from capsule.transfer.records.coercion import object_of, text_of
-from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.round_trip import Fields
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: The most characters of the name of a tool.

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 
 from capsule import timestamps
-from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.round_trip import Fields
 
 UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 

@@ -16,7 +16,13 @@ from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.coercion import filled, moment, with_bytes
-from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.records.round_trip import (
+    OWN,
+    applied,
+    difference,
+    with_source,
+    without_source,
+)
 
 #: The key of the number of messages in `metadata.source` of the last.
 _MESSAGES = "$messages"

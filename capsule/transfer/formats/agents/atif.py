@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import active_line
 from capsule.transfer.interface import (
     Draft,
     Format,
@@ -37,7 +37,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.pairs import OWN, Column, Fields, pair_of
+from capsule.transfer.records.round_trip import OWN, Column, Fields, pair_of
 from capsule.transfer.records.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}

@@ -45,7 +45,7 @@ from capsule.transfer.records.coercion import (
     uuid_of,
     with_bytes,
 )
-from capsule.transfer.records.pairs import (
+from capsule.transfer.records.round_trip import (
     OWN,
     Fields,
     applied,

@@ -25,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import active_line
 from capsule.transfer.interface import (
     Draft,
     Fields,
@@ -51,7 +51,13 @@ from capsule.transfer.records.coercion import (
     text_of,
     uuid_of,
 )
-from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.records.round_trip import (
+    OWN,
+    applied,
+    difference,
+    with_source,
+    without_source,
+)
 
 #: What a message of the user begins with that the program made.
 _MADE = (

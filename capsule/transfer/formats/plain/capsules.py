@@ -15,8 +15,7 @@ from capsule.errors import CapsuleError
 from capsule.format import migrations, validation
 from capsule.format.documents import new
 from capsule.format.json import codec
-from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.drafts.conversion import document_of
+from capsule.transfer.drafts.conversion import active_line, document_of
 from capsule.transfer.interface import (
     Draft,
     Fields,
@@ -28,7 +27,7 @@ from capsule.transfer.interface import (
     shape,
 )
 from capsule.transfer.records.coercion import is_text, moment
-from capsule.transfer.records.pairs import OWN, applied, difference
+from capsule.transfer.records.round_trip import OWN, applied, difference
 
 _SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from capsule.errors import Refused
 from capsule.format.tree.tree import Tree
-from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import active_line
 from capsule.transfer.interface import Draft, Fields, Format
 from capsule.transfer.records.coercion import filled, rest, text_of
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import active_line
 from capsule.transfer.interface import (
     Draft,
     Fields,
@@ -37,7 +37,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.pairs import OWN, Column, Pair, pair_of, with_source
+from capsule.transfer.records.round_trip import OWN, Column, Pair, pair_of, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(

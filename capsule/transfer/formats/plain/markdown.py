@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from capsule.timestamps import known
-from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import active_line
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, read_text
 from capsule.transfer.records.coercion import text_of
 

@@ -32,7 +32,7 @@ from capsule.transfer.records.coercion import (
     seconds,
     text_of,
 )
-from capsule.transfer.records.pairs import Column, Fields, Pair, is_on, pair_of
+from capsule.transfer.records.round_trip import Column, Fields, Pair, is_on, pair_of
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"

@@ -21,7 +21,7 @@ from capsule.transfer.interface import (
     read_records,
 )
 from capsule.transfer.records.coercion import filled, moment, rest, text_of
-from capsule.transfer.records.pairs import Column, is_on, pair_of, with_source
+from capsule.transfer.records.round_trip import Column, is_on, pair_of, with_source
 from capsule.transfer.records.turns import numbered
 
 #: The parent of a first message, besides null.

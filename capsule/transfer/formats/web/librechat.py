@@ -35,7 +35,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.pairs import Column, Fields, context_of, pair_of, text_of_context
+from capsule.transfer.records.round_trip import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"

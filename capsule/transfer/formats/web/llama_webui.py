@@ -34,7 +34,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.pairs import Column, Pair, is_on, pair_of
+from capsule.transfer.records.round_trip import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROLES = ("user", "assistant", "system", "tool")

@@ -37,7 +37,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.pairs import (
+from capsule.transfer.records.round_trip import (
     Column,
     Fields,
     Pair,

@@ -136,7 +136,7 @@ def import_(
 
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
-    from capsule.transfer.following import follow
+    from capsule.transfer.continuous_import import follow
     from capsule.transfer.reading.files import Damage
 
     def tell(entry: Taken | Damage) -> None:
@@ -200,7 +200,7 @@ def _place(path: str, line: int | None, problem: str) -> str:
 
 def _chosen(format: str | None, *, yes: bool) -> list[str]:
     """The paths of programs on this machine that are to be imported."""
-    from capsule.transfer.reading.folders import places_of
+    from capsule.transfer.reading.sources import places_of
     from capsule.transfer.registry import formats
 
     places = []

@@ -10,9 +10,9 @@ import pytest
 
 from capsule import Store
 from capsule.disk import directory_tracker
-from capsule.transfer import following
+from capsule.transfer import continuous_import
+from capsule.transfer.continuous_import import FolderWatch, follow
 from capsule.transfer.drafts.report import Taken
-from capsule.transfer.following import FolderWatch, follow
 from capsule.transfer.reading.files import Damage
 from tests.transfer.exchange import DATA, said
 
@@ -74,7 +74,7 @@ def test_only_what_was_appended_is_read_and_a_file_that_was_replaced_is_read_who
             sizes.append(len(data))
             return data
 
-    monkeypatch.setattr("capsule.transfer.following.from_disk", Counted)
+    monkeypatch.setattr("capsule.transfer.continuous_import.from_disk", Counted)
     chat.write_bytes(large)
 
     def tell(found: Taken | Damage) -> None:
@@ -156,7 +156,7 @@ def test_a_folder_that_goes_while_it_is_found_takes_none_beside_it_away(
             shutil.rmtree(folder / "b")
         return directory_tracker.WatchfilesWatcher(directories)
 
-    monkeypatch.setattr(following, "WatchfilesWatcher", opened)
+    monkeypatch.setattr(continuous_import, "WatchfilesWatcher", opened)
     others = sorted(str(file) for file in files if file.parent.name != "b")
     heard: set[str] = set()
     while not heard >= set(others):
@@ -178,7 +178,7 @@ def test_a_folder_that_comes_while_others_are_found_or_replaces_one_is_watched(
         file.parent.mkdir(exist_ok=True)
         return directory_tracker.WatchfilesWatcher(directories)
 
-    monkeypatch.setattr(following, "WatchfilesWatcher", opened)
+    monkeypatch.setattr(continuous_import, "WatchfilesWatcher", opened)
     watch = FolderWatch([str(tmp_path)])
     for text in ("a", "b"):
         for content in (text, text * 2):  # The first may be found by looking.

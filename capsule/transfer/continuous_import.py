@@ -17,14 +17,21 @@ from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.errors import NotFound
 from capsule.transfer.importing import Import
 from capsule.transfer.reading.files import HEAD, Damage, Problems
-from capsule.transfer.reading.folders import is_entered, walked
-from capsule.transfer.reading.sources import OpenFile, from_disk, on_disk, opened
-from capsule.transfer.reading.values import END_MISSING, shape_of
+from capsule.transfer.reading.json_stream import END_MISSING, shape_of
+from capsule.transfer.reading.sources import (
+    OpenFile,
+    from_disk,
+    is_entered,
+    on_disk,
+    opened,
+    walked,
+)
 from capsule.transfer.registry import format_named, format_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
     from capsule.transfer.drafts.report import Report, Taken
+
 
 #: What is written within this time, in milliseconds, is imported at once.
 _TOGETHER_MS = 200

@@ -23,7 +23,7 @@ from capsule.transfer.drafts.digests import (
     digest_of_message,
 )
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.pairs import OWN, with_source
+from capsule.transfer.records.round_trip import OWN, with_source
 
 
 def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:

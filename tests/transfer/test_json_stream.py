@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.transfer.reading import values
-from capsule.transfer.reading.values import completed, first_values, records, shape_of
+from capsule.transfer.reading import json_stream
+from capsule.transfer.reading.json_stream import completed, first_values, records, shape_of
 from capsule.transfer.records.coercion import moment
-from capsule.transfer.records.pairs import Pair, applied, difference
+from capsule.transfer.records.round_trip import Pair, applied, difference
 
 
 def read(data: bytes, chunk: int = 7) -> tuple[list[tuple[int, Any]], list[tuple[str, int | None]]]:
@@ -110,13 +110,13 @@ def test_the_first_values_are_what_is_sound_around_the_damage(
 def test_what_is_nested_without_an_end_is_tried_at_few_places(
     data: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, tries = values._decoder.raw_decode, list[str]()
+    decode, tries = json_stream._decoder.raw_decode, list[str]()
 
     def counted(text: str, idx: int = 0) -> tuple[Any, int]:
         tries.append(text[idx : idx + 9])
         return decode(text, idx)
 
-    monkeypatch.setattr(values._decoder, "raw_decode", counted)
+    monkeypatch.setattr(json_stream._decoder, "raw_decode", counted)
     read(data % (piece * 10_000), 1 << 20)
 
     assert len(tries) < 1_000
@@ -147,7 +147,7 @@ def test_a_damaged_line_is_told_and_the_others_are_read(
 def test_a_value_that_is_too_large_is_refused_and_the_next_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(values, "MOST", 5_000)
+    monkeypatch.setattr(json_stream, "MOST", 5_000)
     data = json.dumps(
         [{"id": 1, "t": ""}, {"id": 2, "t": "x" * 50_000}, {"id": 3, "t": ""}]
     ).encode()

@@ -20,11 +20,12 @@ from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.store.reading import KIND
 from capsule.transfer.drafts.digests import imported_of
 from capsule.transfer.drafts.report import Taken
-from capsule.transfer.records.pairs import OWN
+from capsule.transfer.records.round_trip import OWN
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.transfer.reading.files import File
+
 
 _KIND, _ID = "imports", "digests"
 #: What it says has this form; with the version of Capsule.
