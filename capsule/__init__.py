@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Switched as Switched
     from capsule.locks.holder import HeldLock as HeldLock
     from capsule.locks.locks import LockState as LockState
-    from capsule.messaging.configuration.plans import Action as Action
-    from capsule.messaging.configuration.plans import Plan as Plan
-    from capsule.messaging.mail.mail import Heard as Heard
-    from capsule.messaging.mail.mail import History as History
-    from capsule.messaging.mail.mail import Inbox as Inbox
-    from capsule.messaging.mail.mail import InboxItem as InboxItem
-    from capsule.messaging.mail.mail import Mail as Mail
-    from capsule.messaging.mail.mail import Mention as Mention
-    from capsule.messaging.mail.mail import Sent as Sent
-    from capsule.messaging.people.contacts import Agent as Agent
-    from capsule.messaging.people.contacts import Contact as Contact
-    from capsule.messaging.people.projects import Project as Project
+    from capsule.messaging.configuration import Action as Action
+    from capsule.messaging.configuration import Plan as Plan
+    from capsule.messaging.contacts import Agent as Agent
+    from capsule.messaging.contacts import Contact as Contact
+    from capsule.messaging.mail import Heard as Heard
+    from capsule.messaging.mail import History as History
+    from capsule.messaging.mail import Inbox as Inbox
+    from capsule.messaging.mail import InboxItem as InboxItem
+    from capsule.messaging.mail import Mail as Mail
+    from capsule.messaging.mail import Mention as Mention
+    from capsule.messaging.mail import Sent as Sent
+    from capsule.messaging.projects import Project as Project
     from capsule.public import Store as Store
     from capsule.store.objects.summaries import Mark as Mark
     from capsule.store.objects.summaries import Standing as Standing
@@ -76,10 +76,10 @@ _MODULES = {
     "capsule.format.tree.branches": "Alternatives Removal Slot Switched",
     "capsule.locks.holder": "HeldLock",
     "capsule.locks.locks": "LockState",
-    "capsule.messaging.configuration.plans": "Action Plan",
-    "capsule.messaging.mail.mail": "Heard History Inbox InboxItem Mail Mention Sent",
-    "capsule.messaging.people.contacts": "Agent Contact",
-    "capsule.messaging.people.projects": "Project",
+    "capsule.messaging.configuration": "Action Plan",
+    "capsule.messaging.mail": "Heard History Inbox InboxItem Mail Mention Sent",
+    "capsule.messaging.contacts": "Agent Contact",
+    "capsule.messaging.projects": "Project",
     "capsule.store.pages": "Page",
     "capsule.public": "Store",
     "capsule.store.objects.summaries": "Mark Standing Summary",

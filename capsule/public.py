@@ -13,13 +13,13 @@ from capsule.store.offered import of_room
 from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
+    from capsule.messaging.agents import Agents
     from capsule.messaging.channels import Channels
-    from capsule.messaging.configuration.configuration import Configuration
-    from capsule.messaging.conversations import Groups
-    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.configuration import Configuration
+    from capsule.messaging.groups import Groups
+    from capsule.messaging.messages import Messages
     from capsule.messaging.notes import Notes
-    from capsule.messaging.people.agents import Agents
-    from capsule.messaging.people.projects import Projects
+    from capsule.messaging.projects import Projects
     from capsule.sessions.sessions import Sessions
     from capsule.transfer.exporting import Export
     from capsule.transfer.importing import Import

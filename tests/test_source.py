@@ -114,7 +114,7 @@ ABOVE_ENGINES = (
 #: These reach other programs and the folders of projects, and no document.
 BEYOND_THE_STORE = (
     "capsule.messaging.doorbells",
-    "capsule.messaging.configuration.frontmatter",
+    "capsule.messaging.agent_files",
     "capsule.messaging.notices",
 )
 #: Modules that they never import, not even in functions.

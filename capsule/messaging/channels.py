@@ -21,8 +21,8 @@ from capsule.format.documents.members import Member, granted, joined, left, memb
 from capsule.format.documents.new import new_capsule
 from capsule.format.fields import ACCESSES
 from capsule.ids import is_id
-from capsule.messaging.conversations import Document, OfOneType, random_suffix
-from capsule.messaging.people.projects import Projects
+from capsule.messaging.groups import Document, TypedConversations, random_suffix
+from capsule.messaging.projects import Projects
 from capsule.rules.consent import State
 from capsule.rules.policy import Object, may
 from capsule.store.creation import TakenId
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from capsule.engines.queries import FieldValue
     from capsule.format.documents.head import Head
 
-Source = Literal["manual", "frontmatter", "default"]
+MembershipSource = Literal["manual", "frontmatter", "default"]
 #: The settings in `metadata.channel`, and their names there; the others stand in the metadata.
 _IN_CHANNEL = {"access": "access", "default": "isDefault"}
 _IN_CHANNEL |= {"topic_required": "topicRequired", "default_topic": "defaultTopic"}
 
 
-class Settings(TypedDict, total=False):
+class ChannelSettings(TypedDict, total=False):
     """What a channel is, besides its name, its scope and its members. See `Channels.create`."""
 
     access: str | None
@@ -50,7 +50,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ChannelListing:
     """A channel in a list.
 
     Attributes:
@@ -80,7 +80,7 @@ class Listed:
         return {"id": self.id, **self.channel.as_json(), **more}
 
 
-class Channels(OfOneType):
+class Channels(TypedConversations):
     """Channels: conversations with a name, which agents find, join and leave.
 
     A `channel` is given by its name, by `name@project`, or by its id. A name alone means the
@@ -98,7 +98,7 @@ class Channels(OfOneType):
         agent: str | None = None,
         scope: str = "project",
         members: Iterable[str] = (),
-        **settings: Unpack[Settings],
+        **settings: Unpack[ChannelSettings],
     ) -> Head:
         """Make a channel. Its maker is in it, with every right.
 
@@ -156,7 +156,9 @@ class Channels(OfOneType):
                 f"there is a channel {name}@{where} already; join it, or choose another name"
             ) from None
 
-    def join(self, channel: str, *, agent: str | None = None, source: Source = "manual") -> Head:
+    def join(
+        self, channel: str, *, agent: str | None = None, source: MembershipSource = "manual"
+    ) -> Head:
         """Join a channel, or come back to it.
 
         Args:
@@ -276,7 +278,7 @@ class Channels(OfOneType):
         return self._change(self.resolve(channel, who), who, change)
 
     def update(
-        self, channel: str, *, agent: str | None = None, **settings: Unpack[Settings]
+        self, channel: str, *, agent: str | None = None, **settings: Unpack[ChannelSettings]
     ) -> Head:
         """Change what a channel is. Its name and its scope stay for ever.
 
@@ -294,7 +296,7 @@ class Channels(OfOneType):
             self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings)
         )
 
-    def get(self, channel: str, *, agent: str | None = None) -> Listed:
+    def get(self, channel: str, *, agent: str | None = None) -> ChannelListing:
         """Look up a channel.
 
         Args:
@@ -361,7 +363,7 @@ class Channels(OfOneType):
         who = self._who(agent)
         return self._store.inner.acting(who).head(self.resolve(channel, who))
 
-    def _found(self, id: str, who: str | None) -> Listed | None:
+    def _found(self, id: str, who: str | None) -> ChannelListing | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next
         write too.
         """
@@ -444,7 +446,7 @@ class Channels(OfOneType):
                     if excluded & {"*", each.channel.name, each.id}:
                         self.leave(each.id, agent=agent)
 
-    def list(self, *, agent: str | None = None, archived: bool = False) -> list[Listed]:
+    def list(self, *, agent: str | None = None, archived: bool = False) -> list[ChannelListing]:
         """List the channels that an agent finds, in the order of their ids. Notes are no part of
         it.
 
@@ -470,15 +472,17 @@ class Channels(OfOneType):
 
 def _listed(
     object: Object, description: str | None, who: str | None, state: State
-) -> Listed | None:
+) -> ChannelListing | None:
     """A channel in a list, if the agent may know that it exists."""
     channel, there = object.channel, object.present
     if channel is None or not may(who, "find", object, state).allowed:
         return None
-    return Listed(object.id, channel, description or "", len(there), who in there, object.archived)
+    return ChannelListing(
+        object.id, channel, description or "", len(there), who in there, object.archived
+    )
 
 
-def _set(about: Document, settings: Settings) -> None:
+def _set(about: Document, settings: ChannelSettings) -> None:
     """Change the settings of a channel in the metadata of its head."""
     if (access := settings.get("access")) not in (None, *ACCESSES):
         raise InvalidInput(f"access: one of {', '.join(ACCESSES)}, not {access!r:.40}")

@@ -19,7 +19,7 @@ from capsule.format.documents.head import camel
 from capsule.format.documents.members import joined
 from capsule.format.documents.new import new_capsule
 from capsule.messaging.channels import Channels
-from capsule.messaging.conversations import OfOneType
+from capsule.messaging.groups import TypedConversations
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Note:
         return {camel(name): value for name, value in asdict(self).items()}
 
 
-class Notes(OfOneType):
+class Notes(TypedConversations):
     """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts
     for.
     """

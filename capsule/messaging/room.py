@@ -13,32 +13,32 @@ from capsule.rooms import Command, Room
 if TYPE_CHECKING:
     from capsule.mcp_server.added import Added
     from capsule.mcp_server.server import CapsuleServer
+    from capsule.messaging.agents import Agents
     from capsule.messaging.channels import Channels
-    from capsule.messaging.configuration.configuration import Configuration
-    from capsule.messaging.conversations import Groups
-    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.configuration import Configuration
+    from capsule.messaging.directory import AgentDirectory
+    from capsule.messaging.groups import Groups
+    from capsule.messaging.messages import Messages
     from capsule.messaging.notes import Notes
-    from capsule.messaging.people.agents import Agents
-    from capsule.messaging.people.directory import Directory
-    from capsule.messaging.people.projects import Projects
+    from capsule.messaging.projects import Projects
 
 _TALK = "Talk to each other"
 
 
 def _agents() -> type[Agents]:
-    from capsule.messaging.people.agents import Agents
+    from capsule.messaging.agents import Agents
 
     return Agents
 
 
 def _projects() -> type[Projects]:
-    from capsule.messaging.people.projects import Projects
+    from capsule.messaging.projects import Projects
 
     return Projects
 
 
 def _groups() -> type[Groups]:
-    from capsule.messaging.conversations import Groups
+    from capsule.messaging.groups import Groups
 
     return Groups
 
@@ -50,7 +50,7 @@ def _channels() -> type[Channels]:
 
 
 def _messages() -> type[Messages]:
-    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.messages import Messages
 
     return Messages
 
@@ -62,15 +62,15 @@ def _notes() -> type[Notes]:
 
 
 def _configuration() -> type[Configuration]:
-    from capsule.messaging.configuration.configuration import Configuration
+    from capsule.messaging.configuration import Configuration
 
     return Configuration
 
 
-def _guard_class() -> type[Directory]:
-    from capsule.messaging.people.directory import Directory
+def _guard_class() -> type[AgentDirectory]:
+    from capsule.messaging.directory import AgentDirectory
 
-    return Directory
+    return AgentDirectory
 
 
 def _complete_agent(incomplete: str) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ def _complete_agent(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _messaging_tools() -> Added:
-    from capsule.messaging.tools.added import MESSAGING
+    from capsule.messaging.tools.toolset import MESSAGING
 
     return MESSAGING
 

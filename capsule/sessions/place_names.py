@@ -14,7 +14,7 @@ from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
 from capsule.messaging.channels import Channels
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import Object
 from capsule.sessions.rules.deliveries import CONVERSATIONS
 from capsule.store.reading import KIND
@@ -46,7 +46,7 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
         with suppress(NotFound):
             return CONVERSATIONS, store.inner.part(Channels).resolve(text), text
         with suppress(NotFound):
-            other = store.inner.part(People).directory.resolve(text, agent)
+            other = store.inner.part(StoreAgents).directory.resolve(text, agent)
             if other == agent:
                 raise InvalidInput(
                     f"{agent} does not write to itself; name another agent or a conversation"

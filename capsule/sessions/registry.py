@@ -24,7 +24,7 @@ from capsule.format.documents.head import camel
 from capsule.format.documents.new import CURRENT
 from capsule.format.kinds import Kind
 from capsule.ids import check_id, is_id, new_id
-from capsule.messaging.people.documents import Document, Documents
+from capsule.messaging.directory import Document, DocumentCollection
 from capsule.sessions.cron import zone
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class State:
         return {(row.agent, row.channel, row.place, row.thread): row for row in rows}
 
 
-class _Document(Documents):
+class _Document(DocumentCollection):
     kind = REGISTRY
 
 

@@ -18,8 +18,8 @@ from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.head import camel
-from capsule.messaging.people.agents import Agents
-from capsule.messaging.people.people import People
+from capsule.messaging.agents import Agents
+from capsule.messaging.directory import StoreAgents
 from capsule.sessions import events
 from capsule.sessions.place_names import ensure_heard, place_of
 from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
@@ -102,7 +102,9 @@ class Sessions:
         """
         agents = self.registry.read().agents
         id = (
-            name if name in agents else self._store.inner.part(People).directory.resolve(name, None)
+            name
+            if name in agents
+            else self._store.inner.part(StoreAgents).directory.resolve(name, None)
         )
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)

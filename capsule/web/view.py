@@ -36,7 +36,7 @@ from capsule.web.remedies import link
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.messaging.mail.mail import Inbox
+    from capsule.messaging.mail import Inbox
     from capsule.web.admission import Visitor
     from capsule.web.site import Site
 

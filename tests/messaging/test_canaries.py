@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
 from capsule.engines.values import Trashed
-from capsule.messaging.people.contacts import Permission
+from capsule.messaging.contacts import Permission
 from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
 from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, Locked, NotFound, Refused, Store
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
 from tests.processes import Child, together
 
 API, WEB = "/projects/api", "/projects/web"
@@ -19,7 +19,7 @@ AGENTS = {"anna": API, "bob": API, "carl": WEB, "dora": None}
 
 
 def project(store: Store, agent: str) -> str:
-    return store.inner.part(People).directory.profile(agent).project
+    return store.inner.part(StoreAgents).directory.profile(agent).project
 
 
 def link(store: Store, direction: str) -> None:

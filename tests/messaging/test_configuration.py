@@ -10,8 +10,8 @@ import pytest
 
 from capsule import NotFound, Refused, Store, settings
 from capsule.format.documents.agents import project_id
-from capsule.messaging.configuration.plans import Plan, state_of
-from capsule.messaging.people.people import People
+from capsule.messaging.configuration import Plan, current_value
+from capsule.messaging.directory import StoreAgents
 
 A, B = project_id("/a"), project_id("/b")
 
@@ -98,7 +98,7 @@ def test_what_is_declared_is_planned_and_applied_once_and_can_be_rolled_back(
     if expected:
         taken = config.rollback(1)
         assert taken.having("refused") == []
-        assert all(state_of(store, of.key) == of.before for of in taken.actions) is False
+        assert all(current_value(store, of.key) == of.before for of in taken.actions) is False
         assert brief(config.plan())[0] == expected[0]
 
 
@@ -203,7 +203,7 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
     applied = config.apply(config.plan(*folders))
     assert applied.having("refused") == [] == config.plan(*folders).having("planned")
     agents = {
-        each: store.inner.part(People).directory.profile(each) for each in store.agents.names()
+        each: store.inner.part(StoreAgents).directory.profile(each) for each in store.agents.names()
     }
     mine = [
         (of.project, of.dm, of.discoverable) for id, of in agents.items() if id.startswith("dora")
@@ -277,7 +277,7 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert len(after.apply(plan).having("done")) == 4
     assert after.plan(prune=True).having("planned") == []
     assert store.head(NEWS).archived and not store.head("channel_global_own").archived
-    profile = store.inner.part(People).directory.profile
+    profile = store.inner.part(StoreAgents).directory.profile
     assert [profile(id).dm for id in ("anna", "bob", "carl")] == [
         "restricted",
         "closed",
@@ -317,7 +317,7 @@ def test_an_apply_that_was_cut_short_can_be_rolled_back(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("capsule.messaging.people.agents.Agents.policy", dies)
+        patch.setattr("capsule.messaging.agents.Agents.policy", dies)
         with pytest.raises(KeyboardInterrupt):
             config.apply(plan)
     store.agents.forget("bob")

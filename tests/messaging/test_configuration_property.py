@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from capsule import CapsuleError, Store
 from capsule.engines.interface import Engine
-from capsule.messaging.configuration.configuration import Configuration
+from capsule.messaging.configuration import Configuration
 from capsule.settings import Settings
 
 pytestmark = pytest.mark.slow

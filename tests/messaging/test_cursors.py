@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.marks import first_unread
-from capsule.messaging.mail.cursors import MarksAt, cursor_at, marks_of, trail_of
+from capsule.messaging.unread import MarksAt, make_cursor, marks_in_cursor, thin_marks
 
 
 def marks_in(history: list[str]) -> dict[int, tuple[str, str]]:
@@ -26,7 +26,7 @@ def ids_of(history: list[str]) -> MarksAt:
 
 def start(cursor: Any, history: list[str]) -> int:
     """The place of the first message that was not read."""
-    return first_unread(marks_of(cursor), marks_in(history))
+    return first_unread(marks_in_cursor(cursor), marks_in(history))
 
 
 HISTORY = [f"m{place}" for place in range(40)]
@@ -34,9 +34,9 @@ HISTORY = [f"m{place}" for place in range(40)]
 
 @given(st.integers(0, 39))
 def test_behind_a_cursor_stands_the_next_message(place: int) -> None:
-    cursor = cursor_at(place, f"m{place}", ids_of(HISTORY))
+    cursor = make_cursor(place, f"m{place}", ids_of(HISTORY))
     assert start(cursor, HISTORY) == start(cursor, [*HISTORY, "new"]) == place + 1
-    assert cursor_at(place, f"m{place}", ids_of(["new", *HISTORY])) is None
+    assert make_cursor(place, f"m{place}", ids_of(["new", *HISTORY])) is None
 
 
 @given(st.integers(0, 39), st.lists(st.integers(0, 40), max_size=6))
@@ -46,7 +46,7 @@ def test_what_a_merge_puts_in_front_is_read_again_rather_than_lost(
     merged = list(HISTORY)
     for number, place in enumerate(places):
         merged.insert(place, f"new{number}")
-    first = start(cursor_at(read, f"m{read}", ids_of(HISTORY)), merged)
+    first = start(make_cursor(read, f"m{read}", ids_of(HISTORY)), merged)
     assert set(merged[:first]) <= set(HISTORY[: read + 1])
     # Twice as many as behind the first place that changed, at most.
     assert read + 1 - first <= 2 * (read + 1 - min([*places, read + 1])) + 1
@@ -57,7 +57,7 @@ def test_the_marks_of_what_was_given_are_a_trail_as_that_of_a_cursor(
     read: int, places: list[int], earlier: int
 ) -> None:
     marks = [(place, digest) for place, (_, digest) in marks_in(HISTORY).items()]
-    trail = trail_of(trail_of(marks, earlier) + tuple(marks[: read + 1]), read)
+    trail = thin_marks(thin_marks(marks, earlier) + tuple(marks[: read + 1]), read)
     assert len(trail) <= 7 and first_unread(trail, marks_in(HISTORY)) == read + 1
     merged = list(HISTORY)
     for number, place in enumerate(places):
@@ -75,7 +75,7 @@ def test_messages_that_are_removed_hide_no_other(
 ) -> None:
     history = [id for at, id in enumerate(HISTORY) if at not in gone]
     history[place:place] = [f"new{number}" for number in range(len(gone) if as_many else 1)]
-    first = start(cursor_at(read, f"m{read}", ids_of(HISTORY)), history)
+    first = start(make_cursor(read, f"m{read}", ids_of(HISTORY)), history)
     assert set(history[:first]) <= set(HISTORY[: read + 1])
 
 

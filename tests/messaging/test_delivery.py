@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
-from capsule.messaging.mail.cursors import first_behind
-from capsule.messaging.mail.listening import Asked, Listener
-from capsule.messaging.mail.unread import Unread
+from capsule.messaging.unread import (
+    ListenRequest,
+    MessageListener,
+    UnreadTracker,
+    first_unread_position,
+)
 
 AGENTS = dict.fromkeys(("anna", "bob"))
 
@@ -110,16 +113,18 @@ def test_ones_own_messages_are_never_unread(store: Store) -> None:
 
 def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> None:
     id = store.messages.send("to bob", agent="anna", to="bob").conversation
-    since, asked = store.changes().cursor, Asked("anna")
-    unread = Unread(store)
+    since, asked = store.changes().cursor, ListenRequest("anna")
+    unread = UnreadTracker(store)
     wishes = unread.wishes("anna")
-    listener = Listener(unread, since, asked, 10, None, wishes)
+    listener = MessageListener(unread, since, asked, 10, None, wishes)
     store.questions.together(lambda: listener.sit(wishes[1]))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")
         assert listener.look_at(store.changes(listener.since)) == []
-        assert first_behind(listener.stands[id], partial(store.questions.marks, id)) == count
+        assert (
+            first_unread_position(listener.stands[id], partial(store.questions.marks, id)) == count
+        )
     store.messages.send("to anna", agent="bob", to="anna")
     assert [mail.content for mail in listener.look_at(store.changes(listener.since))] == ["to anna"]
 

@@ -9,8 +9,7 @@ import pytest
 from capsule import InvalidInput, NotFound, Store
 from capsule.engines.retrying import edited
 from capsule.format.json import codec
-from capsule.messaging.people.directory import meant
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents, acting_agent
 from capsule.rules.policy import Object, Profile, State
 
 API, WEB = "api-00000a", "web-00000b"
@@ -22,7 +21,7 @@ def write(store: Store, kind: str, id: str, **fields: Any) -> None:
 
 
 def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
-    directory = each_store.inner.part(People).directory
+    directory = each_store.inner.part(StoreAgents).directory
     assert directory.profile("bob") == Profile("bob")
     write(
         each_store,
@@ -44,7 +43,7 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
 
 def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Store) -> None:
     write(each_store, "agents", "bob", cursors=3)
-    assert each_store.inner.part(People).directory.profile("bob") == Profile(
+    assert each_store.inner.part(StoreAgents).directory.profile("bob") == Profile(
         "bob", dm="closed", discoverable="private"
     )
 
@@ -70,7 +69,7 @@ def test_a_link_counts_while_both_projects_have_it(
     web_sees: bool,
     enabled: bool,
 ) -> None:
-    directory = each_store.inner.part(People).directory
+    directory = each_store.inner.part(StoreAgents).directory
     assert directory.sight(API) == {API}
     write(each_store, "projects", API, links={WEB: {"direction": there}} if there else {})
     write(
@@ -84,7 +83,7 @@ def test_a_link_counts_while_both_projects_have_it(
 
 
 def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) -> None:
-    directory = each_store.inner.part(People).directory
+    directory = each_store.inner.part(StoreAgents).directory
     write(each_store, "agents", "bob", project=API, discoverable="private")
     assert (
         directory.state(None, Object("x"))
@@ -144,21 +143,21 @@ def there(each_store: Store) -> Store:
 def test_a_bare_name_is_that_of_ones_own_project_then_of_no_project_then_of_a_linked_one(
     there: Store, by: str | None, text: str, found: str
 ) -> None:
-    assert there.inner.part(People).directory.resolve(text, by) == found
+    assert there.inner.part(StoreAgents).directory.resolve(text, by) == found
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for id, path in (("one", "/b/web"), ("two", "/b/web"), ("three", "/d/api")):
         there.agents.register(id, path, name="twin")
     with pytest.raises(InvalidInput, match="one, two") as wrong:
-        there.inner.part(People).directory.resolve("twin", "tester")
+        there.inner.part(StoreAgents).directory.resolve("twin", "tester")
     assert "three" not in wrong.value.message
     there.agents.policy("two", discoverable="private")
     assert [
-        there.inner.part(People).directory.resolve("twin", by) for by in ("tester", "lone")
+        there.inner.part(StoreAgents).directory.resolve("twin", by) for by in ("tester", "lone")
     ] == ["one", "three"]
     with pytest.raises(InvalidInput, match="one, three, two"):
-        there.inner.part(People).directory.resolve("twin", None)
+        there.inner.part(StoreAgents).directory.resolve("twin", None)
 
 
 def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> None:
@@ -174,7 +173,7 @@ def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> N
 def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for text in ("nobody", "nobody@web", "reviewer@nowhere", ""):
         with pytest.raises(NotFound, match="reviewer-b") as missing:
-            there.inner.part(People).directory.resolve(text, "writer")
+            there.inner.part(StoreAgents).directory.resolve(text, "writer")
         assert "hidden" not in missing.value.message
 
 
@@ -207,12 +206,12 @@ WEB_BOB, API_BOB, GLOBAL_BOB = (
 def test_as_whom_a_program_acts_is_one_rule(
     name: str, project: str | None, agents: list[Profile], found: str | None
 ) -> None:
-    assert meant(name, project, agents) == found
+    assert acting_agent(name, project, agents) == found
 
 
 def test_a_name_that_several_agents_of_the_project_have_is_refused() -> None:
     with pytest.raises(InvalidInput, match="one, two"):
-        meant(
+        acting_agent(
             "twin",
             API,
             [

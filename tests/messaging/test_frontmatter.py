@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import Problem
-from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
+from capsule.messaging.agent_files import AgentFile, agents_in
 
 BOMB = "".join(
     f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9 if n else 'x' * 9)}]\n" for n in range(9)

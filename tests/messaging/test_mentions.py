@@ -11,9 +11,9 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Store
 from capsule.engines.retrying import edited
-from capsule.messaging.doorbells import registry
-from capsule.messaging.doorbells.interface import Target
-from capsule.messaging.mail.mentions import mentioned
+from capsule.messaging import doorbells
+from capsule.messaging.doorbells import DoorbellTarget
+from capsule.messaging.unread import find_mentions
 from tests.core.store.making import EARLY, LATE, channel, set_fields
 
 CHANNEL = "channel_global_api"
@@ -55,7 +55,7 @@ def store() -> Iterator[Store]:
 def test_names_in_a_text_are_mentions_but_not_in_code_addresses_and_urls(
     text: str, names: dict[str, str]
 ) -> None:
-    assert mentioned(text) == names
+    assert find_mentions(text) == names
 
 
 def test_a_message_says_which_mentions_are_of_members(store: Store) -> None:
@@ -217,14 +217,14 @@ def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
     store: Store, fields: dict[str, Any], text: str, is_rung: bool
 ) -> None:
     for agent in ("bob", "dora"):
-        registry.register(store, agent, Target("command", {"command": "true"}))
+        doorbells.register(store, agent, DoorbellTarget("command", {"command": "true"}))
     set_fields(store, "bob", **fields)
     rung = store.messages.send(text, agent="anna", conversation=CHANNEL).recipients
     assert (rung.get("bob") == "rung", "dora" in rung) == (is_rung, False)
 
 
 def test_a_damaged_document_of_a_member_keeps_no_message_back(store: Store) -> None:
-    registry.register(store, "bob", Target("command", {"command": "true"}))
+    doorbells.register(store, "bob", DoorbellTarget("command", {"command": "true"}))
     edited(store.engine, "agents", "bob", lambda data: b"{}\n")
     assert (
         store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"]
@@ -243,7 +243,7 @@ def test_a_membership_that_ended_with_its_link_has_nothing_unread(store: Store) 
         "wanda",
         {"id": "abel", "joinedAt": EARLY, "invitedBy": "self"},
     )
-    registry.register(store, "abel", Target("command", {"command": "true"}))
+    doorbells.register(store, "abel", DoorbellTarget("command", {"command": "true"}))
     store.projects.link(api, web, direction="out")
     assert store.messages.send("@abel one", agent="wanda", conversation=id).recipients == {
         "abel": "rung"
@@ -282,7 +282,7 @@ def test_messages_of_a_blocked_agent_count_mention_and_wake_nowhere(
     store.messages.send(text, agent="anna", conversation=id)
     assert store.messages.inbox(agent="bob").unread == 1
     store.agents.block(agent="bob", other="anna")
-    registry.register(store, "bob", Target("command", {"command": "true"}))
+    doorbells.register(store, "bob", DoorbellTarget("command", {"command": "true"}))
     sent = store.messages.send(text, agent="anna", conversation=id)
     assert sent.recipients.get("bob") != "rung"
     assert store.messages.inbox(agent="bob").as_json() == {"unread": 0, "conversations": []}

@@ -78,9 +78,9 @@ def test_agents_md_has_the_block_only_where_it_exists(store: Store, claude: Path
     assert not other.exists()
     other.write_bytes(OLD)
     send(store)
-    assert notices.blocks(store, "bob") == [str(claude), str(other)]
+    assert notices.files_with_block(store, "bob") == [str(claude), str(other)]
     read_all(store)
-    assert other.read_bytes() == OLD and notices.blocks(store, "bob") == []
+    assert other.read_bytes() == OLD and notices.files_with_block(store, "bob") == []
 
 
 def test_the_settings_name_the_files(root: Path, project: Path) -> None:
@@ -146,7 +146,9 @@ def test_two_agents_of_one_project_have_a_block_each(store: Store, claude: Path)
     send(store)
     send(store, to="carl")
     read_all(store)
-    assert notices.blocks(store, "bob") == [] and notices.blocks(store, "carl") == [str(claude)]
+    assert notices.files_with_block(store, "bob") == [] and notices.files_with_block(
+        store, "carl"
+    ) == [str(claude)]
 
 
 def elsewhere(claude: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_file_that_can_not_be_changed_is_a_warning_and_the_message_is_sent(
         "the other file has its block all the same"
     )
     with pytest.raises((InvalidDocument, Refused)):
-        notices.clean(store, "bob")
+        notices.remove_blocks(store, "bob")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -225,8 +227,8 @@ def test_what_several_senders_write_at_once_ends_in_the_true_number(
 
 def test_cleaning_takes_every_block_out(store: Store, claude: Path) -> None:
     send(store)
-    assert notices.clean(store, "bob") == [str(claude)]
-    assert notices.clean(store, "bob") == [] and not claude.exists()
+    assert notices.remove_blocks(store, "bob") == [str(claude)]
+    assert notices.remove_blocks(store, "bob") == [] and not claude.exists()
     assert store.messages.inbox(agent="bob").unread == 1
 
 

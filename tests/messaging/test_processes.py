@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
-from capsule.messaging.mail.mail import Heard
+from capsule.messaging.mail import Heard
 from tests.processes import Child, together
 
 SENDS = """

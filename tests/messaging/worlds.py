@@ -19,8 +19,7 @@ from capsule.format.documents import new
 from capsule.format.documents.agents import GLOBAL, direct_id, project_id
 from capsule.format.documents.channels import Channel
 from capsule.format.json.canonical import order_message
-from capsule.messaging.people.documents import new_project
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents, new_project
 from capsule.store.creation import write_new
 
 EARLY, STAMP = "2025-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z"
@@ -182,7 +181,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         store: The store.
         without: Conversations that are not made.
     """
-    projects = store.inner.part(People).directory.projects
+    projects = store.inner.part(StoreAgents).directory.projects
     for path in PATHS:
         projects.edit(project_id(path), lambda document: None, partial(new_project, path))
     for one, other, way, on in world.links:

@@ -12,8 +12,8 @@ import pytest
 from capsule import Store, timestamps
 from capsule.engines.files.disk.layout import FOLDERS, KINDS
 from capsule.engines.retrying import edited
-from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.doorbells.interface import Target
+from capsule.messaging import doorbells
+from capsule.messaging.doorbells import DoorbellTarget
 from capsule.sessions.events import delivered, incoming, outgoing
 from capsule.sessions.registry import MessagingGroup, Question
 from capsule.sessions.rules.deliveries import send
@@ -39,7 +39,7 @@ def _deleted_of_every_kind(store: Store) -> None:
         store.delete(id)
     store.agents.register("carl", description=canary("agents"))
     store.agents._documents.set_home("carl", canary("homes"))
-    doorbells.register(store, "carl", Target("command", {"command": canary("doorbells")}))
+    doorbells.register(store, "carl", DoorbellTarget("command", {"command": canary("doorbells")}))
     store.agents.forget("carl")
     store.servers.set(None, {canary("overrides"): True})
     store.servers.set(None, {canary("overrides"): None})

@@ -12,9 +12,9 @@ import pytest
 
 from capsule import Store
 from capsule.mcp_server.transport.tokens import Tokens
-from capsule.messaging.doorbells import registry
-from capsule.messaging.doorbells.interface import Target
-from capsule.messaging.people.people import People
+from capsule.messaging import doorbells
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.doorbells import DoorbellTarget
 from tests.messaging.test_consent import PAIRS, expected, say
 from tests.web.drawn import buttons, press, text
 from tests.web.test_admission import Door
@@ -74,7 +74,7 @@ def test_the_page_says_who_is_there_and_what_waits_for_whom(
     ):
         anna.agents.serve()
         carl.agents.serve()
-        with bob.inner.part(People).listening("bob"):
+        with bob.inner.part(StoreAgents).listening("bob"):
             said = text(as_(None).ask("/people"))
     assert "anna online" in said and "bob listening 1 unread from anna" in said
     assert "carl busy mowing the south" in said and "zoe away" in said
@@ -160,7 +160,7 @@ def test_an_agent_shows_its_notes_and_where_it_is_woken(
     store: Store, as_: Callable[..., Door]
 ) -> None:
     store.notes.write("grass dries from above", agent="anna")
-    registry.register(store, "anna", Target("herdr", {"pane": "1"}))
+    doorbells.register(store, "anna", DoorbellTarget("herdr", {"pane": "1"}))
     assert "grass dries" in as_(None).ask("/people/anna").text and "herdr, not rung yet" in text(
         as_("anna").ask("/people/anna")
     )

@@ -1,8 +1,9 @@
-"""The tools of agents: who there is, and who may find and message whom.
+"""The MCP tools about agents, channels, groups and notes.
 
-What must stay true: whom a call acts for is how the server was started, or the token, and never an
-argument; an `other` is somebody else. An agent is shown those that it may find, with what the rule
-would decide of a message to them.
+What must stay true: the agent that a call acts for comes from the start of the server or from the
+token, never from an argument; an `other` is another agent. The rules of the Store decide what the
+agent may do. `list_agents` shows the agents that it may find, and what the rule would decide about
+a message to each.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
-from capsule.messaging import channels
-from capsule.messaging.people import agents as people
-from capsule.messaging.people.projects import Projects
-from capsule.messaging.tools.messages import Other
+from capsule.messaging.agents import Agents
+from capsule.messaging.channels import Channels
+from capsule.messaging.groups import Groups
+from capsule.messaging.notes import Notes
+from capsule.messaging.projects import Projects
+from capsule.messaging.tools.messages import AgentNames, OtherAgent
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
+    from capsule.messaging.channels import ChannelSettings
+
 
 #: What the directory lists, and the object of the store that knows it.
 DIRECTORY: dict[str, Any] = {
-    "agents": people.Agents,
-    "channels": channels.Channels,
+    "agents": Agents,
+    "channels": Channels,
     "projects": Projects,
 }
 
 
-class Known(Answer):
+class AgentAnswer(Answer):
     """An agent that the caller may find."""
 
     id: str
@@ -52,28 +57,28 @@ class Known(Answer):
     status_message: str = ""
 
 
-class Agents(Answer):
+class AgentListAnswer(Answer):
     """The agents that the caller may find."""
 
-    agents: list[Known]
+    agents: list[AgentAnswer]
 
 
-class Status(Answer):
+class StatusAnswer(Answer):
     """What an agent says of itself."""
 
     status: str
 
 
-def list_agents(ctx: Context) -> Annotated[CallToolResult, Agents]:
+def list_agents(ctx: Context) -> Annotated[CallToolResult, AgentListAnswer]:
     """List the agents you may find: of which project, whether you may message them (available,
     requires permission, blocked, unavailable), who is online, listens right now or was last seen
     when, and what they say."""
-    agents, me = store_of(ctx).inner.part(people.Agents), str(store_of(ctx).agent)
+    agents, me = store_of(ctx).inner.part(Agents), str(store_of(ctx).agent)
     known = [
         agents.get(me).as_json() | {"you": True},
         *(each.as_json() for each in agents.discover()),
     ]
-    listed = sorted((Known.model_validate(each) for each in known), key=lambda each: each.id)
+    listed = sorted((AgentAnswer.model_validate(each) for each in known), key=lambda each: each.id)
     shown = fitting(listed, _agent, MESSAGES, forms_of(ctx.client_capabilities))
     lines = [
         (
@@ -82,10 +87,10 @@ def list_agents(ctx: Context) -> Annotated[CallToolResult, Agents]:
         ),
         *map(_agent, shown),
     ]
-    return answer("\n".join(lines), Agents(agents=shown))
+    return answer("\n".join(lines), AgentListAnswer(agents=shown))
 
 
-def _agent(known: Known) -> str:
+def _agent(known: AgentAnswer) -> str:
     state = (
         "listening"
         if known.listening
@@ -108,7 +113,7 @@ def _agent(known: Known) -> str:
 def manage_permissions(
     ctx: Context,
     action: Literal["show", "set", "allow", "block", "reset"],
-    other: Other = "",
+    other: OtherAgent = "",
     reason: Annotated[
         str, Field(description="For allow and block; only you and the store's owner see it")
     ] = "",
@@ -132,7 +137,7 @@ def manage_permissions(
     """Decide who may message and find you. show: your policies, whom you allowed or blocked, and
     who asked to message you; set: change your policies; allow or block one agent; reset: take that
     back."""
-    agents = store_of(ctx).inner.part(people.Agents)
+    agents = store_of(ctx).inner.part(Agents)
     match action:
         case "set":
             agents.policy(dm=dm, discoverable=discoverable)
@@ -152,10 +157,10 @@ def set_status(
     ctx: Context,
     text: Annotated[str, Field(max_length=200, description="Empty: none")],
     busy: bool | None = None,
-) -> Annotated[CallToolResult, Status]:
+) -> Annotated[CallToolResult, StatusAnswer]:
     """Tell the other agents what you are doing, in list_agents."""
-    store_of(ctx).inner.part(people.Agents).set_status(None, text, busy=busy)
-    return answer("The others see it in list_agents.", Status(status=text))
+    store_of(ctx).inner.part(Agents).set_status(None, text, busy=busy)
+    return answer("The others see it in list_agents.", StatusAnswer(status=text))
 
 
 def directory(ctx: Context, what: str) -> str:
@@ -173,3 +178,175 @@ def register(server: CapsuleServer) -> None:
     """Register the resource on a server, with the values of its argument."""
     server.resource("capsule://directory/{what}", mime_type=JSON)(directory)
     server.choices["what"] = tuple(DIRECTORY)
+
+
+class GroupAnswer(Answer):
+    """A group and its members."""
+
+    id: str
+    name: str
+    members: list[str]
+
+
+class GroupListAnswer(Answer):
+    """The groups of the caller."""
+
+    groups: list[GroupAnswer]
+
+
+def manage_group(
+    ctx: Context,
+    action: Literal["create", "add", "leave", "rename", "list"],
+    id: Annotated[str, Field(description="Of the group; not for create and list")] = "",
+    name: Annotated[str, Field(description="For create and rename")] = "",
+    agents: AgentNames = [],  # noqa: B006
+    history: Annotated[
+        Literal["joined", "all"], Field(description="For create: read from when one joined, or all")
+    ] = "joined",
+) -> Annotated[CallToolResult, GroupListAnswer]:
+    """Make a group, add agents to it, leave or rename it, or list those you are in."""
+    groups = store_of(ctx).inner.part(Groups)
+    match action:
+        case "create":
+            done, heads = "Made", [groups.create(name, with_=agents, history=history)]
+        case "add":
+            done, heads = "Added", [groups.add(id, agents)]
+        case "leave":
+            done, heads = "Left", [groups.leave(id)]
+        case "rename":
+            done, heads = "Renamed", [groups.rename(id, name)]
+        case "list":
+            done, heads = "Your groups", groups.list()
+    mine = [
+        GroupAnswer(
+            id=head.id,
+            name=head.title[:200],
+            members=[each.id for each in head.participants if each.is_in],
+        )
+        for head in heads
+    ]
+    lines = [
+        f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}"
+        for group in mine
+    ]
+    return answer(
+        f"{done}: " + "\n".join(lines) if lines else "You are in no group.",
+        GroupListAnswer(groups=mine),
+    )
+
+
+def manage_channel(
+    ctx: Context,
+    action: Literal[
+        "list", "show", "create", "join", "leave", "invite", "remove", "update", "notify"
+    ],
+    channel: Annotated[
+        str, Field(description="Its name, name@project or id; for create its new name")
+    ] = "",
+    agents: AgentNames = [],  # noqa: B006
+    scope: Annotated[
+        str, Field(description="For create: project (your own) or global")
+    ] = "project",
+    access: Annotated[
+        Literal["open", "members", "private"] | None,
+        Field(
+            description="Who gets in. open (in create the default): who joins, of its scope; "
+            "members: who is invited; "
+            "private: nobody but those it was created with"
+        ),
+    ] = None,
+    description: Annotated[str, Field(description="What it is for")] = "",
+    topicRequired: bool | None = None,
+    defaultTopic: Annotated[str, Field(description="Of messages without one")] = "",
+    default: Annotated[
+        bool | None, Field(description="New agents of its scope join by themselves")
+    ] = None,
+    archived: Annotated[bool | None, Field(description="For update")] = None,
+    canSend: Annotated[
+        bool | None, Field(description="For invite; false lets them only read")
+    ] = None,
+    canInvite: Annotated[bool | None, Field(description="For invite")] = None,
+    canManage: Annotated[bool | None, Field(description="For invite")] = None,
+    notify: Annotated[
+        Literal["all", "mentions", "none"],
+        Field(
+            description="For notify. all: each message is unread and wakes you; mentions: only "
+            "those that mention you; "
+            "none: each is unread, none wakes you"
+        ),
+    ] = "all",
+) -> Annotated[CallToolResult, Rows]:
+    """list: channels you may find; show: one, with its members and topics; create, update, join or
+    leave one; invite agents (again: to change their rights) or remove them; notify: say what of it
+    you hear."""
+    channels = store_of(ctx).inner.part(Channels)
+    settings: ChannelSettings = {
+        "access": access,
+        "description": description or None,
+        "default": default,
+        "topic_required": topicRequired,
+        "default_topic": defaultTopic or None,
+        "archived": archived,
+    }
+    match action:
+        case "list":
+            return rows(ctx, "Channels", (each.as_json() for each in channels.list()))
+        case "create":
+            channels.create(channel, scope=scope, members=agents, **settings)
+        case "join":
+            channels.join(channel)
+        case "leave":
+            return rows(ctx, "Left", [{"id": channels.leave(channel).id}])
+        case "invite":
+            channels.invite(
+                channel, agents, can_send=canSend, can_invite=canInvite, can_manage=canManage
+            )
+        case "remove":
+            for agent in agents:
+                channels.remove(channel, agent)
+        case "update":
+            channels.update(channel, **settings)
+        case "notify":
+            channels.mute(channel, False, notify=notify)
+    state = channels.get(channel).as_json()
+    if action == "show":
+        state["members"] = [member.id for member in channels.members(channel)]
+        state["topics"] = [topic.value for topic in channels.topics(channel)]
+    return rows(ctx, "Channel", [state])
+
+
+def notes(
+    ctx: Context,
+    action: Literal["write", "search", "share", "unshare"],
+    text: Annotated[str, Field(description="The note, or words to look for")] = "",
+    tags: Annotated[list[str], Field(description="Of the note, or all of them to look for")] = [],  # noqa: B006
+    anyTag: Annotated[bool, Field(description="One of the tags is enough")] = False,
+    session: Annotated[str, Field(description="Work that the note belongs to")] = "",
+    other: Annotated[
+        str,
+        Field(
+            description="search: whose notes, if not yours; share, unshare: who may search yours"
+        ),
+    ] = "",
+) -> Annotated[CallToolResult, Rows]:
+    """Keep private notes for yourself. write one; search them by words and tags; share them with
+    another agent, which may then search them, or unshare them."""
+    notes = store_of(ctx).inner.part(Notes)
+    match action:
+        case "write":
+            return rows(
+                ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()]
+            )
+        case "share":
+            notes.share(other)
+        case "unshare":
+            notes.unshare(other)
+        case "search":
+            matches = notes.search(
+                text, of=other or None, tags=tags, any_tag=anyTag, session=session or None
+            )
+            return rows(ctx, "Notes", (each.as_json() for each in matches))
+    return answer(
+        f"{'May' if action == 'share' else 'May not'} search your notes: {word(other)}.",
+        Rows(found=[]),
+    )

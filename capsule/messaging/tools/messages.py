@@ -26,24 +26,24 @@ from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitti
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.channels import Channels
-from capsule.messaging.mail.delivery import Messages
-from capsule.messaging.people.people import People
-from capsule.messaging.tools.unread import reader_of
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.messages import Messages
+from capsule.messaging.tools.unread_line import reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capsule.messaging.mail.mail import Mail
+    from capsule.messaging.mail import Mail
     from capsule.store.store import CoreStore
 
 #: Characters of the longest cursor: it names a message of each conversation that a hundred messages
 #: are in.
 _CURSOR = 20_000
 
-From = Annotated[str, Field(alias="from")]
+SenderField = Annotated[str, Field(alias="from")]
 
 
-class Sent(Answer):
+class SendAnswer(Answer):
     """A message that was sent, and what became of it for each recipient."""
 
     conversation: str
@@ -52,13 +52,13 @@ class Sent(Answer):
     mentions: dict[str, Any] | None = None
 
 
-class Message(Answer):
+class MessageAnswer(Answer):
     """A message as its recipient gets it."""
 
     conversation: str
     type: str
     id: str
-    sender: From
+    sender: SenderField
     content: str
     timestamp: str
     reply_to: str | None = None
@@ -77,31 +77,31 @@ _MORE = {"reply_to": "answers", "topic": "topic", "thread": "thread", "mention":
 _MORE |= {name: name for name in ("intent", "priority", "confidence", "model")}
 
 
-class Heard(Answer):
+class ListenAnswer(Answer):
     """New messages, and the cursor that acknowledges them."""
 
-    messages: list[Message]
+    messages: list[MessageAnswer]
     cursor: str
     timed_out: bool = False
 
 
-class History(Answer):
+class HistoryAnswer(Answer):
     """A page of the messages of a conversation."""
 
-    messages: list[Message]
+    messages: list[MessageAnswer]
     before: str | None = None
     after: str | None = None
 
 
-class Last(Answer):
+class LastMessageAnswer(Answer):
     """The last message of a conversation."""
 
-    sender: From
+    sender: SenderField
     content: str
     timestamp: str
 
 
-class Unread(Answer):
+class UnreadConversationAnswer(Answer):
     """A conversation with unread messages."""
 
     id: str
@@ -109,48 +109,48 @@ class Unread(Answer):
     name: str = ""
     unread: int
     senders: list[str]
-    last: Last
+    last: LastMessageAnswer
 
 
-class Inbox(Answer):
+class InboxAnswer(Answer):
     """The conversations with unread messages."""
 
     unread: int
-    conversations: list[Unread]
+    conversations: list[UnreadConversationAnswer]
 
 
 #: Of the names that a message mentions: those of nobody, and of agents that don't get it.
 _MISSED = {"unknown": "there is nobody called", "invalid": "mentioned, and no member"}
 
-Other = Annotated[str, Field(description="The other agent: its name, name@project or id")]
-Agents = Annotated[
+OtherAgent = Annotated[str, Field(description="The other agent: its name, name@project or id")]
+AgentNames = Annotated[
     list[str],
     Field(
         description="Whom to create it with, or to add, invite or remove: names, name@project or "
         "ids"
     ),
 ]
-Channel = Annotated[str, Field(description="Channel: its name, name@project or id")]
-Conversation = Annotated[str, Field(description="Group or other conversation: its id")]
-Topic = Annotated[str, Field(description="Topic in the channel")]
-Thread = Annotated[str, Field(description="Id of the message that began the thread")]
+ChannelName = Annotated[str, Field(description="Channel: its name, name@project or id")]
+ConversationId = Annotated[str, Field(description="Group or other conversation: its id")]
+TopicName = Annotated[str, Field(description="Topic in the channel")]
+ThreadId = Annotated[str, Field(description="Id of the message that began the thread")]
 
 
 def send_message(
     ctx: Context,
     text: str,
     to: Annotated[str, Field(description="Agent: its name, name@project or id")] = "",
-    channel: Channel = "",
-    conversation: Conversation = "",
-    topic: Topic = "",
-    thread: Thread = "",
+    channel: ChannelName = "",
+    conversation: ConversationId = "",
+    topic: TopicName = "",
+    thread: ThreadId = "",
     replyTo: Annotated[str, Field(description="Id of the message there that this answers")] = "",
     intent: Annotated[str, Field(description="A word on its purpose: question, decision")] = "",
     priority: str = "",
     confidence: Annotated[float | None, Field(ge=0, le=1, description="How sure you are")] = None,
     model: Annotated[str, Field(description="Model that wrote it: yours")] = "",
     idempotencyKey: Key = "",
-) -> Annotated[CallToolResult, Sent]:
+) -> Annotated[CallToolResult, SendAnswer]:
     """Send to another agent (to), into a channel, or into a group (conversation): name one of the
     three, with replyTo or thread too. In the text @name mentions a member and @all everybody;
     --review, --action or --fyi directly behind the name asks for that: "@anna --review". Says for
@@ -180,18 +180,18 @@ def send_message(
         None, [f"Sent: message {word(sent.message)} in {word(sent.conversation)}", became, *missed]
     )
     text = "; ".join(said) + "."
-    return answer(text, Sent.model_validate(sent.as_json()))
+    return answer(text, SendAnswer.model_validate(sent.as_json()))
 
 
 async def listen(
     ctx: Context,
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 50,
-    channel: Channel = "",
-    conversation: Conversation = "",
-    topic: Topic = "",
-    thread: Thread = "",
+    channel: ChannelName = "",
+    conversation: ConversationId = "",
+    topic: TopicName = "",
+    thread: ThreadId = "",
     ack: Annotated[str, Field(description="cursor of an answer: you have read that one")] = "",
-) -> Annotated[CallToolResult, Heard]:
+) -> Annotated[CallToolResult, ListenAnswer]:
     """Wait for messages sent to you: all new ones, or only those of one channel, conversation,
     topic or thread. Unread ones come at once. The next listen, or ack, marks them as read."""
     reader, forms = (
@@ -223,12 +223,12 @@ async def listen(
     reader.got(heard.messages)
     if not shown:
         text = f"No message within {seconds:g} seconds. Listen again to go on waiting."
-        return answer(text, Heard(messages=[], cursor="", timed_out=True))
+        return answer(text, ListenAnswer(messages=[], cursor="", timed_out=True))
     first = (
         f"{many(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
     )
     text = f"{first} {quoted(heard.cursor, _CURSOR)}\n{_fenced(shown)}"
-    return answer(text, Heard(messages=shown, cursor=heard.cursor))
+    return answer(text, ListenAnswer(messages=shown, cursor=heard.cursor))
 
 
 def _place(store: CoreStore, channel: str, conversation: str, other: str = "") -> str | None:
@@ -237,24 +237,24 @@ def _place(store: CoreStore, channel: str, conversation: str, other: str = "") -
         raise InvalidInput("name one: a channel, a conversation or an agent")
     if other:
         return direct_id(
-            str(store.agent), store.inner.part(People).directory.resolve(other, store.agent)
+            str(store.agent), store.inner.part(StoreAgents).directory.resolve(other, store.agent)
         )
     return store.inner.part(Channels).resolve(channel) if channel else conversation or None
 
 
-def _fenced(messages: list[Message]) -> str:
+def _fenced(messages: list[MessageAnswer]) -> str:
     fence = Fence(message.content for message in messages)
     return fence.around((_about(message), visible(message.content)) for message in messages)
 
 
-def _message(mail: Mail, forms: frozenset[str]) -> Message:
+def _message(mail: Mail, forms: frozenset[str]) -> MessageAnswer:
     """A message as the answer has it; the beginning of one that alone is too long for an answer."""
     text = mail.content[: within(mail.content, _BUDGET // len(forms))]
     length = len(mail.content) if len(text) < len(mail.content) else None
-    return Message.model_validate({**mail.as_json(), "content": text, "length": length})
+    return MessageAnswer.model_validate({**mail.as_json(), "content": text, "length": length})
 
 
-def _about(message: Message) -> str:
+def _about(message: MessageAnswer) -> str:
     said = f"{word(message.type)} {word(message.conversation)}, message {word(message.id)}"
     said += f" from {word(message.sender)} {word(message.timestamp)}"
     details = ((words, getattr(message, name)) for name, words in _MORE.items())
@@ -267,17 +267,17 @@ def _about(message: Message) -> str:
 
 def read_messages(
     ctx: Context,
-    channel: Channel = "",
-    other: Other = "",
-    conversation: Conversation = "",
-    topic: Topic = "",
-    thread: Thread = "",
+    channel: ChannelName = "",
+    other: OtherAgent = "",
+    conversation: ConversationId = "",
+    topic: TopicName = "",
+    thread: ThreadId = "",
     where: Annotated[
         dict[str, Any], Field(description='Filter: {"confidence": {"$gte": 0.5}, "intent": "plan"}')
     ] = {},  # noqa: B006
     last: Annotated[int, Field(ge=1, le=100, description="At most so many")] = 20,
     cursor: Annotated[str, Field(description="From an earlier answer, to go on")] = "",
-) -> Annotated[CallToolResult, History]:
+) -> Annotated[CallToolResult, HistoryAnswer]:
     """Read what agents sent: in a channel, between another agent and you (other), or in a group
     (conversation): the newest, read or unread. Marks nothing as read."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
@@ -302,10 +302,10 @@ def read_messages(
         [many(len(shown), "message"), *(f"{name}: cursor {quoted(at)}" for name, at in ways)]
     )
     text = f"{first}\n{_fenced(shown)}" if shown else "No message."
-    return answer(text, History(messages=shown, before=page.before, after=page.after))
+    return answer(text, HistoryAnswer(messages=shown, before=page.before, after=page.after))
 
 
-def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[Message], int]:
+def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[MessageAnswer], int]:
     """Messages as an answer has them, and how many of them fit into one."""
     shown = [_message(each, forms) for each in mail]
     return shown, len(fitting(shown, lambda each: _about(each) + each.content, _BUDGET, forms))
@@ -331,10 +331,12 @@ def mentions(
     return rows(ctx, "Mentions of you", (each.as_json() for each in page))
 
 
-def inbox(ctx: Context) -> Annotated[CallToolResult, Inbox]:
+def inbox(ctx: Context) -> Annotated[CallToolResult, InboxAnswer]:
     """Say what is unread in which conversations, from whom. Marks nothing as read."""
     page = store_of(ctx).inner.part(Messages).inbox()
-    listed = [Unread.model_validate(item.as_json()) for item in page.conversations]
+    listed = [
+        UnreadConversationAnswer.model_validate(item.as_json()) for item in page.conversations
+    ]
     for item in listed:
         item.last.content = item.last.content[:200]
     shown = fitting(listed, _unread, _BUDGET, forms_of(ctx.client_capabilities))
@@ -342,10 +344,10 @@ def inbox(ctx: Context) -> Annotated[CallToolResult, Inbox]:
     lines = [first, *map(_unread, shown)] if shown else ["Nothing is unread."]
     if len(shown) < len(listed):
         lines.append(f"{many(len(listed) - len(shown), 'more conversation')}.")
-    return answer("\n".join(lines), Inbox(unread=page.unread, conversations=shown))
+    return answer("\n".join(lines), InboxAnswer(unread=page.unread, conversations=shown))
 
 
-def _unread(item: Unread) -> str:
+def _unread(item: UnreadConversationAnswer) -> str:
     of = f"{word(item.id)} {quoted(item.name)}, {word(item.type)}"
     last = f"last from {word(item.last.sender)}: {quoted(item.last.content)}"
     return f"{of}: {item.unread} unread from {', '.join(map(word, item.senders))}; {last}"

@@ -15,11 +15,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.messaging.conversations import ensure_direct
-from capsule.messaging.mail.delivery import Messages
-from capsule.messaging.mail.receipts import Receipts
-from capsule.messaging.mail.unread import Unread, mail_at
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.groups import ensure_direct
+from capsule.messaging.messages import Messages
+from capsule.messaging.receipts import Receipts
+from capsule.messaging.unread import UnreadTracker, read_mail
 from capsule.rules.policy import Object
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
@@ -27,8 +27,8 @@ from capsule.store.listeners import Listeners
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.messaging.mail.mail import Mail
-    from capsule.messaging.mail.unread import Seat
+    from capsule.messaging.mail import Mail
+    from capsule.messaging.unread import ReadingState
     from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
@@ -69,7 +69,7 @@ class Conversations(Adapter):
         if self._thread is not None:
             self._thread.join()
         for agent in self._listening:
-            self._store.inner.acting(agent).inner.part(People).announce(agent, -1)
+            self._store.inner.acting(agent).inner.part(StoreAgents).announce(agent, -1)
 
     def _run(self, receiver: Receiver) -> None:
         hub = self._store.inner.part(Listeners).ensure_hub()
@@ -79,7 +79,7 @@ class Conversations(Adapter):
                 self._woken.clear()
                 try:
                     for agent in self._registry.read().agents:
-                        if self._store.inner.part(People).documents.exists(agent):
+                        if self._store.inner.part(StoreAgents).documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
                     _log.warning(
@@ -91,12 +91,12 @@ class Conversations(Adapter):
     def _bring(self, agent: str, receiver: Receiver) -> None:
         """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
         if agent not in self._listening:
-            self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
+            self._store.inner.acting(agent).inner.part(StoreAgents).announce(agent, +1)
             self._listening.add(agent)
         marks, receipts, messages = (
             {},
             self._store.inner.part(Receipts),
-            self._store.inner.part(Unread),
+            self._store.inner.part(UnreadTracker),
         )
         messages.questions.refresh()
         for id, seat in messages.seats(agent).items():
@@ -105,14 +105,16 @@ class Conversations(Adapter):
                 continue
             try:
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
-                mail = mail_at(self._store, seat, places)
+                mail = read_mail(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
                 receiver.receive(
                     [
                         _arrived(
-                            each, seat, self._store.inner.part(People).documents.exists(each.from_)
+                            each,
+                            seat,
+                            self._store.inner.part(StoreAgents).documents.exists(each.from_),
                         )
                         for each in mail
                     ]
@@ -180,7 +182,7 @@ class Conversations(Adapter):
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 
-def _arrived(mail: Mail, seat: Seat, known: bool) -> Arrived:
+def _arrived(mail: Mail, seat: ReadingState, known: bool) -> Arrived:
     """A message to an agent, as the host takes it."""
     named, said = mail.more.get("mentions"), mail.more.get("metadata")
     valid = named.get("valid") if isinstance(named, dict) else None

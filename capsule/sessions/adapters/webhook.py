@@ -26,7 +26,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import keyed_message_id
-from capsule.messaging.doorbells import programs
+from capsule.messaging import doorbells
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
 from capsule.sessions.adapters.stdio import arrived_from, as_json
 
@@ -260,7 +260,7 @@ class WebhookAdapter(Adapter):
             "webhook-timestamp": str(now_s),
             "webhook-signature": signature,
         }
-        programs.post(hook.url, body, headers)
+        doorbells.post_json(hook.url, body, headers)
         return out.id
 
     def stop(self) -> None:

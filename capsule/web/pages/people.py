@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from starlette.responses import Response
 
 from capsule.errors import CapsuleError, NotFound, Refused
-from capsule.messaging.doorbells.registry import bells
+from capsule.messaging.doorbells import load_targets
 from capsule.rules.policy import Action, Object
 from capsule.web.view import View, forms, get
 
@@ -59,7 +59,7 @@ def _agent(view: View) -> Response:
         shown |= {
             "inbox": store.messages.inbox(agent=agent.id),
             "requests": store.agents.requests(agent.id),
-            "bells": bells(store, agent.id).bells,
+            "bells": load_targets(store, agent.id).targets,
             "actions": get_args(Action),
             "permission": _permission(view, agent.id),
         }

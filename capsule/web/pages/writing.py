@@ -17,7 +17,7 @@ from starlette.responses import Response
 from capsule.errors import InvalidInput, Refused
 from capsule.format.text.shown import clipped, one_line
 from capsule.ids import new_id
-from capsule.messaging.mail.unread import TYPES
+from capsule.messaging.unread import TYPES
 from capsule.web.view import AS, ON, View, get, post
 from capsule.web.words import address
 

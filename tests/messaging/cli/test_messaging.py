@@ -317,7 +317,7 @@ def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
     for agent in ("anna", "bob"):
         capsule("agent", "register", "--as", agent)
     unused = {"subprocess", "capsule.engines.queries"}
-    unused |= {"capsule.messaging.people.contacts", "capsule.messaging.mail.receipts"}
+    unused |= {"capsule.messaging.contacts", "capsule.messaging.receipts"}
     assert not ensure_light(capsule, words.split()) & unused
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.messaging.doorbells import registry
-from capsule.messaging.doorbells.interface import Target
+from capsule.messaging import doorbells
+from capsule.messaging.doorbells import DoorbellTarget
 
 SESSION = {"session_id": "one", "cwd": "/"}
 
@@ -98,8 +98,10 @@ def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
     process.stdin.close()
     with Store.open(capsule.root) as store:
         while True:
-            bell = registry.bells(store, "bob").at(Target("claude-code", {"session": session}))
-            if bell is not None and registry.is_there(store, bell):
+            bell = doorbells.load_targets(store, "bob").at(
+                DoorbellTarget("claude-code", {"session": session})
+            )
+            if bell is not None and doorbells.is_reachable(store, bell):
                 return process
             assert process.poll() is None
 
@@ -136,11 +138,11 @@ def test_the_process_that_waits_ends_with_its_session(agents: Any) -> None:
 def test_a_hook_of_codex_says_where_its_thread_can_be_rung(agents: Any) -> None:
     hook(agents, "codex", "SessionStart", "--as", "bob")
     with Store.open(agents.root) as store:
-        [bell] = registry.bells(store, "bob").bells
+        [bell] = doorbells.load_targets(store, "bob").targets
     assert bell.target.client == "codex" and bell.target.address["session"] == "one"
     hook(agents, "codex", "SessionEnd", "--as", "bob")
     with Store.open(agents.root) as store:
-        assert registry.bells(store, "bob").bells == ()
+        assert doorbells.load_targets(store, "bob").targets == ()
 
 
 def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -> None:
@@ -185,7 +187,7 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
         "capsule.format.saved.reconcile",
         "capsule.store.pages",
     }
-    assert "capsule.messaging.doorbells.hooks" in loaded
+    assert "capsule.messaging.client_hooks" in loaded
     assert loaded & heavy == set()
 
 

@@ -13,9 +13,9 @@ from capsule import Store
 from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.forms import tokens
-from capsule.messaging.mail.listening import Listener
-from capsule.messaging.mail.mail import Mail
-from capsule.messaging.tools.added import MESSAGING
+from capsule.messaging.mail import Mail
+from capsule.messaging.tools.toolset import MESSAGING
+from capsule.messaging.unread import MessageListener
 from tests.core.mcp_server.talking import acting, data, error, text, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
@@ -147,14 +147,14 @@ async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_g
     progress: list[tuple[float | None, str | None]] = []
     looks: list[int] = []
     found: list[str] = []
-    look = Listener.look
+    look = MessageListener.look
 
-    def looked(listener: Listener) -> list[Mail]:
+    def looked(listener: MessageListener) -> list[Mail]:
         mail = look(listener)
         looks.append(len(mail))
         return mail
 
-    monkeypatch.setattr(Listener, "look", looked)
+    monkeypatch.setattr(MessageListener, "look", looked)
 
     async def note(done: float, total: float | None, message: str | None) -> None:
         progress.append((total, message))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.messaging.doorbells import registry
-from capsule.messaging.doorbells.interface import Target
+from capsule.messaging import doorbells
+from capsule.messaging.doorbells import DoorbellTarget
 from tests.core.mcp_server.serving import (
     PATIENCE_S,
     Stdio,
@@ -182,7 +182,7 @@ def test_a_server_rings_for_its_agent_when_mail_comes_and_it_does_not_listen(
     )
     with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "bob"):
         store.agents.register("anna")
-        registry.register(store, "bob", Target("command", {"command": program}))
+        doorbells.register(store, "bob", DoorbellTarget("command", {"command": program}))
         group = store.groups.create("Release", agent="anna", with_=["bob"])
         store.append(
             group.id, content="hello", **{"from": "anna"}

@@ -17,7 +17,7 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import argument
 
 if TYPE_CHECKING:
-    from capsule.messaging.doorbells.hooks import Answer
+    from capsule.messaging.client_hooks import HookOutput
 
 
 def hook(
@@ -47,16 +47,18 @@ def hook(
 
 def _answer(
     client: str, event: str, root: str | None, agent: str | None, said: dict[str, Any]
-) -> Answer:
+) -> HookOutput:
     from capsule import Store
-    from capsule.messaging.doorbells import hooks
+    from capsule.messaging import client_hooks
 
     if client == "codex":
         from shutil import which
 
         said = said | {"home": os.environ.get("CODEX_HOME"), "program": which("codex")}
     if event == "Stop" and os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
-        return hooks.Answer()  # `claude -p` would stay until the hook ends; seen with 2.1.197.
+        return (
+            client_hooks.HookOutput()
+        )  # `claude -p` would stay until the hook ends; seen with 2.1.197.
     with Store.open(root, keep_locks=False) as store:
         here = os.path.realpath(_project(said))
         named = agent or os.environ.get("CAPSULE_AGENT")
@@ -64,8 +66,8 @@ def _answer(
             store.agents.identity(named, here) if named else next(iter(store.agents.at(here)), None)
         )
         if agent is None:
-            return hooks.Answer()
-        return hooks.run(store, agent, client, event, said, _has_ended())
+            return client_hooks.HookOutput()
+        return client_hooks.run_hook(store, agent, client, event, said, _has_ended())
 
 
 def _project(said: dict[str, Any]) -> str:

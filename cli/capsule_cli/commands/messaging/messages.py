@@ -38,7 +38,7 @@ from capsule_cli.shared.output import (
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
-    from capsule.messaging.mail.mail import Mail, Sent
+    from capsule.messaging.mail import Mail, Sent
 
 _CONVERSATION = option(
     "--conversation ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id

@@ -28,7 +28,7 @@ def status() -> None:
 
     with named() as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
-        blocks = [(agent, notices.blocks(store, agent.id)) for agent in agents]
+        blocks = [(agent, notices.files_with_block(store, agent.id)) for agent in agents]
     value = [
         {"agent": agent.id, "notifications": agent.notifications, "files": files}
         for agent, files in blocks
@@ -47,7 +47,7 @@ def clean() -> None:
         agents = (
             [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
         )
-        files = [path for agent in agents for path in notices.clean(store, agent)]
+        files = [path for agent in agents for path in notices.remove_blocks(store, agent)]
     answer(
         {"cleaned": files},
         "\n".join(f"{path}: the block is gone" for path in files) or "there was no block",
@@ -60,6 +60,6 @@ def _switch(is_on: bool) -> None:
     with acting() as (store, agent):
         store.agents.set_notifications(agent, is_on)
         notices.write(store, agent)
-        files = notices.blocks(store, agent)
+        files = notices.files_with_block(store, agent)
     value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
     answer(value, f"{agent}: notifications {on_or_off(is_on)}")

@@ -21,7 +21,7 @@ from capsule_cli.shared.output import Stopped, answer, say, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client, Places
-    from capsule.messaging.doorbells.interface import Target
+    from capsule.messaging.doorbells import DoorbellTarget
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -48,17 +48,17 @@ def install(
     A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how
     many messages wait and from whom, and never what they say.
     """
-    from capsule.messaging.doorbells import registry
-    from capsule.messaging.tools import hooks
+    from capsule.messaging import doorbells
+    from capsule.messaging.tools import hook_settings
 
     hooked, target = _chosen(names, at)
     scope, places = settings, clients.places_here()
     program, options = clients.executable_words(), clients.named_options(asked.as_)
-    plans = [hooks.install(client, scope, places, program, options) for client in hooked]
+    plans = [hook_settings.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
         with acting() as (store, agent):
             if not dry_run:
-                registry.register(store, agent, target)
+                doorbells.register(store, agent, target)
         answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
         for client in hooked:
@@ -91,21 +91,23 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
     """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and
     nothing else.
     """
-    from capsule.messaging.doorbells import registry
-    from capsule.messaging.tools import hooks
+    from capsule.messaging import doorbells
+    from capsule.messaging.tools import hook_settings
 
     hooked, _ = _chosen(names, "")
     scope, places = settings, clients.places_here()
-    plans = [hooks.uninstall(client, scope, places) for client in hooked]
+    plans = [hook_settings.uninstall(client, scope, places) for client in hooked]
     if plans:
         clients.carry_out(plans, places, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
         with acting() as (store, agent):
             gone = [
-                it.target for it in registry.bells(store, agent).bells if it.target.client in names
+                it.target
+                for it in doorbells.load_targets(store, agent).targets
+                if it.target.client in names
             ]
             for target in gone if not dry_run else []:
-                registry.forget(store, agent, target)
+                doorbells.forget(store, agent, target)
         answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
 
 
@@ -113,17 +115,17 @@ def test() -> None:
     """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took
     it.
     """
-    from capsule.messaging.doorbells import registry
-    from capsule.messaging.doorbells.interface import bell_text
+    from capsule.messaging import doorbells
+    from capsule.messaging.doorbells import ring_text
 
     rings: list[dict[str, Any]] = []
     with acting() as (store, agent):
-        text = bell_text(agent, store.messages.pointer(agent) or registry.TEST)
-        for bell in registry.bells(store, agent).bells:
-            if not registry.is_there(store, bell):
+        text = ring_text(agent, store.messages.pointer(agent) or doorbells.TEST_POINTER)
+        for bell in doorbells.load_targets(store, agent).targets:
+            if not doorbells.is_reachable(store, bell):
                 failed = "its session is not idle, or has ended"
             else:
-                failed = registry.attempt(bell.target, text)
+                failed = doorbells.ring_now(bell.target, text)
             rings.append(
                 {
                     **bell.target.as_json(),
@@ -131,7 +133,7 @@ def test() -> None:
                     "said": failed or _outcome(bell.target.client),
                 }
             )
-        registry.ask(store, agent)
+        doorbells.request_test_ring(store, agent)
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
         raise Stopped(
@@ -149,10 +151,10 @@ def _outcome(client: str) -> str:
     return "stored; it is delivered when the session is open" if client == "codex" else "rung"
 
 
-def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], Target | None]:
+def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], DoorbellTarget | None]:
     """The programs with hooks that were named, and the address."""
-    from capsule.messaging.doorbells.interface import Target
-    from capsule.messaging.tools.hooks import HOOKED
+    from capsule.messaging.doorbells import DoorbellTarget
+    from capsule.messaging.tools.hook_settings import HOOKED
 
     hooked = clients.named_in(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
@@ -160,5 +162,5 @@ def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], Target 
         with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address"
     )
     refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
-    target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
+    target = DoorbellTarget(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
     return hooked, target

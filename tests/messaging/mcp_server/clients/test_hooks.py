@@ -11,9 +11,9 @@ import pytest
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.mcp_server.clients import settings
 from capsule.mcp_server.clients.table import Places
-from capsule.messaging.doorbells.clients import EVENTS
-from capsule.messaging.tools import hooks
-from capsule.messaging.tools.hooks import HOOKED
+from capsule.messaging.doorbells import HOOK_EVENTS
+from capsule.messaging.tools import hook_settings
+from capsule.messaging.tools.hook_settings import HOOKED
 
 CLAUDE, CODEX, GEMINI = HOOKED
 PROGRAM = ["/opt/my tools/capsule"]
@@ -26,27 +26,27 @@ def path_of(places: Places) -> Path:
 
 
 def install(places: Places, *options: str) -> dict[str, Any]:
-    plan = hooks.install(CLAUDE, "user", places, PROGRAM, options)
+    plan = hook_settings.install(CLAUDE, "user", places, PROGRAM, options)
     settings.apply(plan, places, f"{places.home}/copies")
     held: dict[str, Any] = json.loads(path_of(places).read_text())
     return held
 
 
 def uninstall(places: Places) -> str:
-    settings.apply(hooks.uninstall(CLAUDE, "user", places), places, f"{places.home}/copies")
+    settings.apply(hook_settings.uninstall(CLAUDE, "user", places), places, f"{places.home}/copies")
     return path_of(places).read_text()
 
 
 @pytest.mark.parametrize("client", HOOKED, ids=lambda client: client.name)
 def test_each_event_of_a_client_gets_one_command(client: Any, places: Places) -> None:
-    plan = hooks.install(client, "user", places, PROGRAM, ["--as", "bob"])
+    plan = hook_settings.install(client, "user", places, PROGRAM, ["--as", "bob"])
     assert plan.before is None
     held = json.loads(plan.after or "")["hooks"]
-    assert held.keys() == EVENTS[client.name].keys()
+    assert held.keys() == HOOK_EVENTS[client.name].keys()
     for event, [group] in held.items():
         [handler] = group["hooks"]
         command = f"'/opt/my tools/capsule' agent wake hook {client.name} {event} --as bob"
-        assert handler == {"type": "command", "command": command, **EVENTS[client.name][event]}
+        assert handler == {"type": "command", "command": command, **HOOK_EVENTS[client.name][event]}
 
 
 def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
@@ -91,7 +91,7 @@ def test_what_is_taken_out_again_leaves_what_was_there(places: Places, before: s
 
 def test_a_second_install_changes_nothing_and_another_one_replaces_ours(places: Places) -> None:
     install(places, "--as", "bob")
-    assert not hooks.install(CLAUDE, "user", places, PROGRAM, ["--as", "bob"]).changes
+    assert not hook_settings.install(CLAUDE, "user", places, PROGRAM, ["--as", "bob"]).changes
     held = install(places, "--as", "carl")
     assert [len(groups) for groups in held["hooks"].values()] == [1, 1, 1, 1]
     assert "--as bob" not in json.dumps(held)
@@ -107,17 +107,17 @@ def test_our_hook_in_a_group_with_others_is_taken_out_of_it(places: Places) -> N
 
 def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: Places) -> None:
     path_of(places).write_text('{\n  // mine\n  "model": "opus"\n}\n')
-    plan = hooks.install(CLAUDE, "user", places, PROGRAM, [])
+    plan = hook_settings.install(CLAUDE, "user", places, PROGRAM, [])
     assert not plan.changes
-    assert json.loads(plan.paste)["hooks"].keys() == EVENTS["claude-code"].keys()
+    assert json.loads(plan.paste)["hooks"].keys() == HOOK_EVENTS["claude-code"].keys()
     path_of(places).write_text("// mine\n" + plan.paste)
-    plan = hooks.uninstall(CLAUDE, "user", places)
+    plan = hook_settings.uninstall(CLAUDE, "user", places)
     assert not plan.changes
     assert "agent wake hook" in plan.paste
 
 
 def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> None:
-    plan = hooks.install(CLAUDE, "project", places, PROGRAM, [])
+    plan = hook_settings.install(CLAUDE, "project", places, PROGRAM, [])
     assert plan.path == f"{places.project}/.claude/settings.local.json"
 
 
@@ -127,7 +127,7 @@ def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> N
 def test_hooks_that_are_something_else_are_an_error_and_stay(places: Places, text: str) -> None:
     path_of(places).write_text(text)
     for change in (
-        lambda: hooks.install(CLAUDE, "user", places, PROGRAM, []),
+        lambda: hook_settings.install(CLAUDE, "user", places, PROGRAM, []),
         lambda: uninstall(places),
     ):
         with pytest.raises(InvalidDocument):
@@ -137,10 +137,11 @@ def test_hooks_that_are_something_else_are_an_error_and_stay(places: Places, tex
 
 def test_a_word_that_a_program_would_read_as_a_variable_is_refused(places: Places) -> None:
     with pytest.raises(InvalidInput):
-        hooks.install(GEMINI, "user", places, PROGRAM, ["--store", "/home/$USER"])
+        hook_settings.install(GEMINI, "user", places, PROGRAM, ["--store", "/home/$USER"])
 
 
 def test_codex_has_its_hooks_in_a_file_of_their_own(places: Places) -> None:
     assert (
-        hooks.install(CODEX, "user", places, PROGRAM, []).path == f"{places.home}/.codex/hooks.json"
+        hook_settings.install(CODEX, "user", places, PROGRAM, []).path
+        == f"{places.home}/.codex/hooks.json"
     )

@@ -1,38 +1,277 @@
-"""Who there is: the agents and projects of a store, by what names they are meant, and what
-decisions depend on.
+"""Which agents and projects a store has: their documents, their names, what a decision about them
+depends on, and which agents are online.
 
-What must stay true: an answer is what the documents say now, by whatever process or person they
-were changed; asking again costs a look at each document, and no reading. A document that can't be
-read grants nothing. One function says as whom a program acts (`meant`). Who may do what is not
-decided here, but in `capsule.rules.policy`.
+`DocumentCollection` reads and edits the small documents of agents (`agents/{id}.json`) and projects
+(`projects/{id}.json`), and remembers each version that it parsed. `AgentDirectory` is the guard of
+the Store (`capsule.store.inner.Guard`): it resolves names, and collects what a rule needs to know
+(`state`). `StoreAgents` is the view of one open store, with the agent that it acts for.
+
+What must stay true:
+- An answer reflects the documents at the time of the call, whichever process or person changed
+  them. Asking again costs a look at each document, and no reading. A document that cannot be read
+  grants nothing.
+- An edit is applied to the version that it was computed from, and keeps fields that it does not
+  name. The time of the last activity alone causes at most one write a minute.
+- One function decides as which agent a program acts (`acting_agent`). The rules about permissions
+  are in `capsule.rules.policy`, not here.
+- An error about an agent lists only agents that the store's agent may find.
+- An agent is online while an instance that serves it is alive. The kernel knows that by a lock, so
+  no agent stays online after a crash. An agent stays online after its wait for messages has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from capsule import timestamps
 from capsule.engines.interface import CONVERSATIONS
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.engines.retrying import edited
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
-from capsule.format.kinds import AGENT, PROJECT
-from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
+from capsule.format.documents.new import CURRENT
+from capsule.format.json import codec
+from capsule.format.kinds import AGENT, PROJECT, Kind
 from capsule.rules.policy import Object, Profile, State, may
 from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Version
     from capsule.format.documents.channels import Channel
     from capsule.format.documents.head import Head
+    from capsule.store.store import CoreStore
 
-_NOTHING = State()
+
+#: The local kind of document that holds the folder in which an agent works on this machine.
+KIND_OF_HOMES = "homes"
+#: The one that holds where an agent can be rung.
+KIND_OF_BELLS = "doorbells"
+_SEEN_S = 60.0
+
+Document = dict[str, Any]
+#: Changes a document in place.
+EditDocument = Callable[[Document], object]
+#: Makes a document, at the time given.
+MakeDocument = Callable[[str], Document]
+
+
+def new_record(id: str, name: str, stamp: str) -> Document:
+    """What every new document begins with; `stamp` is when it is made."""
+    return {"id": id, "name": name, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp}
+
+
+def new_project(path: str, stamp: str) -> Document:
+    """The document of the project in the folder `path`, which has the folder's name."""
+    record = new_record(project_id(path), path.rpartition("/")[2] or path, stamp)
+    return record | {"path": path, "lastActive": stamp, "metadata": {}, "links": {}}
+
+
+class DocumentCollection:
+    """The documents of one kind.
+
+    Args:
+        engine: The engine that keeps them.
+    """
+
+    kind: ClassVar[Kind]
+    #: The field that says when the subject of the document last did something; empty: there is
+    #: none.
+    seen_field: ClassVar[str] = ""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._listed: Callable[[], Iterable[str]] = self.ids
+        #: The documents as they were last read: an agent may have thousands of cursors.
+        self._last: dict[str, tuple[Version, Document]] = {}
+
+    def known_as(self, ids: Callable[[], Iterable[str]]) -> Self:
+        """The same documents, with errors that name only these."""
+        other = copy(self)
+        other._listed = ids
+        return other
+
+    def ids(self) -> list[str]:
+        """The ids of all documents, sorted. Cost: one scan of a directory."""
+        return self._engine.ids(self.kind.name)
+
+    def exists(self, id: str) -> bool:
+        """Whether there is such a document. Cost: an lstat."""
+        return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
+
+    def known(self, id: str) -> str:
+        """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an
+        lstat.
+        """
+        if not self.exists(id):
+            raise self.missing(id)
+        return id
+
+    def missing(self, id: str) -> NotFound:
+        """The error that there is no such document, which lists those there are."""
+        there = ", ".join(self._listed()) or "none yet"
+        return NotFound(
+            f"there is no {self.kind.noun} {id[:80]!r}; the {self.kind.noun}s are: {there}", id=id
+        )
+
+    def read(self, id: str) -> Document:
+        """A document, not to be changed in place. Raises NotFound, InvalidDocument.
+
+        Cost: an lstat, and reading a small file if it changed.
+        """
+        document = self.find(id)
+        if document is None:
+            raise self.missing(id)
+        return document
+
+    def find(self, id: str) -> Document | None:
+        """As `read`; None: there is no such document."""
+        now = self.look(id)
+        return now and now[1]
+
+    def look(self, id: str) -> tuple[Version, Document] | None:
+        """As `find`, with the version of the document."""
+        last = self._last.get(id)
+        known = last and last[0]
+        version = (
+            self._engine.version(self.kind.name, id, known) if last or self.kind.is_id(id) else None
+        )
+        if version is None:
+            return None
+        if last is None or version is not known:
+            last = self._last[id] = version, self._parsed(id, version.data)
+        return last
+
+    def _parsed(self, id: str, data: bytes) -> Document:
+        last = self._last.get(id)
+        if last is not None and last[0].data == data:
+            return last[1]
+        return self.kind.read(data, self._engine.name(self.kind.name, id))
+
+    def part(self, id: str, field: str) -> Document:
+        """The object in a field of a document; empty if there is none, or no such document.
+
+        Cost: an lstat, and reading a small file if it changed.
+        """
+        return (self.find(id) or {}).get(field) or {}
+
+    def as_read(self, id: str, version: Version | None) -> Document:
+        """A version of a document, as a decision read it (`State.reads`); empty if there
+        is none.
+        """
+        return {} if version is None else self._parsed(id, version.data)
+
+    def edit(
+        self,
+        id: str,
+        change: EditDocument,
+        make: MakeDocument | None = None,
+        known: Version | None = None,
+    ) -> None:
+        """Change a document in place, and note that its subject was seen.
+
+        Args:
+            id: The document.
+            change: Changes the document; it runs again if another program wrote it meanwhile. Of
+                what the fields hold it replaces what it changes.
+            make: Makes the document if there is none, at the time given; None: that is an error.
+            known: The version to begin with, if it was read just now; None: it is read.
+
+        Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
+        """
+
+        def edit(data: bytes | None) -> bytes | None:
+            now = timestamps.now()
+            if data is None:
+                if make is None:
+                    raise self.missing(id)
+                return codec.encode(self.kind.ordered(make(now)))
+            before = self._parsed(id, data)
+            after = {
+                name: dict(value) if isinstance(value, dict) else value
+                for name, value in before.items()
+            }
+            change(after)
+            if after == before and not (
+                self.seen_field and _is_stale(before.get(self.seen_field), now)
+            ):
+                return None
+            stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
+            return codec.encode(self.kind.ordered(after | stamps))
+
+        version = edited(self._engine, self.kind.name, id, edit, known)
+        assert version is not None  # What is not there is made.
+        last = self._last.get(id)
+        self._last[id] = (
+            version,
+            last[1] if last and last[0].data == version.data else codec.decode(version.data, id),
+        )
+
+    def delete(self, id: str) -> None:
+        """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
+        self._engine.delete(self.kind.name, self.known(id))
+
+
+class ProjectDocuments(DocumentCollection):
+    """The documents of the projects of a store."""
+
+    kind, seen_field = PROJECT, "lastActive"
+
+
+class AgentDocuments(DocumentCollection):
+    """The documents of the agents of a store."""
+
+    kind, seen_field = AGENT, "lastSeen"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        #: When this process last looked at `lastSeen`, by agent, in seconds.
+        self._noted: dict[str, float] = {}
+
+    def seen(self, id: str) -> None:
+        """Note that an agent did something, unless that was noted within the last minute."""
+        now = time.monotonic()
+        if now - self._noted.get(id, -_SEEN_S) >= _SEEN_S:
+            self.edit(id, lambda document: None)
+            self._noted[id] = now
+
+    def home(self, id: str) -> str | None:
+        """The folder that an agent was registered with here; a document that came from elsewhere
+        may name any.
+
+        Cost: reading a small file.
+        """
+        home = self._engine.machine.read(KIND_OF_HOMES, id)
+        return None if home is None else str(home.get("project"))
+
+    def set_home(self, id: str, path: str) -> None:
+        """Note the folder in which an agent works on this machine. Cost: as `home`, and a small
+        file if it is new.
+        """
+        if self.home(id) != path:
+            self._engine.machine.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
+
+
+def _is_stale(seen: Any, now: str) -> bool:
+    """Whether this time is more than a minute ago, or no time."""
+    try:
+        return timestamps.seconds_between(str(seen), now) > _SEEN_S
+    except ValueError:
+        return True
+
+
+_NO_STATE = State()
 #: In place of the version of a document that can't be read: what it says grants nothing.
 _UNREADABLE = object()
 
 
-class Directory(Guard):
+class AgentDirectory(Guard):
     """The agents and the projects of a store, and what the core asks before an agent reads or
     writes.
 
@@ -49,7 +288,7 @@ class Directory(Guard):
     # -- What decisions depend on ------------------------------------------------------------------
 
     def profile(self, id: str) -> Profile:
-        """The profile of an agent. Cost: as `Documents.find`: an lstat, and reading a small file if
+        """The profile of an agent. Cost: as `DocumentCollection.find`: an lstat, and reading a small file if
         it changed.
         """
         try:
@@ -82,11 +321,19 @@ class Directory(Guard):
         reads = {} if reads is None else reads
         if project in ("", GLOBAL):  # They have no document.
             return frozenset({project})
-        there = (other for other, link in self._links(project, reads).items() if _goes(link, "out"))
+        there = (
+            other
+            for other, link in self._links(project, reads).items()
+            if _has_direction(link, "out")
+        )
         return frozenset(
             {
                 project,
-                *(other for other in there if _goes(self._links(other, reads).get(project), "in")),
+                *(
+                    other
+                    for other in there
+                    if _has_direction(self._links(other, reads).get(project), "in")
+                ),
             }
         )
 
@@ -114,7 +361,7 @@ class Directory(Guard):
         if subject is None or (
             object is not None and not ids and object.type not in ("direct", "channel")
         ):
-            return _NOTHING
+            return _NO_STATE
         if object is not None and object.type == "direct":
             ids |= object.present
         profiles = {id: self.profile(id) for id in {subject, *ids}}
@@ -337,7 +584,7 @@ class Directory(Guard):
         return next(filter(None, nearest), [*scopes])
 
     def identity(self, text: str, folder: str | None = None) -> str | None:
-        """The id of the agent that somebody acts as, by the rule of `meant`.
+        """The id of the agent that somebody acts as, by the rule of `acting_agent`.
 
         Args:
             text: `name@project`, or the name of an agent in the project of the folder, or an id.
@@ -356,7 +603,7 @@ class Directory(Guard):
         path = folder and self.project_folder(folder)
         project = project_id(path) if path else None
         own = self.profile(text)
-        agent = meant(
+        agent = acting_agent(
             text, project, [own] if project in (None, own.project) else self.profiles().values()
         )
         return agent or (None if project and is_agent_id(text) else text)
@@ -375,7 +622,7 @@ class Directory(Guard):
         return next((each for each in reversed(above) if each and project_id(each) in there), None)
 
 
-def meant(name: str, project: str | None, agents: Iterable[Profile]) -> str | None:
+def acting_agent(name: str, project: str | None, agents: Iterable[Profile]) -> str | None:
     """The id of the agent that somebody acts as: one rule for every door.
 
     Args:
@@ -404,10 +651,113 @@ def meant(name: str, project: str | None, agents: Iterable[Profile]) -> str | No
     return name if name in own else next(iter(own + elsewhere), None)
 
 
-def _goes(link: Any, way: str) -> bool:
+def _has_direction(link: Any, way: str) -> bool:
     """Whether a link of a project goes out of it, or comes in."""
     return (
         isinstance(link, dict)
         and link.get("enabled") is not False
         and link.get("direction") in ("both", way)
     )
+
+
+#: Seconds. So soon after a look nobody looks again: a listener may as well die right behind it.
+_INSTANT_S = 0.05
+
+
+class StoreAgents:
+    """The agents of an open store. Each store has one: `store.inner.part(People)`.
+
+    Attributes:
+        directory: Who there is; the same for all stores that were opened beside one another.
+        documents: The documents of the agents, with errors that name only those that the store's
+            agent finds.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        guard = store.inner.guard
+        assert isinstance(guard, AgentDirectory)  # It is this room's.
+        self.directory = guard
+        self.documents = guard.agents.known_as(lambda: guard.known_to(store.agent))
+        self._store = store
+        self._guard = threading.Lock()
+        self._waits = 0
+        self._listening: set[str] = set()
+        self._asked = 0.0
+
+    def known(self, agent: str | None) -> str:
+        """The agent that a call is about. Raises NotFound if it is not registered, and as
+        `Inner.subject`.
+        """
+        return self.documents.known(self._store.inner.subject(agent))
+
+    def asked(self, agent: str) -> Document:
+        """The requests of an agent: by the ids of others, when it asked for their permission. Cost:
+        as `profile`.
+        """
+        with suppress(CapsuleError):
+            return self.documents.read(agent).get("requests") or {}
+        return {}
+
+    @contextmanager
+    def asking(self, agent: str | None) -> Iterator[None]:
+        """Note, if the body is refused for want of permission, whom an agent asks for it: see
+        `Agents.requests`.
+
+        Args:
+            agent: The agent; None: the store's owner, who needs no permission.
+
+        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a
+        small file.
+        """
+        try:
+            yield
+        except Refused as error:
+            for other in error.fields.get("asks", ()):
+                if agent is not None and other not in self.asked(agent):
+                    self.documents.edit(agent, partial(_add_request, other))
+            raise
+
+    def announce(self, agent: str, waits: int = 0) -> None:
+        """Announce that this instance serves an agent, until the store is closed.
+
+        Args:
+            agent: The agent.
+            waits: How many more of its calls wait for messages than before.
+
+        Raises Refused, StorageFailed. Cost: making a small file, the first time; then overwriting
+        it.
+        """
+        with self._guard:
+            self._waits += waits
+            about = {"agent": agent, "listening": self._waits > 0}
+            self._store.engine.leases.take(self._store.instance_id, about)
+
+    @contextmanager
+    def listening(self, agent: str) -> Iterator[None]:
+        """Announce, while the body runs, that an agent waits for messages."""
+        self.announce(agent, +1)
+        try:
+            yield
+        finally:
+            self.announce(agent, -1)
+
+    def online(self) -> dict[str, bool]:
+        """The agents that are online, each with whether it listens. Cost: a look at each instance
+        that is alive.
+        """
+        online: dict[str, bool] = {}
+        self._asked = time.monotonic()
+        for about in self._store.engine.leases.live().values():
+            agent = about.get("agent")
+            if isinstance(agent, str):
+                online[agent] = online.get(agent, False) or about.get("listening") is True
+        self._listening = {agent for agent, listens in online.items() if listens}
+        return online
+
+    def listened(self, agent: str) -> bool:
+        """Whether an agent listened when this was last asked, an instant ago."""
+        return agent in self._listening and time.monotonic() - self._asked < _INSTANT_S
+
+
+def _add_request(other: str, document: Document) -> None:
+    document["requests"] = (document.get("requests") or {}) | {other: {"at": timestamps.now()}}

@@ -1,9 +1,9 @@
-"""What agents were given and have acknowledged: from the answer of a listener to the cursors in
-their documents.
+"""Which messages an agent got and acknowledged: from the answer of `listen` to the read cursors in the
+document of the agent.
 
-What must stay true: a message is read when it was acknowledged, and no earlier, so that an agent
-that dies in between gets it again; a cursor only moves forward. What was given and not acknowledged
-is in this process's memory alone.
+What must stay true: a message counts as read when it was acknowledged, and not before, so that an
+agent that dies in between gets it again. A cursor only moves forward. Messages that were returned
+and not acknowledged are known to this process alone.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from urllib.parse import quote, unquote
 from capsule import timestamps
 from capsule.engines.marks import Behind
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.messaging import notices
-from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import (
-    cursor_at,
-    first_behind,
-    key_of,
-    marks_of,
-    named_by,
-    parts_in,
+from capsule.messaging import doorbells, notices
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.unread import (
+    cursor_key,
+    first_unread_position,
+    make_cursor,
+    marks_in_cursor,
+    parse_cursor_key,
+    part_cursors_by_conversation,
 )
-from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.engines.marks import Mark
     from capsule.engines.values import Version
-    from capsule.messaging.mail.cursors import Part
-    from capsule.messaging.mail.mail import Mail
-    from capsule.messaging.people.documents import Document
+    from capsule.messaging.directory import Document
+    from capsule.messaging.mail import Mail
+    from capsule.messaging.unread import Part
     from capsule.store.store import CoreStore
+
 
 _log = logging.getLogger("capsule")
 #: By the key of a cursor, how far an agent has read there.
-Marks = Mapping[str, "Mark"]
+ReadMarks = Mapping[str, "Mark"]
 
 
 class Receipts:
@@ -52,13 +52,13 @@ class Receipts:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(People)
+        self._people = store.inner.part(StoreAgents)
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, Mark]] = {}
 
     def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
-        marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
+        marks = {cursor_key(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:
             pending = self._pending.setdefault(agent, {})
             for (
@@ -72,7 +72,7 @@ class Receipts:
         ]
         return ",".join(named)
 
-    def pending(self, agent: str) -> Marks:
+    def pending(self, agent: str) -> ReadMarks:
         """All that an agent was given on this store, once."""
         with self._guard:
             return self._pending.pop(agent, {})
@@ -80,7 +80,7 @@ class Receipts:
     def acknowledge(
         self,
         agent: str,
-        marks: Marks,
+        marks: ReadMarks,
         known: Version | None = None,
         then: Callable[[Document], object] = lambda document: None,
     ) -> None:
@@ -99,29 +99,29 @@ class Receipts:
 
         def change(document: Document) -> None:
             cursors, concerns = dict(document.get("cursors") or {}), document.get("concerns") or {}
-            parts = parts_in(cursors)
+            parts = part_cursors_by_conversation(cursors)
             read: Document = {}
             for key, (place, message) in marks.items():
-                id, part = named_by(key)
+                id, part = parse_cursor_key(key)
                 was, marks_at = (
-                    marks_of(cursors.get(key)),
+                    marks_in_cursor(cursors.get(key)),
                     partial(questions.marks, id, refresh=False),
                 )
-                if first_behind(was, marks_at) > place:
+                if first_unread_position(was, marks_at) > place:
                     continue
                 found = questions.behind(
                     Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False
                 )
                 # A message that was moved or removed is no mark: what stands behind the cursor
                 # comes again.
-                cursor = cursor_at(place, message, marks_at)
+                cursor = make_cursor(place, message, marks_at)
                 if cursor is None:
                     continue
                 cursors[key] = cursor
                 for other, its in parts.get(id, {}).items() if part is None else ():
-                    if first_behind(marks_of(its), marks_at) <= place + 1:
+                    if first_unread_position(marks_in_cursor(its), marks_at) <= place + 1:
                         del cursors[
-                            key_of(id, other)
+                            cursor_key(id, other)
                         ]  # The cursor of the conversation says as much.
                 read |= {
                     each.message: {"conversation": id} for each in found if each.place <= place
@@ -138,7 +138,7 @@ class Receipts:
             agent, lambda document: questions.together(partial(change, document)), known=known
         )
         try:
-            doorbells.emptied(self._store, agent)
+            doorbells.record_read(self._store, agent)
         except CapsuleError as error:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
@@ -158,7 +158,7 @@ class Receipts:
         self._people.documents.edit(agent, change)
 
     @staticmethod
-    def marks_in(cursor: str) -> Marks:
+    def marks_in(cursor: str) -> ReadMarks:
         """What a cursor names. Raises InvalidInput."""
         try:
             parts = [part.split(":") for part in cursor.split(",") if part]

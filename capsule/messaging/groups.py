@@ -19,7 +19,7 @@ from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member, as_json, joined, left, members_in
 from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import Object, ensure, may
 from capsule.store.creation import TakenId, write_new
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
+
 
 _RANDOM = "abcdefghijklmnopqrstuvwxyz0123456789"
 Document = dict[str, Any]
@@ -64,7 +65,7 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
     return id
 
 
-class OfOneType:
+class TypedConversations:
     """What the Store offers for the conversations of one type: their heads are changed here, and
     nowhere else.
     """
@@ -73,7 +74,7 @@ class OfOneType:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(People)
+        self._people = store.inner.part(StoreAgents)
 
     def _who(self, agent: str | None) -> str | None:
         """The agent that a call is for; None: the store's owner."""
@@ -115,7 +116,7 @@ class OfOneType:
             return write_new(inner, document)
 
 
-class Groups(OfOneType):
+class Groups(TypedConversations):
     """Conversations of several agents, which only they read and write."""
 
     _type = "group"

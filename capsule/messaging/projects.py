@@ -1,8 +1,9 @@
-"""The projects of a store: folders that agents work in, and links, which say whose agents see
-whose.
+"""The projects of a store (folders that agents work in), and the links between them, by which the
+agents of one project see those of another.
 
-What must stay true: only the store's owner makes and ends links. A link stands in both projects'
-documents. When its end is acknowledged, no write that it let through is still under way.
+What must stay true: only the store's owner makes and ends links. A link is in the documents of both
+projects, and counts while both have it. When the end of a link is acknowledged, no write that it
+permitted is still running.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents.head import camel
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import Object, ensure, in_scope, may
 
 if TYPE_CHECKING:
-    from capsule.messaging.people.documents import Document
+    from capsule.messaging.directory import Document
     from capsule.store.store import CoreStore
+
 
 #: How a link is called at its other end.
 _OPPOSITE = {"both": "both", "out": "in", "in": "out"}
@@ -59,7 +61,7 @@ class Projects:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._directory = store.inner.part(People).directory
+        self._directory = store.inner.part(StoreAgents).directory
 
     def list(self) -> Sequence[Project]:
         """List the projects, in the order of their ids: for an agent, those in its reach.

@@ -1,7 +1,7 @@
-"""What messaging gives to its callers: messages, and what became of them. Plain values.
+"""The values that messaging returns: messages, mentions, inboxes, and the outcome of sending.
 
-What must stay true: the names in `as_json` are part of the plain output, and stay. The values are
-named tuples, as a dataclass costs a command of one message a millisecond to define.
+What must stay true: the names in `as_json` are part of the plain output and do not change. The
+values are named tuples, because defining a dataclass costs a command of one message a millisecond.
 """
 
 from __future__ import annotations

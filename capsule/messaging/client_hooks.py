@@ -1,11 +1,11 @@
-"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits
-there to ring.
+"""What a client's hook does: it reports what is unread, registers where its session can be rung, or
+waits there to ring.
 
-What must stay true: one process waits for each session, whatever the client starts; it ends with
-its session, and holds nothing that outlives it. A hook with nothing to say prints nothing and ends
-with 0; one that tells something answers in the shape of its client, since a wrong one is ignored in
-silence; and no text of a message is told. This module imports nothing that a hook with nothing to
-say does not need.
+What must stay true: one process waits for each session, whatever the client starts. It ends with
+its session and holds nothing that outlives it. A hook without news prints nothing and ends with
+exit code 0. A hook with news answers in the format of its client, which ignores other formats
+silently. No text of a message is reported. This module imports nothing that a hook without news
+does not need.
 
 Claude Code, Codex and Gemini CLI all take `hookSpecificOutput.additionalContext` at exit code 0,
 with the name of the event beside it: https://code.claude.com/docs/en/hooks ("JSON output"),
@@ -23,22 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from capsule.messaging.doorbells import registry
-from capsule.messaging.doorbells.clients import WAITS_S
-from capsule.messaging.doorbells.interface import Target, bell_text
-from capsule.messaging.mail.unread import Unread
-from capsule.messaging.people.people import People
+from capsule.messaging import doorbells
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.doorbells import HOOK_WAIT_S, DoorbellTarget, ring_text
+from capsule.messaging.unread import UnreadTracker
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
+
 #: Seconds after which a process that waits looks whether its session is there still, and whether a
 #: ring is due again.
-_LOOK_S = 5.0
+_CHECK_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HookOutput:
     """What a hook's process ends with: its standard output and error, and its exit code."""
 
     out: str = ""
@@ -46,14 +46,14 @@ class Answer:
     code: int = 0
 
 
-def run(
+def run_hook(
     store: CoreStore,
     agent: str,
     client: str,
     event: str,
     said: Mapping[str, Any],
     has_ended: Callable[[], bool],
-) -> Answer:
+) -> HookOutput:
     """Do what a hook is for.
 
     Args:
@@ -72,46 +72,50 @@ def run(
     if not isinstance(session, str) or said.get(
         "agent_id"
     ):  # A part of a session has no mail of its own.
-        return Answer()
-    store.inner.part(People).documents.known(agent)
-    target = Target(
+        return HookOutput()
+    store.inner.part(StoreAgents).documents.known(agent)
+    target = DoorbellTarget(
         client,
         {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)},
     )
     if event == "SessionEnd":
-        registry.forget(store, agent, target)
-        return Answer()
+        doorbells.forget(store, agent, target)
+        return HookOutput()
     if client == "codex":
-        registry.register(store, agent, target)
+        doorbells.register(store, agent, target)
     if event == "Stop":
-        if pointer := _awaited(store, agent, target, has_ended, WAITS_S - 60):
-            return Answer(err=bell_text(agent, pointer) + "\n", code=2)
-    elif pointer := store.inner.acting(None).inner.part(Unread).pointer(agent):
-        output = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
-        return Answer(out=orjson.dumps({"hookSpecificOutput": output}).decode() + "\n")
-    return Answer()
+        if pointer := _wait_for_ring(store, agent, target, has_ended, HOOK_WAIT_S - 60):
+            return HookOutput(err=ring_text(agent, pointer) + "\n", code=2)
+    elif pointer := store.inner.acting(None).inner.part(UnreadTracker).pointer(agent):
+        output = {"hookEventName": event, "additionalContext": ring_text(agent, pointer)}
+        return HookOutput(out=orjson.dumps({"hookSpecificOutput": output}).decode() + "\n")
+    return HookOutput()
 
 
-def _awaited(
-    store: CoreStore, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float
+def _wait_for_ring(
+    store: CoreStore,
+    agent: str,
+    target: DoorbellTarget,
+    has_ended: Callable[[], bool],
+    timeout_s: float,
 ) -> str:
     """Wait until a target is to be rung: how many messages wait, and from whom.
 
     Empty: the session has ended, another process waits for it, or the time is over (in seconds).
     Cost: while it waits, a look at the inbox with every change and every five seconds.
     """
-    mine = registry.claim(store, agent, target)
+    mine = doorbells.claim(store, agent, target)
     until, cursor = time.monotonic() + timeout_s, store.changes().cursor
     while mine is not None and not has_ended() and (left := until - time.monotonic()) > 0:
-        bell = registry.bells(store, agent).at(mine)
+        bell = doorbells.load_targets(store, agent).at(mine)
         if bell is None or bell.target != mine:
             return ""
-        pointer = store.inner.acting(None).inner.part(Unread).pointer(agent)
+        pointer = store.inner.acting(None).inner.part(UnreadTracker).pointer(agent)
         if bell.asked:
-            pointer = pointer or registry.TEST
-        elif pointer and store.inner.part(People).online().get(agent):
+            pointer = pointer or doorbells.TEST_POINTER
+        elif pointer and store.inner.part(StoreAgents).online().get(agent):
             pointer = ""
-        if pointer and registry.take(store, agent, mine):
+        if pointer and doorbells.record_ring_if_due(store, agent, mine):
             return pointer
-        cursor = store.wait_for_changes(cursor, timeout_s=min(_LOOK_S, left)).cursor
+        cursor = store.wait_for_changes(cursor, timeout_s=min(_CHECK_INTERVAL_S, left)).cursor
     return ""

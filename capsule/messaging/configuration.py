@@ -1,16 +1,24 @@
-"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents
-and links.
+"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents and
+links, as a plan of actions.
 
-What must stay true: a plan is made on a copy in memory, where each action is done at once, so that
-the same rule decides there too; a refused action is reported and not done. Nothing is taken back
-but what an earlier apply did, if it is still as that apply left it.
+`Configuration.plan` compares the declarations with the store. It makes a copy of the store's agents,
+projects and channels in memory and performs each action there at once, so that the same rules
+decide and the next action sees the result. `apply` performs the planned actions on the real store
+and records them; `rollback` plans the reverse of recorded actions.
+
+What must stay true:
+- An action goes through the public methods of the store, as the agent whose file declares it. So
+  the rules about permissions decide, under the lock of each write. This module permits nothing.
+- A refused action is reported and not performed. The others are.
+- Only what an earlier apply did is undone, and only if it is still as that apply left it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.engines import opening
@@ -19,23 +27,192 @@ from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.documents.channels import channel_id, check_channel_name
+from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.ids import folder_ids
+from capsule.messaging.agent_files import AgentFile, agents_in
+from capsule.messaging.agents import Agents
 from capsule.messaging.channels import Channels
-from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
-from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, has_left, state_of
-from capsule.messaging.people.people import People
+from capsule.messaging.directory import StoreAgents
+from capsule.messaging.projects import Projects
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
+
+
+ActionKind = Literal["register", "agent", "entry", "link", "channel", "member"]
+ActionKey = tuple[ActionKind, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that is changed.
+
+    Attributes:
+        kind: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a
+            `link`, by which the agents of a project see those of another; a field of a `channel`,
+            made by its `access`; a `member` of one.
+        on: The id of the agent, project or channel that is changed.
+        other: The field, or the id of the other agent or project.
+        before, after: The value before and after; None: it is not there. A channel is then
+            archived.
+        by: The agent that does it, as its file declares it; None: the store's owner.
+        file: The file that declares it; empty: an earlier apply is taken back.
+        outcome: `planned`, `done` or `refused`.
+        reason: Why it is refused.
+    """
+
+    kind: ActionKind
+    on: str
+    other: str
+    before: Any
+    after: Any
+    by: str | None = None
+    file: str = ""
+    outcome: Literal["planned", "done", "refused"] = "planned"
+    reason: str = ""
+
+    @property
+    def key(self) -> ActionKey:
+        """What is changed."""
+        return self.kind, self.on, self.other
+
+    def refused(self, reason: str) -> Action:
+        """The action, refused."""
+        return replace(self, outcome="refused", reason=reason)
+
+    def done(self, store: CoreStore) -> Action:
+        """The action after an attempt to do it. A refused one is not tried."""
+        if self.outcome != "refused":
+            try:
+                _apply_action(store, self)
+            except CapsuleError as error:
+                return self.refused(error.message)
+            return replace(self, outcome="done")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes that bring a store in line with its files, and what became of them.
+
+    Attributes:
+        actions: The actions in their order.
+        snapshot: What the files declare.
+        problems: What is wrong with files of agents. Such a file counts for nothing.
+        number: Its number in the history; 0: it was not applied.
+        time: When it was applied; empty: it was not.
+    """
+
+    actions: tuple[Action, ...]
+    snapshot: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    number: int = 0
+    time: str = ""
+
+    def having(self, outcome: str) -> list[Action]:
+        """The actions with this outcome."""
+        return [action for action in self.actions if action.outcome == outcome]
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as `--json` prints it, and as it is recorded."""
+        digest = hashlib.sha256(codec.encode(dict(self.snapshot))).hexdigest()
+        return {"version": CURRENT, "hash": f"sha256:{digest}"} | asdict(self)
+
+
+def current_value(store: CoreStore, key: ActionKey) -> Any:
+    """The present value of what an action changes; None: it is not there.
+    Raises InvalidDocument.
+    """
+    (kind, on, other), people = key, store.inner.part(StoreAgents)
+    if kind == "link":
+        return other in people.directory.sight(on) or None
+    if kind == "entry":
+        return people.directory.profile(on).entries.get(other)
+    try:
+        if kind == "agent":
+            description = people.documents.read(on).get("description") or ""
+            return (
+                description
+                if other == "description"
+                else getattr(people.directory.profile(on), other)
+            )
+        head = store.head(store.inner.part(Channels).resolve(on))
+    except NotFound:
+        return None
+    if kind == "member":
+        return any(member.id == other and member.is_in for member in head.participants) or None
+    if head.archived or head.channel is None:
+        return None
+    if other == "description":
+        return head.description or ""
+    return getattr(head.channel, "is_default" if other == "default" else other)
+
+
+def has_left(store: CoreStore, key: ActionKey) -> bool:
+    """Whether it is a member of a channel that has left by itself: no file brings it back."""
+    kind, on, other = key
+    if kind != "member" or not store.engine.exists(CONVERSATIONS, on):
+        return False
+    return any(
+        each.id == other and each.opted_out_at and not each.is_in
+        for each in store.head(on).participants
+    )
+
+
+def _apply_action(store: CoreStore, action: Action) -> None:
+    on, other, after, acting = action.on, action.other, action.after, store.inner.acting(action.by)
+    directory = store.inner.part(StoreAgents).directory
+    # An id may be the name of another agent, for `on`.
+    whom = f"{other}@{directory.profile(other).project}"
+    agents, mine = store.inner.part(Agents), acting.inner.part(Agents)
+    channels, projects = store.inner.part(Channels), store.inner.part(Projects)
+    match action.kind, other, after:
+        case "register", _, _:
+            agents.register(on, after["project"], name=after["name"])
+        case "agent", "description", _:
+            mine._set(on, description=after)  # To register it would join default channels too.
+        case "agent", _, _:
+            mine.policy(on, **{other: after})
+        case "entry", _, None:
+            mine.forget(agent=on, other=whom)
+        case "entry", _, _:
+            (mine.allow if after == "allow" else mine.block)(
+                agent=on, other=whom, reason=action.file or None
+            )
+        case "link", _, True:
+            projects.link(on, other, direction="both" if on in directory.sight(other) else "out")
+        case "link", _, _ if on in directory.sight(other):
+            projects.link(on, other, direction="in")
+        case "link", _, _:
+            projects.unlink(on, other)
+        case "channel", "access", None:
+            channels.update(on, archived=True)
+        case "channel", "access", _:
+            try:
+                channels.update(on, access=after, archived=False)
+            except NotFound:
+                _, scope, name = on.split("_")
+                channels.create(name, scope=scope, access=after)
+        case "channel", _, _:
+            channels.update(on, **{other: after})
+        case "member", _, None if action.by is not None:
+            acting.inner.part(Channels).leave(on)
+        case "member", _, None:
+            channels.remove(on, other)
+        case "member", _, _ if action.by is not None:
+            acting.inner.part(Channels).join(on, agent=action.by, source="frontmatter")
+        case _:
+            channels.invite(on, [other])
+
 
 #: The kind of document that records an apply.
 KIND_OF_APPLIED = "applied"
 _TRIES = 50
 _TOML = "capsule.toml"
 #: The fields of an agent's file that `capsule.toml` calls otherwise.
-_DECLARED = {"dm_policy": "dm", "dm_whitelist": "allow"}
+_FIELDS_IN_TOML = {"dm_policy": "dm", "dm_whitelist": "allow"}
 _Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -169,7 +346,7 @@ class Configuration:
             )
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
-        documents = self._store.inner.part(People).documents
+        documents = self._store.inner.part(StoreAgents).documents
         homes = filter(None, map(documents.home, documents.ids()))
         for project in dict.fromkeys((*homes, *folders)):
             if project != home:
@@ -196,8 +373,8 @@ class _Planner:
     def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
         self._copy = copy
-        self._people = copy.inner.part(People)
-        self._declared: set[Key] = set()
+        self._people = copy.inner.part(StoreAgents)
+        self._declared: set[ActionKey] = set()
 
     def register(self, file: AgentFile) -> str | None:
         """The id of a file's agent, which is registered if need be; None: it can't be."""
@@ -226,7 +403,7 @@ class _Planner:
             for other in seen:
                 self._want("link", project, other, True)
         for name, about in channels.items():
-            channel = _placed(name, about.get("scope", GLOBAL))
+            channel = _with_scope(name, about.get("scope", GLOBAL))
             self._want("channel", channel, "access", about.get("access"))
             for field in ("description", "default", "topic_required", "default_topic"):
                 if field in about:
@@ -250,15 +427,15 @@ class _Planner:
         """Plan what the file of an agent declares; what `capsule.toml` says of the same counts
         more.
         """
-        about = {_DECLARED.get(name, name): value for name, value in file.fields.items()}
+        about = {_FIELDS_IN_TOML.get(name, name): value for name, value in file.fields.items()}
         self._declare_policy(id, about, file.path, id)
         for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
             for name in file.fields.get(names, ()):
-                self._want("member", _placed(name, scope), id, True, file.path, id)
+                self._want("member", _with_scope(name, scope), id, True, file.path, id)
 
     def take_back(self, history: Iterable[Plan]) -> None:
         """Plan to take back what was applied, where nothing else is declared."""
-        applied: dict[Key, Action] = {}
+        applied: dict[ActionKey, Action] = {}
         for action in (
             action for plan in history for action in plan.actions if action.outcome != "refused"
         ):
@@ -267,7 +444,7 @@ class _Planner:
             if not is_final and first.before != action.after:
                 applied[action.key] = replace(action, before=first.before)
         for key, was in applied.items():
-            now = state_of(self._copy, key)
+            now = current_value(self._copy, key)
             action = Action(*key, now, was.before)
             if key in self._declared or now == was.before:
                 continue
@@ -300,11 +477,17 @@ class _Planner:
                     self._plan(action)
 
     def _want(
-        self, kind: Kind, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None
+        self,
+        kind: ActionKind,
+        on: str,
+        other: str,
+        after: Any,
+        file: str = _TOML,
+        by: str | None = None,
     ) -> None:
         try:
             key = (kind, *self._ids(kind, on, other, by))
-            before = state_of(self._copy, key)
+            before = current_value(self._copy, key)
         except CapsuleError as error:
             self._plan(Action(kind, on, other, None, after, by, file).refused(error.message))
             return
@@ -324,7 +507,7 @@ class _Planner:
         tried = action.done(self._copy)
         self.actions.append(action if tried.outcome == "done" else tried)
 
-    def _ids(self, kind: Kind, on: str, other: str, by: str | None) -> tuple[str, str]:
+    def _ids(self, kind: ActionKind, on: str, other: str, by: str | None) -> tuple[str, str]:
         resolve = self._people.directory.resolve
         if kind == "link":
             return self._project(on), self._project(other)
@@ -345,6 +528,6 @@ def _scope_of(file: AgentFile) -> str:
     return GLOBAL if file.project is None else project_id(file.project)
 
 
-def _placed(name: str, scope: str) -> str:
+def _with_scope(name: str, scope: str) -> str:
     """The name of a channel with its scope."""
     return name if "@" in name else f"{name}@{scope}"

@@ -1,7 +1,7 @@
-"""What is told of agents: the values that the questions about them give.
+"""The values that questions about agents return.
 
-What must stay true: what an agent says of others is told to itself and to the store's owner alone.
-Pure.
+What must stay true: an agent's own allow and block list is shown to itself and to the store's owner
+alone. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How a client hears of messages without listening: a line below another answer, its doorbell, a
-note in its project.
+"""How a client learns of messages without `listen`: a line below another answer, its doorbell, and a
+notice in its project.
 
-What must stay true: the line tells of a new message once, and never holds its text; and the task
-that rings costs next to nothing while nothing changes. A model starts no turn because of a
-notification of the protocol, hence the doorbell.
+What must stay true: the line reports a new message once, and never contains its text. The task that
+rings costs next to nothing while nothing changes. A notification of the protocol starts no turn of
+a model, which is why there are doorbells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
 from capsule.fence import word
-from capsule.messaging.people.agents import Agents
+from capsule.messaging.agents import Agents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
-    from capsule.messaging.mail.delivery import Messages
-    from capsule.messaging.mail.mail import Mail
+    from capsule.messaging.mail import Mail
+    from capsule.messaging.messages import Messages
     from capsule.store.store import CoreStore
+
 
 _log = logging.getLogger("capsule")
 #: Seconds between two looks while messages wait: a doorbell rings again after a minute at the
@@ -38,7 +39,7 @@ _AGAIN_S = 30.0
 _PAUSE_S = 2.0
 
 
-class Reader:
+class ClientInbox:
     """How far one client was told of its messages.
 
     Args:
@@ -69,7 +70,7 @@ class Reader:
     def messages(self) -> Messages:
         """What the client listens with: its next call acknowledges what the last one gave."""
         if self._messages is None:
-            from capsule.messaging.mail.delivery import Messages
+            from capsule.messaging.messages import Messages
 
             self._messages = Messages(self._store)
         return self._messages
@@ -87,21 +88,21 @@ class Reader:
 
 def mail_of(store: CoreStore) -> Messages:
     """The messages of a store."""
-    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.messages import Messages
 
     return store.inner.part(Messages)
 
 
-def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> Reader:
+def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
     """How far the client of a request was told of its messages."""
     client = stores.client(ctx)
     if "messaging" not in client.kept:
-        client.kept.setdefault("messaging", Reader(client.store))
-    reader: Reader = client.kept["messaging"]
+        client.kept.setdefault("messaging", ClientInbox(client.store))
+    reader: ClientInbox = client.kept["messaging"]
     return reader
 
 
-class Pointing:
+class UnreadLineMiddleware:
     """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in
     data it is a field.
 
@@ -184,13 +185,13 @@ async def ring(stores: Stores) -> None:
 
 def _ring(stores: Stores) -> bool:
     """Ring each doorbell that is due; whether messages wait for anybody."""
-    from capsule.messaging.doorbells import registry
+    from capsule.messaging import doorbells
 
     waits = False
     for store in stores.acting():
         agent = str(store.agent)
-        if registry.bells(store, agent).bells and mail_of(store).pointer():
+        if doorbells.load_targets(store, agent).targets and mail_of(store).pointer():
             waits = True
             if not store.inner.part(Agents).get(agent).listening:
-                registry.ring(store, agent, mail_of(store).pointer)
+                doorbells.ring(store, agent, mail_of(store).pointer)
     return waits

@@ -1,7 +1,8 @@
-"""Our hooks in a program's settings: put in, and taken out.
+"""Put Capsule's hooks into the settings of a client, or take them out.
 
-What must stay true: what `settings` says of its files holds here too. Ours are those whose command
-runs `WORDS`; a change touches no other hook, and leaves nothing of ours behind.
+What must stay true: the promises of `capsule.mcp_server.clients.settings` about files hold here too.
+Capsule's hooks are those whose command runs `WORDS`. A change touches no other hook, and removing
+leaves nothing of Capsule's behind.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from capsule.errors import InvalidDocument, Problem
 from capsule.mcp_server.clients.settings import Plan, SettingsFile, ensure_plain, read_settings
 from capsule.mcp_server.clients.table import Client, Places, Scope
-from capsule.messaging.doorbells.clients import EVENTS
+from capsule.messaging.doorbells import HOOK_EVENTS
 
 #: The words behind the program's own in the command of every hook of ours.
 WORDS = ("agent", "wake", "hook")
@@ -71,11 +72,11 @@ def install(
     """
     ensure_plain((*program, *options))
     ours = {}
-    for event, fields in EVENTS[client.name].items():
+    for event, fields in HOOK_EVENTS[client.name].items():
         command = shlex.join([*program, *WORDS, client.name, event, *options])
         ours[event] = [{"type": "command", "command": command, **fields}]
     file = read_settings(client, client.files(scope, places)[0])
-    others, present = _split(file)
+    others, present = _separate_hooks(file)
     if present == ours:
         return Plan(client, scope, file.path)
     for event, handlers in ours.items():
@@ -91,13 +92,13 @@ def uninstall(client: Client, scope: Scope, places: Places) -> Plan:
     as `install` does.
     """
     file = read_settings(client, client.files(scope, places)[0])
-    others, present = _split(file)
+    others, present = _separate_hooks(file)
     if not present:
         return Plan(client, scope, file.path)
     return _plan(file, scope, others, f"take the hooks out of it that run: {shlex.join(WORDS)}")
 
 
-def _split(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def _separate_hooks(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The hooks of others as they stand, and ours by event."""
     others: dict[str, Any] = {}
     ours: dict[str, list[Any]] = {}
@@ -106,7 +107,7 @@ def _split(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
             isinstance(group, dict) and isinstance(group.get("hooks"), list) for group in groups
         )
         if not is_groups:
-            if event in EVENTS[file.client.name]:
+            if event in HOOK_EVENTS[file.client.name]:
                 reason = "is no list of groups of hooks; correct it first"
                 raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", reason)])
             others[event] = groups

@@ -1,1 +1,0 @@
-"""What files declare, and what of it is done."""

@@ -1,1 +1,0 @@
-"""Messages: sent, heard, read."""

@@ -1,1 +1,0 @@
-"""Who there is: agents and projects."""
