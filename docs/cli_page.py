@@ -27,34 +27,39 @@ INTRODUCTION = (
     + """\
 # The command line
 
-What is done every day is one word: `capsule append`. All else is a noun and a verb: `capsule lock take`. The noun alone
-with `--help` lists its verbs.
+Daily commands are one word: `capsule append`. All others are a noun and a verb: `capsule lock
+take`. The noun alone with `--help` lists its verbs.
 
-Name a conversation by its id, by a unique beginning of the id (4 characters or more), or by `@last`, the conversation
-that changed last. Where a command takes a message, `@N` is the message at place N of the history, counted from 0, and
-`@last` is the last message.
+Name a conversation by its id, by a unique beginning of the id (4 characters or more), or by
+`@last`, the conversation that changed last. For a message, give its id, `@N` (its position in
+the history, counted from 0) or `@last`.
 
-Output on a terminal is for people, and may change. Output for programs is stable: `--json` of every command, and the
-lines with tabs between their columns that a command prints when stdout is not a terminal. These are `list` (id, time of
-the last change, title, mode, tags, state; with `--summaries-of` the state ends in the state of the source: `current`,
-`behind`, `elsewhere`, `gone` or `unknown`), `trash list` (id, time of deletion, title), `mcp servers list` (server, on
-or off), `lock list` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages, senders, time,
-title, last text), `listen` and `history` (time, conversation, sender, message, text), `message status` (agent, state),
-`config history` (number, time, actions done, refused), the other commands of `config` (outcome, kind, on, field or
-whom, before, after, reason or file), `agent list` (id, state, last seen, project, status) and `group list` (id, time of
-the last change, agents, title). A control character in a file is printed as its escape.
+Output on a terminal is for people, and may change. Output for programs is stable: `--json` of every
+command, and the lines with tabs between their columns that a command prints when stdout is not a
+terminal. These are `list` (id, time of the last change, title, mode, tags, state; with
+`--summaries-of` the state ends in the state of the source: `current`, `behind`, `elsewhere`, `gone`
+or `unknown`), `trash list` (id, time of deletion, title), `mcp servers list` (server, on or off),
+`lock list` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages,
+senders, time, title, last text), `listen` and `history` (time, conversation, sender, message,
+text), `message status` (agent, state), `config history` (number, time, actions done, refused), the
+other commands of `config` (outcome, kind, on, field or whom, before, after, reason or file), `agent
+list` (id, state, last seen, project, status) and `group list` (id, time of the last change, agents,
+title). A control character in a file is printed as its escape.
 
-Errors and warnings go to stderr, as `capsule: ...`. With `--json` each is one line with a JSON object:
-`{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
+Errors and warnings go to stderr, as `capsule: ...`. With `--json` each is one line with a JSON
+object: `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
 
-A command uses the store of `--store`. Without it, it uses the store of `CAPSULE_STORE`, or else the nearest directory
-upwards with a `capsule.toml`, or else your own store, which is made at its first use. `capsule store show` says which.
+A command uses the store of `--store`. Without it, it uses the store of `CAPSULE_STORE`, or else the
+nearest directory upwards with a `capsule.toml`, or else your own store, which is made at its first
+use. `capsule store show` prints which store it is.
 
-`send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent: that of `--as`, or else of
-`CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it. Without one,
-`group new`, `list`, `add` and `set`, and `channel new` act for the owner of the store, who may do everything.
+`send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent. It is given by
+`--as`, or else by `CAPSULE_AGENT`, or else it is the agent that is registered for the current
+folder or the nearest folder above it. Without an agent, `group new`, `list`, `add` and `set`, and
+`channel new` act for the owner of the store, who may do everything.
 
-Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once for each shell.
+Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once
+for each shell.
 
 A name of the release before is understood in this one; a line on stderr says what is written now.
 """
@@ -80,58 +85,61 @@ PAGES = {
 
 #: What an option means in every command that has it: its value (empty: none), and the meaning.
 OPTIONS = {
-    "--access": ("open|members|private", "who may join a channel"),
-    "--after": ("CURSOR", "what comes after a place in a list, which its page or line named"),
-    "--agent": ("AGENT", "the agent that it is about"),
-    "--allow-host": ("NAME", "another name by which a server is called"),
-    "--all": ("", "all of them, and not those that are named or usually shown"),
-    "--archive": ("", "out of the lists, where it stays readable; `--no-archive` brings it back"),
+    "--access": ("open|members|private", "which agents may join a channel"),
+    "--after": (
+        "CURSOR",
+        "continue a list after this position, which an earlier page or line named",
+    ),
+    "--agent": ("AGENT", "the agent concerned"),
+    "--allow-host": ("NAME", "another host name that clients use for a server"),
+    "--all": ("", "everything, instead of what is named or usually shown"),
+    "--archive": ("", "hide it from the lists but keep it readable; `--no-archive` undoes this"),
     "--archived": ("", "the archived ones too"),
     "--at": ("REV", "a version in git: a commit, or the last one up to a time"),
-    "--before": ("CURSOR", "what comes before a place in a list"),
+    "--before": ("CURSOR", "the part of a list before this position"),
     "--budget": ("N", "the largest number of tokens, by an estimate"),
     "--channel": ("CHANNEL", "the channel: its name, `NAME@PROJECT`, or its id"),
-    "--context": ("", "with the beginning of the project's context"),
-    "--conversation": ("ID", "the conversation that it is about"),
+    "--context": ("", "include the beginning of the project's context"),
+    "--conversation": ("ID", "the conversation concerned"),
     "--default": ("", "whether agents join the channel when they are registered"),
     "--default-topic": ("TOPIC", "the topic of messages without one"),
-    "--description": ("TEXT", "what it is for, for people and models"),
-    "--dry-run": ("", "only says what would be done"),
+    "--description": ("TEXT", "its purpose, for people and models"),
+    "--dry-run": ("", "print what would be done, and change nothing"),
     "--exec": ("CMD", "a command that the shell runs for each line"),
     "--file": ("FILE", "the file whose text is taken"),
-    "--follow": ("", "goes on with what comes, until Ctrl-C"),
+    "--follow": ("", "continue with new entries until Ctrl-C"),
     "--for": ("DURATION", "how long something may run"),
-    "--force": ("", "also where something is in the way: a lock, an entry, a file"),
+    "--force": ("", "act even if a lock, an entry or a file is in the way"),
     "--format": ("FORMAT", "the format of another program"),
-    "--from": ("AGENT", "the agent that wrote it"),
+    "--from": ("AGENT", "the agent that wrote the message"),
     "--global": ("", "your own configuration of git, for all clones"),
-    "--idle": ("DURATION", "after so long in which nothing happened"),
+    "--idle": ("DURATION", "after this time without activity"),
     "--limit": ("N", "the largest number of entries"),
     "--message": ("TEXT", "a text to write"),
     "--mode": ("api|toolbox", "the mode of a conversation"),
     "--model": ("MODEL", "the model that wrote it"),
-    "--name": ("NAME", "the name that it gets"),
+    "--name": ("NAME", "the new name"),
     "--of": ("AGENT", "whose"),
     "--project": ("DIR", "the folder of a project"),
-    "--prune": ("", "takes back what no file declares any more"),
-    "--reason": ("TEXT", "a reason that is kept with it, for people"),
+    "--prune": ("", "undo changes that no file declares any more"),
+    "--reason": ("TEXT", "a reason, which is stored for people"),
     "--role": ("user|assistant|system|tool", "the role of a message"),
     "--series": ("ID", "one series of scheduled messages"),
     "--session": ("ID", "a session of an agent"),
-    "--settings": ("user|project", "whose settings are changed: your own, or those of the project"),
-    "--since": ("WHEN", "a time: what is from then or later"),
-    "--tag": ("TAG", "a tag that it has"),
-    "--thread": ("MESSAGE", "the thread that a message began"),
+    "--settings": ("user|project", "the settings to change: your own, or the project's"),
+    "--since": ("WHEN", "only entries from this time or later"),
+    "--tag": ("TAG", "a tag"),
+    "--thread": ("MESSAGE", "the thread of this first message"),
     "--timeout": ("DURATION", "how long to wait: seconds, or `5m`"),
-    "--title": ("TITLE", "the title that it gets"),
+    "--title": ("TITLE", "the new title"),
     "--to": ("AGENT", "who gets it"),
     "--tools": ("conversations|messaging|all|session", "which tools an MCP server offers"),
     "--topic": ("TOPIC", "the topic of a message"),
     "--topic-required": ("", "whether messages without a topic are refused"),
-    "--until": ("WHEN", "a time: what is from before"),
-    "--up-to": ("MESSAGE", "the last message that is taken"),
-    "--which": ("MESSAGE", "the message that is changed"),
-    "--with": ("AGENTS", "agents that are added, with commas between them"),
+    "--until": ("WHEN", "only entries before this time"),
+    "--up-to": ("MESSAGE", "the last message to include"),
+    "--which": ("MESSAGE", "the message to change"),
+    "--with": ("AGENTS", "agents to add, separated by commas"),
     "--yes": ("", "does not ask"),
 }
 
@@ -151,7 +159,7 @@ def _exit_codes() -> list[tuple[int, str, str]]:
     told |= {
         0: ("done", ""),
         INTERRUPTED: ("interrupted by Ctrl-C", ""),
-        BROKEN_PIPE: ("the reader of stdout is gone", ""),
+        BROKEN_PIPE: ("the reader of stdout has closed it", ""),
     }
     told |= {TERMINATED: ("ended by SIGTERM, where a command waits", "")}
     return [(code, *told[code]) for code in sorted(told)]
@@ -184,7 +192,7 @@ def _overview() -> Iterator[str]:
         yield from _table(("command", "what it does"), rows)
     others = ", ".join(f"`{short}` is `{name}`" for short, name in SHORT.items())
     yield f"Short names: {others}. `capsule help COMMAND` prints the help of one.\n"
-    yield "## Options of every command\n\nThey stand before or after the command's name.\n"
+    yield "## Options of every command\n\nThey may be given before or after the command's name.\n"
     yield from _table(("option", ""), [_option(param) for param in everywhere()])
     yield "## Options that mean the same everywhere\n"
     rows = [
@@ -200,7 +208,7 @@ def _overview() -> Iterator[str]:
 
 def _page(title: str, names: list[str]) -> Iterator[str]:
     yield f"{_MADE}# {title}\n"
-    yield "What all commands have in common: [the command line](../cli.md).\n"
+    yield "[The command line](../cli.md) describes what all commands have in common.\n"
     group = program()
     context = Context(group, info_name="capsule")
     for name in names:

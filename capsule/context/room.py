@@ -48,11 +48,11 @@ ROOM = Room(
         "project has changed since.",
         "mcp servers": """Switch MCP servers on or off for one conversation.
 
-        A server that is not named keeps its default. @next stands for the next new conversation. It takes over what
-        was set for it, once.
+        A server that is not named keeps its default. @next means the next new conversation, which
+        takes over these settings once.
         """,
     },
     help=(
-        ("Branch and carry on", 20, "context", "Attach a project as context, and see its drift."),
+        ("Branch and carry on", 20, "context", "Attach a project as context, and show its drift."),
     ),
 )

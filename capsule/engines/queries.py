@@ -396,7 +396,7 @@ class Hit:
         title: Its title.
         message: The message's id; None: the title or a tag was found.
         at: The message's place in the history, from 0.
-        role, sender: The message's role, and the agent that wrote it (its field `from`).
+        role, sender: The message's role, and the agent that wrote the message (its field `from`).
         time: When the message was written, as the format writes times; empty: that is not known.
             For a title: when the conversation last changed.
         where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).

@@ -254,7 +254,7 @@ class Channels(TypedConversations):
         )
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
-        """Take an agent out of a channel. It may be invited again.
+        """Remove an agent from a channel. It may be invited again.
 
         Args:
             channel: The channel.
@@ -280,7 +280,7 @@ class Channels(TypedConversations):
     def update(
         self, channel: str, *, agent: str | None = None, **settings: Unpack[ChannelSettings]
     ) -> Head:
-        """Change what a channel is. Its name and its scope stay for ever.
+        """Change the settings of a channel. Its name and its scope cannot change.
 
         Args:
             channel: The channel.

@@ -284,8 +284,7 @@ class Configuration:
         )
 
     def rollback(self, number: int) -> Plan:
-        """Take back an apply and those after it. What was changed since stays, and no agent is
-        forgotten.
+        """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten.
 
         Args:
             number: Its number in the history.
@@ -301,7 +300,7 @@ class Configuration:
         return self.apply(Plan((*planner.actions,), {"rollback": number}))
 
     def history(self) -> list[Plan]:
-        """List what was applied here, the oldest first. Raises InvalidDocument. Cost: reading a
+        """List the applies of this machine, the oldest first. Raises InvalidDocument. Cost: reading a
         small file for each.
         """
         self._ensure_owner()

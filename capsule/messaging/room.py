@@ -264,28 +264,34 @@ ROOM = Room(
         "config plan, config apply, config history, config rollback": _config_commands,
     },
     groups={
-        "agent": "Register people and programs that write to each other, and see who is there.",
-        "agent wake": "Wake an agent that is idle when a message comes for it.",
+        "agent": "Register people and programs that write to each other, and list them.",
+        "agent wake": "Wake an idle agent when a message comes.",
         "agent notify": """Write into CLAUDE.md and AGENTS.md of a project how much mail waits for an agent.
 
-        The block stands there while the agent is away; in AGENTS.md only if that exists. It has numbers and names, and
-        never the text of a message. It goes when everything is read. The setting notifications.files names other files.
+        The block is there while the agent is away, in AGENTS.md only if that file exists. It has
+        numbers and names, and never the text of a message. It is removed when everything is read.
+        The setting notifications.files names other files.
         """,
         "channel": "Make channels, join and leave them: conversations that agents find by a name.",
         "group": "Make groups of agents. Only its participants read a group and write to it.",
         "note": "Write notes that only the agent reads, and choose who else may read them.",
         "mention": "List the messages that mention the agent, and note which of them are done.",
-        "message": "See what became of a message, change its text, or react to it.",
-        "project": "See the projects of the agents, and choose which of them see each other.",
+        "message": "Show the delivery of a message, change its text, or react to it.",
+        "project": "List the projects of the agents, and choose which of them see each other.",
         "config": "Apply what files declare: capsule.toml, and the .claude/agents/*.md of "
         "projects and of your home.",
     },
     help=(
         (_TALK, 10, "send, inbox, listen, history", "Send messages, and read or await your own."),
-        (_TALK, 20, "agent, project", "Register agents, and see who is there."),
+        (_TALK, 20, "agent, project", "Register agents, and list them."),
         (_TALK, 30, "channel, group", "Make channels and groups, join and leave them."),
-        (_TALK, 40, "mention, message, note", "See what others ask of you, and keep notes."),
-        ("Look after the store", 15, "config", "Apply what files say of channels and agents."),
+        (_TALK, 40, "mention, message, note", "List your mentions, and keep notes."),
+        (
+            "Look after the store",
+            15,
+            "config",
+            "Apply files that declare channels and agents.",
+        ),
     ),
     guard_class=_guard_class,
     complete_agent=_complete_agent,

@@ -80,7 +80,7 @@ ROOM = Room(
         ): _worker_commands,
         "worker host, worker status": _host_commands,
     },
-    groups={"worker": "Answer messages with programs, and see what becomes of each message."},
+    groups={"worker": "Answer messages with programs, and trace each message."},
     help=(("Talk to each other", 60, "worker", "Answer messages with programs."),),
     forget_purged=_forget_purged,
     bind=_bind,

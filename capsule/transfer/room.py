@@ -58,7 +58,12 @@ ROOM = Room(
         "import, export": _transfer_commands,
     },
     help=(
-        ("Look after the store", 5, "import, export", "Bring in what other programs keep, or out."),
+        (
+            "Look after the store",
+            5,
+            "import, export",
+            "Import and export conversations.",
+        ),
     ),
     forget_purged=_forget_purged,
     register_resources=_register_resources,

@@ -18,9 +18,9 @@ HELP: dict[str, tuple[tuple[str, str], ...]] = {
         ("list (ls), show (cat)", "List the conversations, or print one."),
         ("search", "Find messages and titles by their words."),
         ("watch", "Report changes as they happen."),
-        ("edit, set", "Change a text, or the title, tags and place."),
-        ("delete (rm), restore", "Move to the trash, or bring back from it."),
-        ("trash, lock", "List or empty the trash; hold a conversation."),
+        ("edit, set", "Change a text, or the title, tags and flags."),
+        ("delete (rm), restore", "Move to the trash, or restore from it."),
+        ("trash, lock", "List or empty the trash; lock a conversation."),
     ),
     "Branch and carry on": (
         ("branch", "Switch, regenerate, fork and trim branches."),
@@ -30,7 +30,7 @@ HELP: dict[str, tuple[tuple[str, str], ...]] = {
     "Work together": (("mcp", "Serve the store to AI agents."),),
     "Look after the store": (
         ("init, copy", "Make a store, or copy one into another."),
-        ("store (doctor)", "Examine, mend, count, validate and migrate."),
+        ("store (doctor)", "Examine, repair, count, validate and migrate."),
     ),
 }
 
@@ -235,14 +235,13 @@ CORE = rooms.Room(
         "help": _help_commands,
     },
     groups={
-        "lock": "Hold a conversation for yourself, and see who holds which.",
-        "trash": "See what was deleted, and remove it for good.",
-        "branch": "Choose among the branches of a conversation, put one beside another, or copy "
-        "one out.",
-        "mcp": "Serve the store to AI agents by the Model Context Protocol, and connect programs "
-        "to it.",
-        "mcp tokens": "Decide who may use the MCP server over HTTP.",
-        "store": "See which store is used, examine it, and keep it well.",
+        "lock": "Lock a conversation, release it, and list the locks.",
+        "trash": "List deleted conversations and messages, and remove them permanently.",
+        "branch": "Switch, add, copy and remove branches of a conversation.",
+        "mcp": "Serve the store to AI agents over the Model Context Protocol, and connect "
+        "programs to it.",
+        "mcp tokens": "Make, list and revoke the tokens of the MCP server over HTTP.",
+        "store": "Show which store is used, examine it, and maintain it.",
     },
     help=tuple(
         (topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)

@@ -84,14 +84,14 @@ def regenerate(
     ),
     message: str | None = option(
         "--which MESSAGE",
-        "Put it beside this answer: its id, @N or @last. Else beside the last of the active "
-        "branch.",
+        "Add it beside this answer: its id, @N or @last. Without it, beside the last "
+        "answer of the active branch.",
     ),
     from_: From = None,
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
     file: File = None,
 ) -> None:
-    """Put another answer beside an answer of an assistant, and make it the active one."""
+    """Add an alternative to an answer of an assistant, and make it the active one."""
     with conversation(id) as (store, id):
         if text is None and file is None:
             slot = store.branches.slot(id, message)

@@ -89,7 +89,7 @@ def list_(
     limit: Limit = None,
     summaries_of: str | None = option(
         "--summaries-of ID",
-        "List the summaries of this conversation, and say whether it has gone on since.",
+        "List the summaries of this conversation, and whether it has newer messages.",
         autocompletion=complete_id,
     ),
 ) -> None:

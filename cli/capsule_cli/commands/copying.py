@@ -22,10 +22,9 @@ To = Annotated[
 
 def copy(source: From, target: To) -> None:
     """Copy a store into another one: into PostgreSQL, into files, and back. Run it again to copy
-    what is new.
+    later changes.
 
-    A document of the other store that is no earlier version of the same document stays, and is
-    named.
+    A document of the target that has diverged is left alone and listed.
     """
     from capsule.store.copying import copy_store
     from capsule.store.store import CoreStore

@@ -43,7 +43,7 @@ def edit(
         "--which MESSAGE", "Edit one message: its id, @N (its place) or @last."
     ),
     beside: bool = flag(
-        "--beside", "With --which: keep the message, and put the new text beside it."
+        "--beside", "With --which: keep the message, and add the new text as an alternative."
     ),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""

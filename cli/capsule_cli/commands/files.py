@@ -116,7 +116,7 @@ def migrate(
     ),
     check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
 ) -> None:
-    """Update files to the current version of the format. Paths may lie outside a store.
+    """Update files to the current version of the format. Paths may be outside a store.
 
     Of a store in a database, its tables come first.
     """

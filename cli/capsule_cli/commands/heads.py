@@ -22,9 +22,8 @@ def set_(
     title: str | None = option("--title TITLE", "Give it this title."),
     suggest: bool = flag(
         "--suggest",
-        "Keep a title that a person gave, unless they agree to the new one (when asked, or by "
-        "--yes). Without --title "
-        "the first message gives one.",
+        "Keep a title that a person gave, unless the person agrees to the new one (when "
+        "asked, or by --yes). Without --title the first message gives one.",
     ),
     add: list[str] | None = option(
         "--add-tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag
@@ -34,7 +33,7 @@ def set_(
     ),
     pin: bool | None = option("--pin/--no-pin", "Pin it to the top of the list, or unpin it."),
     archive: bool | None = option(
-        "--archive/--no-archive", "Take it out of the list, or bring it back."
+        "--archive/--no-archive", "Hide it from the list, or show it again."
     ),
     yes: Yes = False,
 ) -> None:

@@ -32,7 +32,7 @@ def take(id: Id) -> None:
 
 
 def release(
-    id: Id, force: bool = flag("--force", "Take the lock away from whoever holds it.")
+    id: Id, force: bool = flag("--force", "Release it even if another holder has it.")
 ) -> None:
     """Release the lock of a conversation."""
     with conversation(id) as (store, id):
@@ -43,7 +43,7 @@ def release(
     )
 
 
-def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
+def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is dead.")) -> None:
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on
     another host).
     """

@@ -49,7 +49,7 @@ def init(
         "The directory. Without it: that of --store, else of CAPSULE_STORE, else the current one.",
     ),
 ) -> None:
-    """Make a directory a store, or a place in a database. What is there stays as it is."""
+    """Make a store in a directory or a database. Existing files and data stay unchanged."""
     from capsule import locate
     from capsule.engines import opening
     from capsule.store.store import CoreStore
@@ -67,7 +67,7 @@ def init(
 
 
 def show() -> None:
-    """Print the directory of the store that commands use here, and why it is this one."""
+    """Print the directory of the store that commands use here, and the reason."""
     from capsule import locate
 
     found, facts = locate.locate_store(asked.store), {}
@@ -80,7 +80,7 @@ def show() -> None:
 
 
 def settings(
-    new: str | None = option("--set FILE", "Replace them by what a file has; - is standard input."),
+    new: str | None = option("--set FILE", "Replace them by this file; - is standard input."),
     edit: bool = flag(
         "--edit", "Open them in $VISUAL or $EDITOR, and save them when they are valid."
     ),
@@ -88,8 +88,8 @@ def settings(
     """Print the settings of the store, its capsule.toml, or change them; also those of a store in a
     database.
 
-    Nothing is written that is not valid. A program that has the store open goes on with the
-    settings that it read.
+    Invalid settings are not written. A program that has the store open keeps the settings that it
+    read.
     """
     refuse(edit and new is not None, "give one of the two", "--set")
     with store_of() as store:
@@ -116,12 +116,12 @@ def settings(
 
 def doctor(
     repair: bool = flag(
-        "--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."
+        "--repair", "Repair what can be repaired. The original is kept in .capsule/quarantine/."
     ),
     flush: bool = flag(
         "--flush",
-        "Put everything on the disk in its own file, and examine nothing: for a program that "
-        "copies the files.",
+        "Flush all files to the disk, and examine nothing. Use it before a program copies "
+        "the files.",
     ),
     report: bool = flag(
         "--report",
@@ -129,9 +129,9 @@ def doctor(
         "path.",
     ),
 ) -> None:
-    """Examine every document of the store; exit 0 only when all is well.
+    """Examine every document of the store. The exit code is 0 only if no problem was found.
 
-    It first completes what a power cut left incomplete, and says how many documents that were.
+    It first completes documents that a power cut left incomplete, and prints their number.
     """
     from capsule.maintenance.doctor import examine
 

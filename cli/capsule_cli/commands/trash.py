@@ -47,17 +47,17 @@ def delete(
     ),
     message: str | None = option(
         "--which MESSAGE",
-        "Delete only this message and all answers below it: its id, @N or @last. An agent's own "
-        "message goes alone.",
+        "Delete only this message and all answers below it: its id, @N or @last. For an "
+        "agent, the answers stay.",
     ),
     keep_children: bool = flag(
         "--keep-children", "With --which: keep the answers, which then answer the message above."
     ),
-    with_forks: bool = flag("--with-forks", "Delete their forks too, and the forks of these."),
+    with_forks: bool = flag("--with-forks", "Delete all their forks as well, recursively."),
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash, or with --which messages of one conversation."""
+    """Move conversations, or with --which messages of one conversation, to the trash."""
     if message is not None:
         from capsule_cli.commands.branches import delete_message
 
@@ -225,9 +225,7 @@ def purge(
     ),
     yes: Yes = False,
 ) -> None:
-    """Remove for good what is in the trash and the quarantine, and every trace of it
-    in .capsule/.
-    """
+    """Remove the trash and the quarantine permanently, with every trace in .capsule/."""
     age_s = seconds(older_than, "--older-than")
     with store_of() as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())

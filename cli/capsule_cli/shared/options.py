@@ -117,17 +117,17 @@ _WITH = "Add these agents: names with commas between them. Repeatable."
 With = Annotated[
     list[str] | None, option("--with AGENTS", _WITH, ..., autocompletion=complete_agent)
 ]
-_TAGS = "Take only conversations with this tag. Repeated: with all of these tags."
+_TAGS = "Take only conversations with this tag. If repeated, with all of these tags."
 Tags = Annotated[list[str] | None, option("--tag TAG", _TAGS, ..., autocompletion=complete_tag)]
 Yes = Annotated[bool, option("--yes -y", "Don't ask.", ...)]
-DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.", ...)]
+DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.", ...)]
 File = Annotated[str | None, option("--file -F FILE", "Read the text from a file.", ...)]
 From = Annotated[
-    str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)
+    str | None, option("--from AGENT", "Name the agent that wrote the message, by its id.", ...)
 ]
 At = Annotated[
     str | None,
-    option("--at REV", "Print it as it was in this commit, or at this date or time (UTC).", ...),
+    option("--at REV", "Print the version of this commit, or of this date or time (UTC).", ...),
 ]
 _BUDGET = "Limit the transcript to N tokens, by an estimate. Without it: all messages."
 Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: How many findings, and how many files that are left out, are printed.
 _SHOWN = 20
 
-_PROJECT = "Compare with this directory. Without it: with that of the capture."
+_PROJECT = "Compare with this directory. Without it: with the directory of the capture."
 Project = Annotated[str | None, option("--project DIR", _PROJECT, ...)]
 
 
@@ -70,7 +70,7 @@ def capture(
         min=1,
     ),
     allow_secrets: bool = flag(
-        "--allow-secrets", "Take files as they are even if they hold what looks like a secret."
+        "--allow-secrets", "Take files even if they seem to contain secrets."
     ),
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -148,8 +148,8 @@ def check(
     all_: bool = flag("--all", "Check every conversation that has a context."),
     project: Project = None,
 ) -> None:
-    """List the files that are changed, gone or new since the capture; exit 1 if there are any or it
-    can't compare.
+    """List the files that changed, disappeared or are new since the capture. The exit code is 1 if
+    there are any, or if it can't compare.
     """
     from capsule.context import drift
 
@@ -213,7 +213,7 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
 
 
 def diff(id: Id, project: Project = None) -> None:
-    """Print what changed in the project since it was captured, as a unified diff."""
+    """Print the changes of the project since the capture, as a unified diff."""
     from capsule.context import drift
 
     with conversation(id) as (store, id):

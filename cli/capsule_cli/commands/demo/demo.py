@@ -42,9 +42,9 @@ RULES = "# Rules\n\nRun the tests.\n"
 
 
 def demo(
-    web: bool = flag("--web", "In the end keep the page of that store open, until Ctrl-C."),
+    web: bool = flag("--web", "At the end, keep the page of that store open until Ctrl-C."),
 ) -> None:
-    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk,
+    """Demonstrate Capsule on a new store: many writers, a lock, a kill -9, agents that talk,
     clones, a page.
     """
     if os.name != "posix":

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def setup(
     everywhere: bool = flag(
-        "--global", "Put the programs into your own configuration of git, for all your clones."
+        "--global", "Add the programs to your own configuration of git, for all your clones."
     ),
 ) -> None:
     """Set this clone up for conversations: attributes, ignored files, git's configuration, a
     pre-commit hook.
 
-    Every clone needs this once. Exit 1 when something is left to do by hand.
+    Every clone needs this once. The exit code is 1 if you have to do something by hand.
     """
     with store_of() as store:
         steps = git.open(store).setup(everywhere=everywhere)
@@ -39,7 +39,7 @@ def teardown(
         "--global", "Remove the programs from your own configuration of git too."
     ),
 ) -> None:
-    """Remove what `setup` put in, and nothing else. Report what it leaves, and why."""
+    """Remove only what `setup` added. Report what stays, and why."""
     with store_of() as store:
         steps = git.open(store).teardown(everywhere=everywhere)
     _tell(steps)

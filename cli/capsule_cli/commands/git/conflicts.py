@@ -45,21 +45,21 @@ def _list(id: str | None) -> None:
 def resolve(
     id: str | None = argument(
         "ID",
-        "The conversation; with --list: only what is to be settled in it.",
+        "The conversation. With --list: only its conflicts.",
         autocompletion=complete_id,
     ),
     field: str | None = argument(
-        "FIELD", "The field. You may leave it out if there is only one to settle."
+        "FIELD", "The field. You may leave it out if only one field has a conflict."
     ),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
     value: str | None = option(
         "--value TEXT", "Take this value. Write it as JSON if the values are not texts."
     ),
     lists: bool = flag(
-        "--list", "List the fields that are to be settled, with their values, and settle none."
+        "--list", "List the conflicting fields with their values, and resolve none."
     ),
 ) -> None:
-    """Settle a field that two merged versions changed differently. At a terminal it asks which
+    """Resolve a field that two merged versions changed differently. At a terminal it asks which
     value to keep.
     """
     if lists:

@@ -35,7 +35,7 @@ _REVISION = (
 
 
 def log(id: Id, limit: Limit = None) -> None:
-    """List who changed what in a conversation, commit by commit, the latest first."""
+    """List the changes of a conversation with their authors, commit by commit, the latest first."""
     with store_of() as store:
         clone = git.open(store)
         length = 0
@@ -71,7 +71,7 @@ def diff(
     id: Id,
     before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
     after: str | None = argument(
-        "REV", "The later version, likewise; else the conversation as it is."
+        "REV", "The later version, likewise. Without it: the present conversation."
     ),
 ) -> None:
     """Print what changed between two versions of a conversation in git, in the form of a chat.

@@ -38,7 +38,7 @@ Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 def commit(
     message: Message = None,
     follow: bool = flag(
-        "--follow -f", "Go on, and commit whenever nobody has written for a while, until Ctrl-C."
+        "--follow -f", "Continue until Ctrl-C, and commit whenever nobody has written for a while."
     ),
     idle: str = option(
         "--idle DURATION",
@@ -49,17 +49,16 @@ def commit(
         "--sync", "With --follow: sync instead of committing, and every five minutes in any case."
     ),
 ) -> None:
-    """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml,
-    .gitattributes.
+    """Commit only changes of the store: conversations, agents, capsule.toml, .gitattributes.
 
-    The commit holds no half-written message and no lock. What you staged of other files stays
-    staged. The message says what changed. A file that doesn't parse is named and left out (exit
-    code 5); the rest is committed.
+    The commit contains no half-written message and no lock. Other staged files stay staged. The
+    message says what changed. A file that doesn't parse is named and left out (exit code 5); the
+    rest is committed.
 
     With --follow it prints a line for each commit, or a JSON object. If somebody writes without a
     pause, it commits after twenty times the time of --idle. It reports what it can't commit yet,
-    and tries again. At the end, by Ctrl-C (exit code 130) or SIGTERM (143), it commits what is
-    left.
+    and tries again. At the end, by Ctrl-C (exit code 130) or SIGTERM (143), it commits the
+    remaining changes.
     """
     idle_s = seconds(idle, "--idle", unit="s")
     refuse(idle_s < 1, "a second is the least", "--idle")
@@ -82,7 +81,7 @@ def sync(
         "Merge even with a remote that has no history in common with this repository.",
     ),
 ) -> None:
-    """Commit, merge what the branch's remote has, and push; again if somebody else pushed first.
+    """Commit, merge the branch's remote, and push. Repeat this if somebody else pushed first.
 
     It can run while people and programs write, and keeps their messages and their locks. A remote
     that can't be reached is no error. Conversations always merge. If other files can't be merged,

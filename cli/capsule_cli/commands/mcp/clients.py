@@ -67,17 +67,17 @@ def install(
     force: Force = False,
     tools: Toolset | None = option("--tools SET", SETS),
 ) -> None:
-    """Connect programs to the MCP server: put the entry `capsule` into their settings, and touch
+    """Connect programs to the MCP server: add the entry `capsule` to their settings, and change
     nothing else.
 
     If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A
-    settings file in TOML, or with comments, stays as it is, and Capsule prints the text to paste
-    into it; the exit code is then 1.
+    settings file in TOML, or with comments, is not changed. Capsule prints the text to paste into
+    it, and the exit code is 1.
 
     With --store, the server always serves that store. Without it, the server serves the store that
     `capsule` would use in the directory where the program starts it. It is printed, with the
-    reason. With --as, the program is that agent, and its messages are from it. Where no program has
-    settings, Capsule says where it looked and what to paste by hand.
+    reason. With --as, the program is that agent, and its messages are from it. If no program has
+    settings, Capsule prints where it looked and what to paste by hand.
 
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp
     uninstall` removes them.
@@ -115,8 +115,8 @@ def uninstall(
 
 
 def doctor(names: Names = None) -> None:
-    """Start the server as each program would, and report what it says; exit 0 only if all of them
-    work.
+    """Start the server as each program would, and report its answers. The exit code is 0 only if
+    all of them work.
 
     It looks at your own settings and those of the project in the current directory, in which it
     starts the server. With --store, each has to serve it.

@@ -40,15 +40,14 @@ def serve(
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any "
         "free one.",
     ),
-    read_only: bool = flag("--read-only", "Refuse clients every change."),
+    read_only: bool = flag("--read-only", "Refuse all changes by clients."),
     tools: Toolset = TOOLS,
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Over HTTP: let clients call the server by this name too, as that of a proxy before it. "
-        "Repeatable.",
+        "Over HTTP: also accept this Host header, e.g. a proxy's. Repeatable.",
     ),
 ) -> None:
-    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or
+    """Serve the store to AI agents over the Model Context Protocol, until the client disconnects or
     SIGTERM comes.
 
     Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages

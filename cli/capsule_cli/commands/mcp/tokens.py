@@ -63,7 +63,7 @@ def add(
 
 
 def list_() -> None:
-    """List the agents that have a token, and what their tokens allow."""
+    """List the agents that have a token, with the scopes of their tokens."""
     names, columns = (
         ("name", "scope", "createdAt", "expiresAt"),
         ("name", "scope", "created", "expires"),

@@ -30,16 +30,17 @@ def register(
         "The folder that the agent works in. Default: this one; with --as, its project, if any.",
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
-    description: str | None = option("--description TEXT", "Describe what it is for."),
+    description: str | None = option("--description TEXT", "Describe its purpose."),
     stay_out: list[str] | None = option(
         "--stay-out CHANNELS",
-        "Stay out of these default channels for good: names with commas between them, or *.",
+        "Never join these default channels: names with commas between them, or *.",
     ),
 ) -> None:
-    """Register an agent and print its id: that of --as, else one that is made of the folder's name.
+    """Register an agent and print its id, which is given by --as or made from the folder's name.
 
-    Repeated, it changes only what is given, and moves nothing: see `agent set`. If an agent of
-    another project has the id of --as, the new agent gets this name, and an id with a suffix.
+    If repeated, it changes only the given values, and does not move the agent: see `agent set`. If
+    an agent of another project has the id of --as, the new agent gets this name, and an id with a
+    suffix.
     """
     id = agent_named()
     folder = project if project is not None or id is not None else os.getcwd()
@@ -61,8 +62,8 @@ def _state(agent: capsule.Agent) -> str:
 
 
 list_ = does(
-    "List the agents, and say who is online (a program serves it now) or listening (it waits for "
-    "messages)."
+    "List the agents, and whether each is online (a program serves it now) or "
+    "listening (it waits for messages)."
 )(
     "agents.list",
     Rows(
@@ -77,7 +78,7 @@ list_ = does(
     ),
     opens=store_of,
 )
-show = does("Print what is known of an agent.")(
+show = does("Print the data of an agent.")(
     "agents.get", {"dmPolicy": "policy", "dm": "decided"}, opens=store_of, id=Agent
 )
 
@@ -93,8 +94,8 @@ def set_(
     ),
     dm: Literal["open", "restricted", "closed"] | None = option(
         "--dm",
-        "Choose who may write directly to it, and to whom it may: everybody, those that it "
-        "allows, or nobody.",
+        "Choose which agents may write directly to it, and to which it may write: "
+        "everybody, those that it allows, or nobody.",
     ),
     discoverable: Literal["public", "project", "private"] | None = option(
         "--discoverable",
@@ -105,7 +106,7 @@ def set_(
     """Move an agent into another project, or choose who may write to it and who finds it; without
     an option, print it.
 
-    When this returns, no message comes any more that the earlier policy let through.
+    Takes effect at once: after this returns, the old policy admits nothing.
     """
     refuse(
         project is not None and not os.path.isdir(project),
@@ -125,7 +126,7 @@ def set_(
 
 
 def forget(agent: Agent, yes: Yes = False) -> None:
-    """Remove an agent, and what it has read. Its messages stay."""
+    """Remove an agent and its reading state. Its messages stay."""
     with store_of() as store:
         agent = store.agents.get(agent).id
         ensure_agreed(f"Forget {agent}, and what it has read?", yes=yes)
@@ -152,8 +153,7 @@ discover = does(
     ),
 )
 requests = does(
-    "List the agents that asked to write to the agent, which is restricted. Answer with `allow` "
-    "or `block`.",
+    "List the agents that asked to write to the restricted agent. Answer with `allow` or `block`.",
 )(
     "agents.requests",
     Rows(
@@ -170,20 +170,23 @@ allow = does("Allow another agent to write to the agent, if it is restricted.")(
     "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
 )
 block = does(
-    "Stop the agent and another one from writing to each other. What they said stays readable."
+    "Stop the agent and another one from writing to each other. Their messages stay readable."
 )("agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason)
 unblock = does(
-    "Remove what the agent decided about another one: it is neither allowed nor blocked."
+    "Remove the agent's decision about another agent, which is then neither allowed nor blocked."
 )(
     lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
     "{agent}: neither allows nor blocks {other}",
     other=Agent,
 )
-status = does("Set the text that says what the agent is doing.")(
+status = does("Set the status text of the agent.")(
     lambda store, **said: store.agents.set_status(store.agent, **said),
     "{agent}: {text}",
     text=Annotated[
-        str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)
+        str,
+        argument(
+            "TEXT", "The present work of the agent, for others to read. Empty: no status.", ...
+        ),
     ],
     busy=Annotated[bool | None, option("--busy/--free", _BUSY, ...)],
 )

@@ -23,9 +23,9 @@ _SCOPE = (
     "Choose whose agents find it: project (that of the agent; without an agent: global), "
     "global, or a project."
 )
-_MANAGE = "Permit or forbid them to change the channel and take others out."
+_MANAGE = "Permit or forbid them to change the channel and remove others."
 _DEFAULT = "Add the agents of its scope when they are registered."
-Description = Annotated[str | None, option("--description TEXT", "Describe what it is for.", ...)]
+Description = Annotated[str | None, option("--description TEXT", "Describe its purpose.", ...)]
 Topic = Annotated[
     str | None, option("--default-topic TOPIC", "Give messages without a topic this one.", ...)
 ]
@@ -59,10 +59,10 @@ list_ = does("List the channels that the agent finds. Without an agent: all.")(
     ),
     archived=Annotated[bool, option("--archived", "List the archived ones too.", ...)],
 )
-show = does("Print what is known of a channel.")(
+show = does("Print the data of a channel.")(
     "channels.get", {"isDefault": "default", "in": "you are in it"}, channel=Channel
 )
-set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
+set_ = does("Change the settings of a channel. Its name and its scope cannot change.")(
     "channels.update",
     "{0.id}: changed",
     channel=Channel,
@@ -75,18 +75,18 @@ set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
     default_topic=Topic,
     archived=Annotated[
         bool | None,
-        option("--archive/--no-archive", "Take it out of the lists, or bring it back.", ...),
+        option("--archive/--no-archive", "Hide it from the lists, or show it again.", ...),
     ],
 )
-remove = does("Take an agent out of a channel. It may be invited again.")(
+remove = does("Remove an agent from a channel. It may be invited again.")(
     "channels.remove", "{0.id}: removed {member}", channel=Channel, member=Agent
 )
 join = does("Join a channel, or come back to it.")(
     "channels.join", "{0.id}: {agent} joined", opens=acting, channel=Channel
 )
 leave = does(
-    "Leave a channel for good. The agent comes back by itself, and into a private one by "
-    "invitation."
+    "Leave a channel. The agent returns only by joining again, or to a private channel "
+    "by invitation."
 )("channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel)
 invite = does(
     "Invite agents to a channel, of other projects too, or change what its members may do."
@@ -134,12 +134,12 @@ def mute(
         "Choose what wakes the agent instead: all messages, those that mention it, or none.",
     ),
 ) -> None:
-    """Mute a conversation: only what mentions the agent is unread and wakes it."""
+    """Mute a conversation: only messages that mention the agent are unread and wake it."""
     _mute(conversation, notify is None, notify or "all")
 
 
 def unmute(conversation: Muted) -> None:
-    """Unmute a conversation: all that is said there is unread and wakes the agent."""
+    """Unmute a conversation: all its new messages are unread and wake the agent."""
     _mute(conversation, False, "all")
 
 

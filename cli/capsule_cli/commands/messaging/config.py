@@ -15,7 +15,7 @@ from capsule_cli.shared.output import listing, one_line, say
 if TYPE_CHECKING:
     from capsule import Plan, Store
 
-_PRUNE = "Take back what an earlier apply did, and no file declares any more."
+_PRUNE = "Undo changes of earlier applies that no file declares any more."
 Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
 
 
@@ -44,7 +44,7 @@ def apply(prune: Prune = False) -> None:
 
 
 def history() -> None:
-    """List what was applied here, the oldest first."""
+    """List the applies of this machine, the oldest first."""
     with store_of() as store:
         applied = store.configuration.history()
     rows = [
@@ -62,9 +62,7 @@ def history() -> None:
 
 
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
-    """Take back an apply and those after it. What was changed since stays, and no agent is
-    forgotten.
-    """
+    """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten."""
     with store_of() as store:
         _tell(store.configuration.rollback(number), "there was nothing to take back")
 

@@ -12,7 +12,7 @@ from capsule_cli.shared.passing import Rows, passing
 does = passing(acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
-_HISTORY = "Show participants what was said since they joined, or all of it."
+_HISTORY = "Show participants the messages since they joined, or all messages."
 
 new = does("Make a group, with the agent in it if there is one, and print its id.")(
     "groups.create",
@@ -23,7 +23,7 @@ new = does("Make a group, with the agent in it if there is one, and print its id
     history=(Annotated[Literal["joined", "all"], option("--history", _HISTORY, ...)], "joined"),
 )
 add = does(
-    "Add agents to a group, or bring back those who left. They read what is said from now on."
+    "Add agents to a group, or bring back agents that left. They read the messages from now on."
 )("groups.add", "{0.id}: added {agents}", opens=acting_or_owner, id=Id, agents=Agents)
 leave = does("Leave a group. When the last one leaves, the group is archived.")(
     "groups.leave", "{0.id}: {agent} left", id=Id

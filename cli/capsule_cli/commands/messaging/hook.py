@@ -24,8 +24,8 @@ def hook(
     client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
     event: str = argument("EVENT", "The client's name of the event.", ...),
 ) -> None:
-    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and
-    people don't.
+    """Answer a hook of a client, whose data is read from stdin. Clients run this command, not
+    people.
     """
     import orjson
 

@@ -16,7 +16,7 @@ Kind = Literal["mention", "review", "action", "fyi"]
 list_ = does(
     """List the messages that mention the agent, the latest first. It marks nothing read.
 
-    A mention is read with its message, and done when the agent says so.
+    A mention is read when its message is read, and done when the agent marks it as done.
     """,
 )(
     "messages.mentions",
@@ -35,13 +35,13 @@ list_ = does(
     limit=(Annotated[int, option("--limit -n N", "Print at most N.", ..., min=1)], 100),
 )
 Mentioning = Annotated[str, argument("ID", "The message: its id.", ...)]
-done = does("Note that the agent is done with what a message asked of it.")(
+done = does("Mark a mention as done.")(
     "messages.done",
     "{message}: done",
     value=lambda _, message: {"message": message, "done": True},
     message=Mentioning,
 )
-reopen = does("Note that the agent is not done with what a message asked of it.")(
+reopen = does("Mark a mention as not done.")(
     "messages.reopen",
     "{message}: open",
     value=lambda _, message: {"message": message, "done": False},

@@ -64,7 +64,7 @@ def send(
         "Send it into this channel: its name, or name@project.",
         autocompletion=complete_channel,
     ),
-    topic: str | None = option("--topic TOPIC", "Name what it is about."),
+    topic: str | None = option("--topic TOPIC", "Name its topic."),
     thread: str | None = option(
         "--thread MESSAGE", "Put it into the thread of this message, by its id."
     ),
@@ -79,16 +79,16 @@ def send(
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
     idempotency_key: str | None = option(
         "--idempotency-key KEY",
-        "Write nothing if a message was sent there with this key before, and print its id.",
+        "If a message was sent there with this key before, write nothing and print its id.",
     ),
     file: File = None,
 ) -> None:
-    """Send a message to an agent, a channel or a conversation and print its id. Without any: to the
-    only other agent.
+    """Send a message to an agent, a channel or a conversation and print its id. Without a
+    recipient, send it to the only other agent.
 
     In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a
-    name says what is asked. When the id is printed, the message is on the disk. --json says what
-    became of it for each recipient: stored, rung (a wake was delivered), or read.
+    name says what is asked. When the id is printed, the message is on the disk. --json reports for
+    each recipient: stored, rung (a wake was delivered), or read.
     """
     refuse(
         sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to"
@@ -145,7 +145,7 @@ def edit(
 
 
 def react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
-    """Answer a message with a sign, such as 👍, and print the id of the answer."""
+    """React to a message with an emoji, such as 👍, and print the id of the reaction."""
     with acting() as (store, agent):
         sent = store.messages.react(id, emoji, agent=agent)
     _tell_sent(sent, sent.message)
@@ -180,7 +180,8 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
 def listen(
     follow: bool = flag(
         "--follow -f",
-        "Go on until Ctrl-C. A message counts as read as soon as `listen` waits for the next one.",
+        "Continue until Ctrl-C. A message counts as read as soon as `listen` waits for the "
+        "next one.",
     ),
     exec_: str | None = option(
         "--exec CMD",

@@ -11,12 +11,12 @@ from capsule_cli.shared.output import answer, listing, on_or_off
 
 
 def on() -> None:
-    """Switch the block on: it is written while the agent is away."""
+    """Switch the block on, so that it is written while the agent is away."""
     _switch(True)
 
 
 def off() -> None:
-    """Switch the block off, and remove the one that is there."""
+    """Switch the block off, and remove an existing one."""
     _switch(False)
 
 

@@ -36,7 +36,7 @@ def _links(project: Shown) -> str:
 
 
 def show(project: Project) -> None:
-    """Print what is known of a project."""
+    """Print the data of a project."""
     with store_of() as store:
         known = store.projects.get(project)
     details(known.as_json(), links=_links(known))
@@ -57,7 +57,8 @@ link = does(_LINK)(
     direction=(Annotated[Direction, option("--direction", _DIRECTION, ...)], "both"),
 )
 unlink = does(
-    "End the link of two projects. Agents that are in a channel by the link alone are out of it."
+    "End the link of two projects. Agents that are members of a channel only because "
+    "of the link leave it."
 )(
     "projects.unlink",
     lambda project, **_: f"{project.id}: {_links(project) or 'no link'}",

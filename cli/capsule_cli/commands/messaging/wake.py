@@ -40,13 +40,13 @@ def install(
     """Put hooks into the settings of programs, or note an address, so that a message wakes the
     agent there.
 
-    Everything else in the settings stays. A file with comments stays as it is, and Capsule prints
-    the text to paste into it; the exit code is then 1. With --as, the session is that agent;
-    without it, the agent of CAPSULE_AGENT, or of the project in which the session begins. If the
-    MCP server of a program does not offer the tools of messaging, Capsule says how to add them.
+    All other settings stay. A file with comments is not changed. Capsule prints the text to paste
+    into it, and the exit code is 1. With --as, the session is that agent; without it, the agent of
+    CAPSULE_AGENT, or of the project in which the session begins. If the MCP server of a program
+    does not offer the tools of messaging, Capsule says how to add them.
 
-    A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how
-    many messages wait and from whom, and never what they say.
+    A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The doorbell says
+    how many messages wait and from whom, but not their text.
     """
     from capsule.messaging import doorbells
     from capsule.messaging.tools import hook_settings
@@ -112,8 +112,8 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
 
 
 def test() -> None:
-    """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took
-    it.
+    """Ring every doorbell of the agent, and print the results. The exit code is 0 only if a program
+    accepted it.
     """
     from capsule.messaging import doorbells
     from capsule.messaging.doorbells import ring_text

@@ -86,13 +86,13 @@ def search(
     ),
     limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
     after: str | None = option(
-        "--after CURSOR", "Go on where an earlier search with the same options ended."
+        "--after CURSOR", "Continue where an earlier search with the same options ended."
     ),
 ) -> None:
     """Find messages, and conversations by their title and tags, the best match first.
 
-    If nothing has all the words, it finds what has the most of them. To open a message in its
-    place: capsule show ID --around MESSAGE
+    If nothing has all the words, it finds the messages with the most of them. To show a message
+    with its neighbours: capsule show ID --around MESSAGE
     """
     for name in role or ():
         refuse(
@@ -220,8 +220,8 @@ def stats() -> None:
 
 
 def reindex() -> None:
-    """Build the index anew from the files. This is never necessary: the index keeps itself up to
-    date.
+    """Rebuild the index from the files. This is never necessary, because the index keeps itself up
+    to date.
     """
     with store_of() as store, progress(_INDEXING) as bar:
         counts = store.reindex(bar)

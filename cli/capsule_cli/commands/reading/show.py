@@ -30,7 +30,8 @@ def show(
     rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
     all_: bool = flag("--all", "Print every branch, in the order of the file."),
     follow: bool = flag(
-        "--follow -f", "Go on with what is appended or edited, until the conversation is deleted."
+        "--follow -f",
+        "Continue with appended and edited messages, until the conversation is deleted.",
     ),
     for_model: bool = flag(
         "--for-model", "Print plain text for a model: the newest messages, as --budget allows."
@@ -42,14 +43,14 @@ def show(
     ),
     at: At = None,
 ) -> None:
-    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three
-    alternatives.
+    """Print the active branch of a conversation. 2/3 beside a message means that it is the second
+    of three alternatives.
 
     With --json it prints the capsule, for a summary with the state of its source ("source"). With
     --last or --around it prints a list of messages.
 
-    With --follow it begins with the last 10 messages, or as many as --last says. With --json each
-    line is then an object, which has `kind`, and most have `at` (the place in the history) and
+    With --follow it begins with the last 10 messages, or the number given by --last. With --json
+    each line is then an object, which has `kind`, and most have `at` (the place in the history) and
     `message`. The kinds: message (at the beginning), appended, edited, removed (`ids`), damaged
     (`damaged`), repaired, deleted.
 

@@ -62,8 +62,8 @@ def summarize(
         "--context", "With --command: let it read the beginning of the project's context too."
     ),
 ) -> None:
-    """Make a conversation that sums up another one, and print its id. You give the text, or a
-    program writes it.
+    """Make a summary of a conversation, and print its id. You give the text, or a program writes
+    it.
     """
     ways = sum(way is not None for way in (text, file, command))
     refuse(

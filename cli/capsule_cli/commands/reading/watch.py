@@ -43,7 +43,7 @@ def watch(
     ),
     after: str | None = option(
         "--after CURSOR",
-        "Begin with the changes after this cursor: that of a change, or of --print-cursor.",
+        "Begin with the changes after this cursor, from a change or from --print-cursor.",
     ),
     print_cursor: bool = flag("--print-cursor", "Print the current cursor and exit."),
     exec_: str | None = option(
@@ -53,7 +53,7 @@ def watch(
         "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
     ),
     events: bool = flag(
-        "--events", "Print what happened after the cursor, then the cursor to go on from, and end."
+        "--events", "Print the events after the cursor, then the cursor to continue from, and end."
     ),
     kinds: str = option(
         "--kinds LIST",
@@ -61,7 +61,7 @@ def watch(
         "directs, conversations",
         "",
     ),
-    follow: bool = flag("--follow -f", "With --events: go on with what happens, until Ctrl-C."),
+    follow: bool = flag("--follow -f", "With --events: continue with new events until Ctrl-C."),
 ) -> None:
     """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130)
     or SIGTERM (143).
@@ -70,9 +70,9 @@ def watch(
     object. Kinds: created, appended, edited, head, locked, unlocked, deleted, restored, damaged,
     repaired.
 
-    With --events and --as the events are those of conversations that the agent may read. With
-    --json a line is a JSON object with `kind`, `id`, `topics` and `cursor`; the last line has only
-    the cursor. With -f each event has its own.
+    With --events and --as it reports only conversations that the agent may read. With --json a line
+    is a JSON object with `kind`, `id`, `topics` and `cursor`; the last line has only the cursor.
+    With -f each event has its own.
     """
     refuse(
         print_cursor and (after or exec_ or events),

@@ -46,11 +46,11 @@ def host(
     ),
     workers: int = option("--workers N", "Run at most N workers at once.", 8, min=1),
 ) -> None:
-    """Wake workers when messages come, deliver what they say, retry, schedule, and recover what
-    crashed.
+    """Wake workers when messages come, deliver their answers, retry, schedule, and recover after
+    crashes.
 
     It runs until Ctrl-C or SIGTERM; with --stdio also until its input ends. A second host on the
-    same store waits, and takes over when the first one has gone.
+    same store waits, and takes over when the first one ends.
     """
     ensure_person("hosts")
     from capsule.sessions.adapters.interface import installed
@@ -118,7 +118,7 @@ def _listening(where: str) -> Callable[[], socket.socket]:
 
 
 def status() -> None:
-    """Print the hosts and workers that run. At a terminal the table is renewed until Ctrl-C."""
+    """Print the running hosts and workers. At a terminal the table is refreshed until Ctrl-C."""
     end_at_once()
     processes: dict[int, psutil.Process] = {}
     with store_of() as store:

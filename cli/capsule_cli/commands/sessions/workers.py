@@ -74,14 +74,15 @@ def list_(
 
 
 def show(session: Session) -> None:
-    """Print what is known of a session: what waits, what runs, where its agent may send."""
+    """Print the state of a session: waiting messages, running work, and the destinations of its
+    agent."""
     with store_of() as store:
         fields = store.sessions.get(session)
     details(fields)
 
 
 def pause(session: Session, series: Series = None) -> None:
-    """Pause a session, or one of its series: what comes is kept, and nothing is answered until
+    """Pause a session, or one of its series. New messages are kept, and nothing is answered until
     `resume`.
     """
     with store_of() as store:
@@ -97,7 +98,7 @@ def resume(session: Session, series: Series = None) -> None:
 
 
 def retry(message: Message) -> None:
-    """Try a message again that failed or waits for its next try, or an answer that could not be
+    """Try again a message that failed or waits for its next try, or an answer that could not be
     delivered.
     """
     with store_of() as store:
@@ -127,18 +128,14 @@ def unwire(place: Place, agent: Agent) -> None:
 
 
 def allow(agent: Agent, place: Place, title: Title = None) -> None:
-    """Permit an agent to send to a place by itself, and print the name that it has for the
-    place.
-    """
+    """Permit an agent to send to a place by itself, and print the agent's name for the place."""
     with store_of() as store:
         name = store.sessions.allow(agent, place, title=title)
     answer({"agent": agent, "place": place, "name": name}, name)
 
 
 def forbid(agent: Agent, name: Annotated[str, argument("NAME", _FORBIDDEN, ...)]) -> None:
-    """Stop an agent from sending to a place by itself. It may still answer what comes from
-    there.
-    """
+    """Stop an agent from sending to a place by itself. It may still answer messages from there."""
     with store_of() as store:
         store.sessions.forbid(agent, name)
     answer(
@@ -148,8 +145,8 @@ def forbid(agent: Agent, name: Annotated[str, argument("NAME", _FORBIDDEN, ...)]
 
 
 def why(message: Message) -> None:
-    """Print the whole way of a message: who got it and why, who claimed it, what was answered and
-    delivered.
+    """Print the whole path of a message: its recipients with the reasons, its claims, its answers
+    and their delivery.
     """
     with store_of() as store:
         steps = store.sessions.why(message)
@@ -182,13 +179,13 @@ def set_(
         "--time-zone ZONE", "Read schedules in this time zone, as Europe/Berlin."
     ),
     idle: str | None = option(
-        "--idle DURATION", "End a worker that had nothing to do for this time, for example 10m."
+        "--idle DURATION", "End a worker after this time without work, for example 10m."
     ),
     for_: str | None = option(
         "--for DURATION", "Stop the command after this time, for example 30m."
     ),
     max_hops: int | None = option(
-        "--max-hops N", "Answer no message that came through more agents than this."
+        "--max-hops N", "Ignore messages that came through more agents than this."
     ),
     approve: bool = flag(
         "--approve", "Approve the command that the store has: it may run on this machine."
@@ -271,7 +268,7 @@ def wire(
         "shared",
     ),
 ) -> None:
-    """Wire an agent to a place, so that it answers there. It answers directs and mentions without a
+    """Wire an agent to a place, so that it answers there. Direct messages and mentions need no
     wiring.
     """
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
@@ -296,7 +293,7 @@ def wire(
 
 def webhook(
     name: str = argument("NAME", "Its name: messages come to /hooks/NAME.", ...),
-    url: str = option("--url URL", "Send what is said there to this address.", ""),
+    url: str = option("--url URL", "Send the agents' messages there to this address.", ""),
     remove: bool = flag("--remove", "Remove it, with its secret."),
 ) -> None:
     """Make a webhook on this machine and print its secret, with which both sides sign (Standard
@@ -324,7 +321,9 @@ def _place(item: Any) -> str:
 
 def run(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
-    agent: str = option("--agent AGENT", "Answer for this agent; it is set up if need be.", ...),
+    agent: str = option(
+        "--agent AGENT", "Answer for this agent, which is set up if necessary.", ...
+    ),
     session: str | None = option(
         "--session ID", "Serve this session only. Else: all those of the agent, in turn."
     ),
@@ -335,17 +334,17 @@ def run(
 ) -> None:
     """Answer the messages of an agent by a command, until SIGTERM comes.
 
-    The command reads the messages from stdin, and what it prints is the answer; if it prints
-    nothing, there is none. Exit code 0: it is done. 65, 126 or 127: it failed for good. Any other:
-    it is tried again, up to five times, ever later. Without COMMAND, it is the one that `capsule
-    worker set` has set up.
+    The command reads the messages from stdin, and its output is the answer. If it prints nothing,
+    no answer is sent. Exit code 0 means done, and 65, 126 or 127 a permanent failure. After any
+    other code it is tried again, up to five times, with growing pauses. Without COMMAND, the
+    command of `capsule worker set` is used.
 
     The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so
-    `capsule mcp serve --tools session` gives the command tools. To go on with a conversation of its
-    own, the command writes its id to the file $CAPSULE_CONTINUATION_FILE, and finds it the next
-    time in CAPSULE_CONTINUATION; a blank one is forgotten.
+    `capsule mcp serve --tools session` gives the command tools. To continue its own session, the
+    command writes the session's id to the file $CAPSULE_CONTINUATION_FILE, and finds it the next
+    time in CAPSULE_CONTINUATION. A blank id is ignored.
 
-    The command, and what it started, ends with the worker, even if that is killed.
+    The command and its child processes end with the worker, even if the worker is killed.
     """
     options: dict[str, Any] = {
         "store": asked.store,

@@ -80,16 +80,15 @@ def import_(
     dry_run: DryRun = False,
     on_conflict: Literal["skip", "update", "copy"] = option(
         "--on-conflict CHOICE",
-        "Where the source and this store changed the same: keep what is here (skip), take the "
-        "source's (update), "
-        "or make a second conversation (copy).",
+        "If the source and this store changed the same message: keep this store's (skip), "
+        "take the source's (update), or make a second conversation (copy).",
         "skip",
     ),
     discover: bool = flag(
-        "--discover", "Look where programs on this machine keep conversations, and choose."
+        "--discover", "List the conversations of programs on this machine, and choose."
     ),
     follow: bool = flag(
-        "--follow -f", "Go on importing while the other program writes, until Ctrl-C."
+        "--follow -f", "Continue to import while the other program writes, until Ctrl-C."
     ),
     trusted: bool = flag(
         "--trusted",
@@ -98,13 +97,13 @@ def import_(
     ),
     yes: Yes = False,
 ) -> None:
-    """Import conversations of other programs. Repeated, it adds only what is new.
+    """Import conversations of other programs. If repeated, it adds only new messages.
 
-    Without --trusted, nothing that is imported reaches an agent: directs, groups and channels
-    become copies, chats without participants.
+    Without --trusted, no imported message reaches an agent. Direct conversations, groups and
+    channels become copies: chats without participants.
 
-    The exit code is 0 when all was taken or is there already, 3 when nothing was found, and 5 when
-    something was damaged; the rest is in.
+    The exit code is 0 if everything was imported or was there already, 3 if nothing was found, and
+    5 if something was damaged and the rest was imported.
     """
     if discover:
         refuse(paths, "it finds the paths itself; give none", "--discover")
@@ -250,7 +249,8 @@ def export(
         autocompletion=complete_format,
     ),
     site: str | None = option(
-        "--site DIR", "Write pages with an index and a search. Without ID and --tag: of all."
+        "--site DIR",
+        "Write pages with an index and a search. Without ID and --tag: of all conversations.",
     ),
     all: bool = flag("--all", "Export every conversation."),
     tags: Tags = None,
@@ -264,14 +264,14 @@ def export(
         "--plain", "Write only what people read, without ids and metadata. Default for Markdown."
     ),
     whole: bool = flag(
-        "--whole", "Write all that an import takes back. Default for the other formats."
+        "--whole", "Write everything that an import can read back. Default for the other formats."
     ),
     force: bool = flag("--force", "Replace the file."),
 ) -> None:
     """Export conversations in the format of another program, or as pages for a browser.
 
     Several conversations make one file, or a zip if the format has a file for each. --site makes a
-    folder, which needs no server; written again, only what changed is replaced.
+    folder, which needs no server. A later export replaces only changed pages.
     """
     from capsule.engines.queries import Filter
     from capsule.transfer.registry import format_named

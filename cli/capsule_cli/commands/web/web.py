@@ -32,16 +32,15 @@ def web(
     key: str | None = option("--key FILE", "Take the certificate's key from this file."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Let browsers call the server by this name too, as that of a proxy: NAME, or NAME:PORT. "
-        "Repeatable.",
+        "Also accept this Host header, e.g. a proxy's (NAME or NAME:PORT). Repeatable.",
     ),
     no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
 ) -> None:
     """Open the store in a browser: read, search, follow and answer.
 
-    It prints an address that opens the page once, and serves until Ctrl-C. Whoever opens it acts
-    for the agent of --as or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp
-    tokens add) opens it for that agent.
+    It prints an address that opens the page once, and serves until Ctrl-C. The page acts for the
+    agent of --as or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp tokens
+    add) opens it for that agent.
     """
     refuse(
         (cert is None) != (key is None),
