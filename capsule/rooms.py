@@ -72,7 +72,7 @@ class Room(NamedTuple):
         help: The lines in the help of the program: the topic, the position in the topic (the core's
             lines have the positions 10, 20, 30 ...), the commands, and what they do.
         tools: What the room adds to an MCP server, by the sets of tools that have it, separated by
-            spaces. The function returns a `mcp_server.added.Added`.
+            spaces. The function returns a `mcp_server.extensions.ServerExtension`.
         register_resources: Registers the resources of the room on an MCP server.
         forget_purged: Removes what the room stores of deleted texts. It takes the store.
         guard_class: Returns the class that decides what an agent may read and write

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_types import Prompt, Resource, ResourceTemplate, Tool
 
-from capsule.mcp_server.added import added_to
+from capsule.mcp_server.extensions import extensions_for
 from capsule.mcp_server.server import build
 from capsule.mcp_server.tools.registry import CONVERSATIONS
 
@@ -125,7 +125,7 @@ def text() -> str:
         _INTRODUCTION,
         "What the server tells a client's model, of the tools that it offers:\n",
         *(
-            f"> {added_to(tools)[0].instructions}\n"
+            f"> {extensions_for(tools)[0].instructions}\n"
             for tools in ("conversations", "messaging", "session")
         ),
     ]

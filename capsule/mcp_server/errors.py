@@ -55,7 +55,7 @@ REMEDIES: Final[dict[Action, str]] = {
 }
 
 
-class Told(ToolError):
+class ExplainedError(ToolError):
     """An error that a tool or a question raises in words for the model."""
 
 
@@ -130,7 +130,7 @@ def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolEr
             for fault in cause.errors(include_url=False)
         ]
         return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))
-    if isinstance(cause, Told):
+    if isinstance(cause, ExplainedError):
         return ToolError(str(cause))
     # The SDK's own error for a wrong answer of the client; its words name the function that asked.
     return ToolError(

@@ -41,7 +41,7 @@ _NAMES = {
 }
 
 
-class Logs(logging.Handler):
+class ClientLogHandler(logging.Handler):
     """The levels that the clients of one server set, and the handler that sends them what is
     logged.
 

@@ -40,18 +40,18 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.fence import visible
 from capsule.mcp_server import errors, sdk
 from capsule.mcp_server.access import Toolset, needed_by
-from capsule.mcp_server.added import Added, added_to
-from capsule.mcp_server.logs import Logs
+from capsule.mcp_server.extensions import ServerExtension, extensions_for
+from capsule.mcp_server.logs import ClientLogHandler
 from capsule.mcp_server.stores import access_of, store_of
-from capsule.mcp_server.subscriptions import Bus, Subscriptions
-from capsule.mcp_server.tools.answers.forms import in_its_form
+from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
+from capsule.mcp_server.tools.answers.results import in_its_form
 from capsule.mcp_server.tools.calls import Calls, Turns
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.mcpserver.tools import Tool
 
-    from capsule.mcp_server.stores import Stores
+    from capsule.mcp_server.stores import ClientStores
     from capsule.store.store import CoreStore
 
 
@@ -63,36 +63,36 @@ class CapsuleServer(MCPServer[Any]):
             registered already.
 
     Attributes:
-        list_also: Gives the page of a store's resources from a cursor on, for `resources/list`, and
+        list_store_resources: Gives the page of a store's resources from a cursor on, for `resources/list`, and
             the next cursor.
     """
 
     def __init__(
         self,
-        stores: Stores,
+        stores: ClientStores,
         *,
         name: str = "capsule",
         register: Callable[[CapsuleServer], None] | None = None,
         **options: Any,
     ) -> None:
         self.stores = stores
-        #: What rooms add to it.
-        self.added: Sequence[Added] = ()
+        #: What the core and the rooms add to the server.
+        self.extensions: Sequence[ServerExtension] = ()
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
-        self.list_also: Callable[[CoreStore, str | None], tuple[list[Resource], str | None]] = (
-            lambda *_: ([], None)
-        )
+        self.list_store_resources: Callable[
+            [CoreStore, str | None], tuple[list[Resource], str | None]
+        ] = lambda *_: ([], None)
         self._turns, self._calls, self._register = Turns(), Calls(), register
-        bus = Bus()
+        bus = VisibilityBus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
-        self.middleware.extend((in_its_form, self._offered))
+        self.middleware.extend((in_its_form, self._filter_listed_tools))
         low = sdk.server_of(self)
         low.get_tool_input_schema = self._input_schema
         low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
         self.following = Subscriptions(bus, stores)
         self.following.serve(low)
-        Logs().serve(low)
+        ClientLogHandler().serve(low)
 
     # -- Registering -------------------------------------------------------------------------------
 
@@ -123,18 +123,18 @@ class CapsuleServer(MCPServer[Any]):
         tool.parameters = {**lean(tool.parameters), "additionalProperties": False}
         tool.fn_metadata.output_schema = lean(tool.fn_metadata.output_schema)
 
-    def leave(self, store: CoreStore) -> None:
-        """Close the store of a client that has gone."""
-        for added in self.added:
-            if added.leave is not None:
-                added.leave(store)
+    def close_client_store(self, store: CoreStore) -> None:
+        """Close the store of a client that has disconnected."""
+        for extension in self.extensions:
+            if extension.on_close is not None:
+                extension.on_close(store)
         store.close()
 
-    def beside(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
-        """What has to run while it serves."""
-        return (
-            partial(added.beside, self.stores) for added in self.added if added.beside is not None
-        )
+    def background_tasks(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+        """Yield the tasks to run while the server serves."""
+        for extension in self.extensions:
+            if extension.background_task is not None:
+                yield partial(extension.background_task, self.stores)
 
     # -- Answering ---------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class CapsuleServer(MCPServer[Any]):
         tool = sdk.tool_of(self, name)
         return None if tool is None else tool.parameters
 
-    async def _offered(
+    async def _filter_listed_tools(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """Register what a store offers before it is first asked for; list only the tools that the
@@ -160,7 +160,7 @@ class CapsuleServer(MCPServer[Any]):
             ]
         return result
 
-    def _called(
+    def _checked_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
     ) -> Tool:
         """The tool of a call. Raises MCPError: there is none; ToolError: it may not be called like
@@ -183,14 +183,14 @@ class CapsuleServer(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
-        tool = self._called(name, arguments, context)
+        tool = self._checked_tool(name, arguments, context)
         try:
             result = await super().call_tool(name, arguments, context)
             if context is not None and isinstance(result, CallToolResult):
                 with suppress(
                     CapsuleError
                 ):  # A server that stops has no store any more, and remembers no call.
-                    self._tell_repeated(tool, arguments, store_of(context), result)
+                    self._mark_repeated_call(tool, arguments, store_of(context), result)
             return result
         except MCPError as error:
             if error.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
@@ -199,7 +199,7 @@ class CapsuleServer(MCPServer[Any]):
         except ToolError as error:
             raise errors.of_tool(name, error, arguments) from error.__cause__
 
-    def _tell_repeated(
+    def _mark_repeated_call(
         self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult
     ) -> None:
         """Add to an answer that the same call was made before, if two calls do more than one."""
@@ -243,7 +243,7 @@ class CapsuleServer(MCPServer[Any]):
         cursor = params.cursor if params else None
         try:
             page, following = await anyio.to_thread.run_sync(
-                self.list_also, self.stores.of(ctx), cursor
+                self.list_store_resources, self.stores.store_for(ctx), cursor
             )
         except InvalidInput as error:
             raise MCPError(INVALID_PARAMS, visible(error.message)) from error
@@ -271,29 +271,35 @@ class CapsuleServer(MCPServer[Any]):
 
 
 def build(
-    stores: Stores,
+    stores: ClientStores,
     *,
     version: str,
     tools: Toolset = "conversations",
     named: Sequence[str] = (),
     **options: Any,
 ) -> CapsuleServer:
-    """The server of these stores, ready to be run on a transport; whoever made them closes them
-    after that.
+    """Build the server of these stores. A transport runs it; the caller closes the stores.
 
     Args:
-        named: The rooms of other packages that add to it.
-        options: Of the SDK's server, such as those of `http.admitting`.
+        stores: The stores of the server.
+        version: The version of Capsule, for clients.
+        tools: The set of tools that the server offers.
+        named: The rooms of other packages that the store uses.
+        options: Options of the SDK's server, such as those of `http.token_options`.
     """
-    added, register = added_to(tools, named), partial(_register, named)
-    words = " ".join(each.instructions for each in added if each.instructions)
+    extensions = extensions_for(tools, named)
+    instructions = [extension.instructions for extension in extensions if extension.instructions]
     server = CapsuleServer(
-        stores, version=version, instructions=words, register=register, **options
+        stores,
+        version=version,
+        instructions=" ".join(instructions),
+        register=partial(_register, named),
+        **options,
     )
-    server.added = added
-    server.middleware.extend(
-        each.middleware(stores) for each in added if each.middleware is not None
-    )
+    server.extensions = extensions
+    for extension in extensions:
+        if extension.middleware is not None:
+            server.middleware.append(extension.middleware(stores))
 
     async def complete(
         ctx: ServerRequestContext[Any], params: CompleteRequestParams
@@ -302,7 +308,7 @@ def build(
 
         server.ready()
         return CompleteResult(
-            completion=await completed(stores.of(ctx), params.argument, server.choices)
+            completion=await completed(stores.store_for(ctx), params.argument, server.choices)
         )
 
     sdk.server_of(server).add_request_handler(
@@ -314,10 +320,10 @@ def build(
 def _register(named: Sequence[str], server: CapsuleServer) -> None:
     from capsule.mcp_server import prompts, resources
 
-    for tool, hints in chain.from_iterable(each.tools() for each in server.added):
+    for tool, hints in chain.from_iterable(extension.tools() for extension in server.extensions):
         server.add_lean_tool(tool, hints)
     resources.register(server)
-    server.list_also = resources.page_of
+    server.list_store_resources = resources.page_of
     for room in rooms.installed(named):
         room.register_resources(server)
     prompts.register(server)

@@ -1,18 +1,37 @@
-"""Which store stands behind a call.
+"""Choose the store that serves a call.
 
-What must stay true: tools, resources and prompts reach a store through `Stores` only, so that the
-same tools serve one client over stdio and many over HTTP, each of whom is an instance of its own.
+Over stdio the process has one client and one store. Over HTTP each client has a store:
+
+    client                               its store                      its locks last until
+    with a session (protocol of 2025)    an instance of its own         the session ends
+    without one (protocol of 2026)       the instance named after its   they are released, or `lock.ttl`
+                                         token (`capsule --instance`)   after the last use
+
+What must stay true: tools, resources and prompts reach a store only through `ClientStores`, so that
+the same tools serve one client and many. Two sessions are two instances, even of one holder. When a
+session ends, its locks are released, whether by DELETE, by idleness or because the server stops; a
+request that still runs then takes no lock. All stores share the files and the index of one, so that
+a session costs little.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
-from capsule.errors import InvalidInput
-from capsule.mcp_server.access import Access
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.mcp_server import sdk
+from capsule.mcp_server.access import SCOPES, Access, Scope
+from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
+from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -22,49 +41,52 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Client:
+class ConnectedClient:
     """A client of a server.
 
     Attributes:
         store: The store that stands for it: its agent is that client, and its locks are its.
-        kept: What rooms keep for it, by name.
+        room_state: What rooms store for this client, by name.
         used: When it was asked for last, by the monotonic clock.
     """
 
     store: CoreStore
-    kept: dict[str, Any] = field(default_factory=dict)
+    room_state: dict[str, Any] = field(default_factory=dict)
     used: float = 0.0
 
 
-class Stores:
+class ClientStores:
     """The stores of a server: one for all, as over stdio, where the process is the instance and has
     one client.
 
-    The store stays the caller's to close. `kept` is what rooms keep for the client, by name.
+    The store stays the caller's to close. `room_state` is what rooms store for the client, by name.
     """
 
     def __init__(
-        self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None
+        self,
+        store: CoreStore,
+        access: Access | None = None,
+        room_state: dict[str, Any] | None = None,
     ) -> None:
         #: Set when the only client has closed its input: no call waits any more.
         self.ended = anyio.Event()
         store.remember_own()
-        self._main = Client(store, {} if kept is None else kept)
+        self._main = ConnectedClient(store, {} if room_state is None else room_state)
         self._access = access or Access()
 
-    def acting(self) -> list[CoreStore]:
+    def agent_stores(self) -> list[CoreStore]:
         """The stores that act for an agent now."""
         return [self._main.store]
 
-    def client(self, ctx: ServerRequestContext[Any, Any]) -> Client:
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> ConnectedClient:
         """The client that made this request."""
         return self._main
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
+    def store_for(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
         """The store that stands for the client of this request."""
         return self.client(ctx).store
 
-    def main(self) -> CoreStore:
+    def server_store(self) -> CoreStore:
         """The store of the server itself: what is watched."""
         return self._main.store
 
@@ -73,16 +95,16 @@ class Stores:
         return self._access
 
 
-def stores_of(ctx: Context) -> Stores:
+def stores_of(ctx: Context) -> ClientStores:
     """The stores of the server that a call is made to."""
     server: Any = ctx.mcp_server
-    stores: Stores = server.stores
+    stores: ClientStores = server.stores
     return stores
 
 
 def store_of(ctx: Context) -> CoreStore:
     """The store that stands for the client of a call."""
-    return stores_of(ctx).of(ctx.request_context)
+    return stores_of(ctx).store_for(ctx.request_context)
 
 
 def conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
@@ -96,7 +118,7 @@ def access_of(ctx: Context) -> Access:
     return stores_of(ctx).access(ctx.request_context)
 
 
-def author(ctx: Context, sender: str = "") -> str | None:
+def author_of_call(ctx: Context, sender: str = "") -> str | None:
     """The agent that a message of this call is from. Raises InvalidInput: the call names another
     sender.
     """
@@ -108,9 +130,143 @@ def author(ctx: Context, sender: str = "") -> str | None:
     return name
 
 
-def written_by(ctx: Context, sender: str = "") -> dict[str, Any]:
+def author_field(ctx: Context, sender: str = "") -> dict[str, Any]:
     """The field that says whom a message of this call is from, when that is known; it raises what
-    `author` raises.
+    `author_of_call` raises.
     """
-    name = author(ctx, sender)
+    name = author_of_call(ctx, sender)
     return {} if name is None else {"from": name}
+
+
+log = logging.getLogger("capsule")
+
+_HAD_STORE = "capsule.session"
+
+
+class HttpClientStores(ClientStores):
+    """The stores behind a server over HTTP, one for each session and each holder of a token.
+
+    Args:
+        root: The directory of the store.
+        max_scope: The widest scope that any client has.
+        on_open: Called with the store of a new client and the name of the holder.
+        idle_s: Seconds without a request after which a holder's store is closed. Its locks are no
+            longer refreshed then, so they expire.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        max_scope: Scope = "admin",
+        on_open: Callable[[CoreStore, str], None] = lambda store, holder: None,
+        idle_s: float = 60.0,
+    ) -> None:
+        super().__init__(CoreStore.open(root, keep_locks=False))
+        self._max_scope = max_scope
+        self._on_open = on_open
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        #: By the id of the session, empty for none, and the name of the holder.
+        self._clients: dict[tuple[str, str], ConnectedClient] = {}
+        self._is_closing = False
+
+    def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
+        """What the token of this request says."""
+        user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
+        return Access(str(user.username), min(user.scopes[0], self._max_scope, key=SCOPES.index))
+
+    def store_of_holder(self, holder: str) -> CoreStore:
+        """The store of a holder's requests that have no session; it stays open while it is asked
+        for again.
+        """
+        with self._lock:
+            return self._client("", holder).store
+
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> ConnectedClient:
+        """The client that made this request; the store of a session is opened at its first call."""
+        # The SDK's own record of the session: what a header says may be made up.
+        connection = sdk.connection_of(ctx.session)
+        session, holder = connection.session_id or "", str(self.access(ctx).name)
+        with self._lock:
+            if session and (session, holder) not in self._clients:
+                if connection.state.get(_HAD_STORE):
+                    raise InvalidInput("the session has ended; begin a new one")
+                client = self._client(session, holder)
+                connection.state[_HAD_STORE] = True
+                connection.exit_stack.push_async_callback(self._end_in_thread, session)
+                return client
+            return self._client(session, holder)
+
+    def _client(self, session: str, holder: str) -> ConnectedClient:
+        if self._is_closing:
+            raise InvalidInput("the server is being stopped")
+        client = self._clients.get((session, holder))
+        if client is None:
+            whose = {"user": holder} if session else {"instance": holder}
+            store = self._main.store.beside(keep_locks=False, agent=holder, **whose)
+            self._on_open(store, holder)
+            store.remember_own()
+            client = self._clients[session, holder] = ConnectedClient(store)
+        client.used = time.monotonic()
+        return client
+
+    def agent_stores(self) -> list[CoreStore]:
+        """The stores of the sessions and holders that there are now."""
+        with self._lock:
+            return [client.store for client in self._clients.values()]
+
+    async def _end_in_thread(self, session: str) -> None:
+        # The SDK waits for a while; a lock that can't be released by then is, when its conversation
+        # can be had.
+        await anyio.to_thread.run_sync(self.end, session, abandon_on_cancel=True)
+
+    def end(self, session: str) -> None:
+        """Release the locks of a session that has ended; an unknown one is passed over."""
+        self._close_if(lambda key, _: bool(session) and key[0] == session)
+
+    def close_idle(self, holders: set[str]) -> None:
+        """Close the stores of idle holders, and of all who are not among `holders`, who have a
+        token.
+        """
+        before = time.monotonic() - self._idle_s
+        self._close_if(
+            lambda key, client: key[1] not in holders or (not key[0] and client.used < before)
+        )
+
+    def _close_if(self, is_over: Callable[[tuple[str, str], ConnectedClient], bool]) -> None:
+        with self._lock:
+            over = [key for key, client in self._clients.items() if is_over(key, client)]
+            closing = [self._clients.pop(key) for key in over]
+        for client in closing:
+            _run_logging_errors(client.store.close)
+
+    def release(self) -> None:
+        """Release the locks of all sessions at once, each beside the others; no store is opened
+        from here on.
+        """
+        with self._lock:
+            self._is_closing = True
+            stores = [client.store for (session, _), client in self._clients.items() if session]
+        _run_in_threads([store.release for store in stores])
+
+    def close(self) -> None:
+        """Close all stores."""
+        with self._lock:
+            self._is_closing = True
+            stores = [client.store for client in self._clients.values()]
+            self._clients = {}
+        _run_in_threads([store.close for store in stores])
+        _run_logging_errors(self._main.store.close)
+
+
+def _run_in_threads(work: list[Callable[[], None]]) -> None:
+    for thread in [run_in_daemon_thread(partial(_run_logging_errors, close)) for close in work]:
+        thread.join()
+
+
+def _run_logging_errors(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except CapsuleError as error:
+        log.warning("a store could not be closed as it should be: %s", error)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
 
     from capsule.engines.changes import Change
-    from capsule.mcp_server.stores import Stores
+    from capsule.mcp_server.stores import ClientStores
 
 _log = logging.getLogger("capsule")
 #: Seconds after which a client that takes no notification is given up.
@@ -58,7 +58,7 @@ _LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
 _SUBSCRIBER: ContextVar[CoreStore] = ContextVar("subscriber")
 
 
-class Bus(InMemorySubscriptionBus):
+class VisibilityBus(InMemorySubscriptionBus):
     """The bus of one server, which passes over the clients whose agent may not read
     what changed.
     """
@@ -81,7 +81,7 @@ class Subscriptions:
     It belongs to one event loop of asyncio, which the transports of the SDK run on.
     """
 
-    def __init__(self, bus: Bus, stores: Stores) -> None:
+    def __init__(self, bus: VisibilityBus, stores: ClientStores) -> None:
         self._bus, self._stores, self._listened = bus, stores, ListenHandler(bus)
         self._connections: dict[Connection, tuple[CoreStore, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Subscriptions:
             raise MCPError(INVALID_PARAMS, f"there is no resource {visible(str(params.uri)[:200])}")
         connection = sdk.connection_of(ctx.session)
         if connection not in self._connections:
-            self._connections[connection] = self._stores.of(ctx), set()
+            self._connections[connection] = self._stores.store_for(ctx), set()
             connection.exit_stack.callback(self._forget, connection)
         self._connections[connection][1].add(str(params.uri))
         self._adapt()
@@ -120,7 +120,7 @@ class Subscriptions:
     async def _listen(
         self, ctx: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        store = self._stores.of(ctx)
+        store = self._stores.store_for(ctx)
         _SUBSCRIBER.set(store)
         self._listening[store] += 1
         try:
@@ -163,7 +163,7 @@ class Subscriptions:
         at: str | None = None
         while True:
             try:
-                store = self._stores.main()
+                store = self._stores.server_store()
                 if at is None:
                     at = (await anyio.to_thread.run_sync(store.changes)).cursor
                     begun.set()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from capsule.rooms import Command, Room
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.added import Added
+    from capsule.mcp_server.extensions import ServerExtension
     from capsule.mcp_server.server import CapsuleServer
     from capsule.messaging.agents import Agents
     from capsule.messaging.channels import Channels
@@ -79,7 +79,7 @@ def _complete_agent(incomplete: str) -> list[tuple[str, str]]:
     return completion.complete_agent(incomplete)
 
 
-def _messaging_tools() -> Added:
+def _messaging_tools() -> ServerExtension:
     from capsule.messaging.tools.toolset import MESSAGING
 
     return MESSAGING

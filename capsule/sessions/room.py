@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from capsule.rooms import Command, Room
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.added import Added
+    from capsule.mcp_server.extensions import ServerExtension
     from capsule.sessions.sessions import Sessions
     from capsule.store.store import CoreStore
 
@@ -32,7 +32,7 @@ def _bind(store: CoreStore, session: str) -> None:
     toolkit.bind(store, session)
 
 
-def _session_tools() -> Added:
+def _session_tools() -> ServerExtension:
     from capsule.sessions.mcp_tools import SESSION
 
     return SESSION

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.mcp_server.transport.served import as_sent, streamed
+from capsule.mcp_server.transport.event_stream import encode_batch, stream_events
 from capsule.watch.events import check_topics
 from capsule.web.view import View
 
@@ -43,8 +43,8 @@ async def _events(request: Request) -> Response:
         return Response(error.message + "\n", status, media_type="text/plain")
     kind = "text/event-stream"
     if view.asked("wait") == "0":
-        return Response(as_sent(first, check_topics(())), media_type=kind)
-    return StreamingResponse(streamed(store, check_topics(()), first), media_type=kind)
+        return Response(encode_batch(first, check_topics(())), media_type=kind)
+    return StreamingResponse(stream_events(store, check_topics(()), first), media_type=kind)
 
 
 ROUTES = [Route("/events", _events)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capsule.engines.machine import Machine
-    from capsule.mcp_server.transport.address import Listener
+    from capsule.mcp_server.transport.http_process import Listener
 
 
 def own_name(machine: Machine) -> str:

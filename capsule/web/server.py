@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from capsule.mcp_server.transport import running
+from capsule.mcp_server.transport import http_process
 from capsule.web import events
 from capsule.web.gate import Gate
 from capsule.web.pages import (
@@ -37,7 +37,7 @@ from capsule.web.view import View, get
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from capsule.mcp_server.transport.address import Listener
+    from capsule.mcp_server.transport.http_process import Listener
 
 #: Seconds that requests still have when the server ends.
 _LAST_ANSWERS_S: Final = 0.5
@@ -115,7 +115,7 @@ def serve(
         **site.connections.options(),
         **files,
     }
-    running.run(
+    http_process.run(
         application(site, hosts),
         listener,
         ready,

@@ -41,6 +41,7 @@ def _conversation_commands() -> Mapping[str, Command]:
     return {
         "new": conversations.new,
         "list": conversations.list_,
+        "set": conversations.set_,
     }
 
 
@@ -91,14 +92,6 @@ def _edit_commands() -> Mapping[str, Command]:
 
     return {
         "edit": edit.edit,
-    }
-
-
-def _head_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import heads
-
-    return {
-        "set": heads.set_,
     }
 
 
@@ -163,32 +156,18 @@ def _token_commands() -> Mapping[str, Command]:
     }
 
 
-def _copying_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import copying
+def _store_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import store
 
     return {
-        "copy": copying.copy,
-    }
-
-
-def _maintenance_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import maintenance
-
-    return {
-        "init": maintenance.init,
-        "store show": maintenance.show,
-        "store settings": maintenance.settings,
-        "store doctor": maintenance.doctor,
-    }
-
-
-def _file_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import files
-
-    return {
-        "store validate": files.validate,
-        "store migrate": files.migrate,
-        "store schema": files.schema,
+        "copy": store.copy,
+        "init": store.init,
+        "store show": store.show,
+        "store settings": store.settings,
+        "store doctor": store.doctor,
+        "store validate": store.validate,
+        "store migrate": store.migrate,
+        "store schema": store.schema,
     }
 
 
@@ -212,14 +191,13 @@ def _help_commands() -> Mapping[str, Command]:
 CORE = rooms.Room(
     "core",
     commands={
-        "new, list": _conversation_commands,
+        "new, list, set": _conversation_commands,
         "append": _append_commands,
         "show": _show_commands,
         "search, store stats, store reindex": _search_commands,
         "watch": _watch_commands,
         "summarize": _summarie_commands,
         "edit": _edit_commands,
-        "set": _head_commands,
         "lock list, lock take, lock release": _lock_commands,
         "delete, restore, trash list, trash purge": _trash_commands,
         (
@@ -228,9 +206,10 @@ CORE = rooms.Room(
         "mcp serve": _server_commands,
         "mcp install, mcp uninstall, mcp doctor": _client_commands,
         "mcp tokens list, mcp tokens add, mcp tokens revoke": _token_commands,
-        "copy": _copying_commands,
-        "init, store show, store settings, store doctor": _maintenance_commands,
-        "store validate, store migrate, store schema": _file_commands,
+        (
+            "copy, init, store show, store settings, store doctor, store validate, "
+            "store migrate, store schema"
+        ): _store_commands,
         "store demo": _demo_commands,
         "help": _help_commands,
     },

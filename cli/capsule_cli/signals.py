@@ -1,5 +1,5 @@
 """What SIGINT and SIGTERM do to a command; the server has its own way,
-`capsule.mcp_server.transport.lifetime`.
+`capsule.mcp_server.transport.process_exit`.
 
 What must stay true: a command that holds something is unwound, so that it leaves no lock and no
 program behind; work in steps is ended between two steps, and within one only where the network is

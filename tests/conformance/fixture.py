@@ -46,9 +46,8 @@ from pydantic import BaseModel, Field
 import capsule
 from capsule.mcp_server import resources, sdk
 from capsule.mcp_server.server import CapsuleServer
-from capsule.mcp_server.sessions import HttpStores
-from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.transport import address, edge, http
+from capsule.mcp_server.stores import ClientStores, HttpClientStores
+from capsule.mcp_server.transport import http, http_process
 from capsule.mcp_server.transport.tokens import Tokens
 from capsule.public import Store
 from tests.conformance import questions
@@ -276,11 +275,14 @@ def add_prompts(server: CapsuleServer) -> None:
         return [UserMessage(IMAGE), UserMessage("Please analyze the image above.")]
 
 
-def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
+def build(stores: ClientStores, tokens: Tokens) -> CapsuleServer:
     """Our server class, with the tools and resources of the suite in place of the product's."""
     resources.OURS = re.compile("test://.*")
     server = CapsuleServer(
-        stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens)
+        stores,
+        version=capsule.__version__,
+        name="capsule-conformance",
+        **http.token_options(tokens),
     )
     for add in (add_content, add_asking, add_resources, add_prompts, questions.add):
         add(server)
@@ -292,11 +294,11 @@ def main() -> None:
     place = Path(sys.argv[1])
     store = place / "store"
     Store.init(store)
-    stores = HttpStores(str(store))
-    listener = address.listen("127.0.0.1", 0)
+    stores = HttpClientStores(str(store))
+    listener = http_process.listen("127.0.0.1", 0)
     tokens = Tokens(place / "config", str(store))
     (place / "token").write_text(tokens.add("suite", scope="admin"))
-    ready = functools.partial(print, listener.url + edge.PATH, flush=True)
+    ready = functools.partial(print, listener.url + http.PATH, flush=True)
     http.serve(build(stores, tokens), stores, listener, tokens=tokens, ready=ready)
 
 

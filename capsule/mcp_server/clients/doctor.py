@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from capsule.mcp_server.clients.table import Launch
-from capsule.mcp_server.tools.answers.forms import tokens
+from capsule.mcp_server.tools.answers.results import tokens
 
 #: Seconds that the server has for all requests together.
 TIMEOUT_S = 30.0

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.stores import author, conversation, written_by
+from capsule.mcp_server.stores import author_field, author_of_call, conversation
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers.results import Branched, about, answer, conversation_of
 from capsule.mcp_server.tools.questions import Going, What, Yes, agreed
@@ -57,17 +57,21 @@ def branch(
     (store, id), key = conversation(ctx, id), idempotencyKey or None
     match action:
         case "fork":
-            forked = store.forks.create(id, at=message or None, created_by=author(ctx), key=key)
+            forked = store.forks.create(
+                id, at=message or None, created_by=author_of_call(ctx), key=key
+            )
             made = conversation_of(forked, store.instance_id)
             return answer(f"Forked from {id}: {about(made)}", Branched(id=made.id))
         case "edit":
             return _beside(
-                id, store.branches.revise(id, message, content, key=key, **written_by(ctx))
+                id, store.branches.revise(id, message, content, key=key, **author_field(ctx))
             )
         case "regenerate":
             return _beside(
                 id,
-                store.branches.regenerate(id, content, message or None, key=key, **written_by(ctx)),
+                store.branches.regenerate(
+                    id, content, message or None, key=key, **author_field(ctx)
+                ),
             )
     switched = store.branches.switch(id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.fence import many, quoted, word
 from capsule.format.references import find_message
-from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
+from capsule.mcp_server.errors import NOT_AGAIN, ExplainedError, holder
 from capsule.mcp_server.stores import access_of, conversation, store_of
 from capsule.store.objects.edits import whose
 
@@ -59,14 +59,14 @@ def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Ye
     if can_ask(ctx):
         return Elicit(question, Yes)
     if instead:
-        raise Told(
+        raise ExplainedError(
             "Nothing was done. These are somebody else's words, so the user must be asked, and "
             "the client can't ask: "
             f"{question} {instead}"
         )
     if confirm:
         return Yes()
-    raise Told(
+    raise ExplainedError(
         f"Nothing was done. This needs the user's consent, and the client can't ask: {question} "
         "If the user agrees, call again with confirm: true."
     )
@@ -80,7 +80,7 @@ def agreed(asked: ElicitationResult[Yes]) -> None:
         said = "said no"
     else:
         said = "declined" if asked.action == "decline" else "closed the question without an answer"
-    raise Told(f"Nothing was done: the user {said}. {NOT_AGAIN}")
+    raise ExplainedError(f"Nothing was done: the user {said}. {NOT_AGAIN}")
 
 
 def _named(head: Head) -> str:
@@ -232,7 +232,7 @@ def may_edit(
     message = store.find_message(id, meant.id)
     beside = "To put a new version beside it: branch with action edit."
     if whose({"role": message.role, "from": message.from_}, access_of(ctx).name) == "agent":
-        raise Told(
+        raise ExplainedError(
             f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not "
             f"by you. {beside}"
         )

@@ -21,7 +21,6 @@ from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages, results
-from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import (
     Changed,
     Changes,
@@ -30,6 +29,7 @@ from capsule.mcp_server.tools.answers.results import (
     Page,
     answer,
     fitting,
+    forms_of,
 )
 from capsule.mcp_server.tools.waiting import waited
 

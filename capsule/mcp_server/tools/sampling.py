@@ -23,7 +23,7 @@ from mcp_types import (
 from pydantic import BaseModel
 
 from capsule.fence import Fence, quoted, visible, word
-from capsule.mcp_server.errors import Told
+from capsule.mcp_server.errors import ExplainedError
 from capsule.mcp_server.stores import store_of
 from capsule.store.objects.summaries import Mark
 
@@ -61,7 +61,9 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     related = ServerMessageMetadata(related_request_id=ctx.request_id)
     got = await ctx.session.send_request(request, CreateMessageResult, metadata=related)
     if not isinstance(got.content, TextContent) or not got.content.text.strip():
-        raise Told("Nothing was made: the client's model wrote no summary. Give one as content.")
+        raise ExplainedError(
+            "Nothing was made: the client's model wrote no summary. Give one as content."
+        )
     return Summed(text=got.content.text, mark=mark)
 
 

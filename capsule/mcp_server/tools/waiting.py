@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from capsule.errors import CapsuleError
-from capsule.mcp_server.errors import Told
+from capsule.mcp_server.errors import ExplainedError
 from capsule.mcp_server.stores import stores_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def waited(
         wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked
             again, for none.
 
-    Raises what `wait` raises; Told: the client has left.
+    Raises what `wait` raises. ExplainedError: the client has left.
     """
     result: T | None = None
     ended = stores_of(ctx).ended
@@ -51,7 +51,7 @@ async def waited(
     if result is None and failed is None and ended.is_set():
         result = await wait(timeout_s=0)
     if result is None:
-        raise failed or Told("the client has left")
+        raise failed or ExplainedError("the client has left")
     return result
 
 

@@ -16,7 +16,13 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.stores import access_of, author, conversation, store_of, written_by
+from capsule.mcp_server.stores import (
+    access_of,
+    author_field,
+    author_of_call,
+    conversation,
+    store_of,
+)
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers import results
 from capsule.mcp_server.tools.answers.results import (
@@ -73,21 +79,21 @@ def create_conversation(
             of=summary.mark or store.summaries.mark(source, up_to),
             type=type,
             role=role or "assistant",
-            created_by=author(ctx),
+            created_by=author_of_call(ctx),
             key=key,
         )
     else:
         if role and not content:
             raise InvalidInput("role is that of the first message: give content too")
         messages = (
-            [{"role": role or "user", "content": content, **written_by(ctx)}] if content else []
+            [{"role": role or "user", "content": content, **author_field(ctx)}] if content else []
         )
         head = store.create(
             title=title or None,
             type=type,
             tags=tags,
             messages=messages,
-            created_by=author(ctx),
+            created_by=author_of_call(ctx),
             key=key,
         )
     made = conversation_of(head, store.instance_id)
@@ -104,7 +110,7 @@ def append_message(
 ) -> Annotated[CallToolResult, Appended]:
     """Write a message into a conversation's own history. It is on disk when this answers."""
     store, id = conversation(ctx, id)
-    more = written_by(ctx, sender)
+    more = author_field(ctx, sender)
     repeated = False
     if idempotencyKey:
         message, repeated = store.append_once(

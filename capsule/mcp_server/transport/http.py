@@ -1,11 +1,13 @@
-"""Serving many clients over streamable HTTP.
+"""Serve MCP to many clients over streamable HTTP, and the events of the store at `GET /events`.
 
-What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the
-server stops or a token is revoked, open requests end as HTTP ends them: with a complete answer, or
-a stream that is closed.
+The SDK's application checks the token, the headers Host and Origin, and the size of a request, and
+it owns the sessions. `HttpGuard` is ASGI middleware around it and does the rest: it answers bodies
+that are no message, turns every refusal into a JSON-RPC error, and ends open requests.
 
-The SDK's application checks the token, the Host, the Origin and the size, and has the sessions;
-`edge`, in front of it, does the rest.
+What must stay true: every request needs a token. An invalid request is answered, with its id if
+JSON-RPC allows that id. When the server stops or a token is revoked, each open request ends with a
+complete answer or a closed stream. A subscriber of events gets only what the agent of its token may
+read, which is checked again for each batch.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,25 +24,253 @@ import anyio.to_thread
 from mcp.server import transport_security
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp_types import (
+    INVALID_REQUEST,
+)
 from pydantic import AnyHttpUrl
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from capsule.errors import CapsuleError
-from capsule.mcp_server.sessions import log
-from capsule.mcp_server.transport import edge, running
-from capsule.mcp_server.transport.address import Listener
-from capsule.mcp_server.transport.edge import EVENTS, PATH
-from capsule.mcp_server.transport.events import events_of
-from capsule.mcp_server.transport.lifetime import beside
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.fence import visible
+from capsule.mcp_server.stores import log
+from capsule.mcp_server.transport import http_process
+from capsule.mcp_server.transport.event_stream import stream_events
+from capsule.mcp_server.transport.http_process import Listener
+from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
+from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
+from capsule.watch.events import check_topics
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.mcp_server.sessions import HttpStores
+    from capsule.mcp_server.stores import HttpClientStores
     from capsule.mcp_server.transport.tokens import Tokens
 
-_MOST_SESSIONS: Final = 500
+
+#: Where on the server the protocol is spoken, and where the events are.
+PATH: Final = "/mcp"
+EVENTS: Final = "/events"
+#: Seconds that open requests still have when the server stops. Streams end at once.
+LAST_ANSWERS_S: Final = 0.7
+#: Seconds that uvicorn has after that, and that the answer to a DELETE waits for the release of the
+#: locks.
+CLOSING_S: Final = 0.5
+#: Seconds in which the log has one refusal of a Host or an Origin, for each address.
+_LOG_PERIOD_S: Final = 60.0
+#: Messages in place of the SDK's own.
+_REFUSALS: Final = {
+    401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer "
+    "TOKEN; "
+    "one is made with: capsule mcp tokens add NAME",
+    413: "the request is too large",
+}
+
+
+class HttpGuard:
+    """The application that uvicorn calls, around the SDK's; `ended` gets the id of a session that
+    its client ended.
+    """
+
+    def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
+        self._app, self._ended = app, ended
+        self._open: dict[anyio.CancelScope, Scope] = {}
+        self._is_over = False
+        #: When a client's Host or Origin was last refused with a line in the log, by its address.
+        self._complaints: dict[str, float] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the application's life."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = _normalized(scope)
+        answer = _GuardedResponse(scope, receive, send, self)
+        with anyio.CancelScope() as cancel:
+            self._open[cancel] = scope
+            try:
+                if not self._is_over:
+                    await self._app(scope, answer.receive, answer.send)
+            finally:
+                del self._open[cancel]
+        if cancel.cancelled_caught or self._is_over:
+            await answer.finish()
+
+    def cancel_requests_except(self, holders: set[str]) -> None:
+        """End the open requests of holders whose token was revoked or has expired."""
+        for cancel, scope in self._open.items():
+            user = scope.get("user")  # Known once the SDK has seen the token.
+            if user is not None and user.is_authenticated and user.display_name not in holders:
+                cancel.cancel()
+
+    async def close(self) -> None:
+        """Accept no more requests, end streams at once, and give other requests an instant to be
+        answered.
+        """
+        self._is_over = True
+        for cancel, scope in self._open.items():
+            if scope["method"] == "GET":
+                cancel.cancel()
+        with anyio.move_on_after(LAST_ANSWERS_S):
+            while self._open:
+                await anyio.sleep(0.01)
+        for cancel in self._open:
+            cancel.cancel()
+
+    async def release(self, session: str) -> None:
+        """Release a session's locks before the answer that it has ended; a call of it may delay
+        this.
+        """
+        with anyio.move_on_after(CLOSING_S):
+            await anyio.to_thread.run_sync(self._ended, session, abandon_on_cancel=True)
+
+    def log_refusal(self, scope: Scope, words: str) -> None:
+        """Log the refusal of a Host or an Origin: for each address one a minute."""
+        now, client = time.monotonic(), (scope.get("client") or ("",))[0]
+        self._complaints = {
+            each: at for each, at in self._complaints.items() if now - at < _LOG_PERIOD_S
+        }
+        if self._complaints.setdefault(client, now) == now:
+            headers = dict(scope["headers"])
+            value = headers.get(b"host" if "Host" in words else b"origin", b"").decode("latin-1")
+            logging.getLogger("capsule").warning(
+                "refused a request of %s: %s: %s", client, words, visible(value[:200])
+            )
+
+
+def _normalized(scope: Scope) -> Scope:
+    """A request whose Host and Origin can be compared, and that asks for no stream of the protocol
+    to be resumed.
+    """
+    folded = (b"host", b"origin")
+    headers = [
+        (name, value.lower() if name in folded else value) for name, value in scope["headers"]
+    ]
+    kept = [pair for pair in headers if pair[0] != b"last-event-id" or scope["path"] == EVENTS]
+    return {**scope, "headers": kept}
+
+
+class _GuardedResponse:
+    """The answer to one request, as far as it was sent; a refusal becomes a JSON-RPC error."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, edge: HttpGuard) -> None:
+        self._scope, self._receive, self._send, self._edge = scope, receive, send, edge
+        self._request_chunks: list[bytes] = []
+        self._start: MutableMapping[str, Any] = {}
+        self._is_complete = False
+        self._body = b""
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Receive what the client sends, and keep it until it is accepted."""
+        message = await self._receive()
+        self._request_chunks.append(message.get("body", b""))
+        return message
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Send what the application answers."""
+        if message["type"] == "http.response.start":
+            # The SDK takes a request with no valid id for a notification, and accepts it.
+            is_lost = message["status"] == 202 and self._unacceptable()
+            self._start = {**message, "status": 400} if is_lost else message
+            if self._start["status"] < 400:
+                self._request_chunks.clear()
+                if self._scope["method"] == "DELETE":
+                    session = dict(self._scope["headers"]).get(b"mcp-session-id", b"")
+                    await self._edge.release(session.decode("latin-1"))
+                await self._send(message)
+            return
+        self._is_complete = not message.get("more_body", False)
+        if self._start["status"] < 400:
+            await self._send(message)
+            return
+        self._body += message.get("body", b"")
+        if self._is_complete:
+            await self._refuse()
+
+    def _unacceptable(self) -> bytes:
+        """The error for a body that is no message; empty: it is one, or none is needed."""
+        if self._scope["method"] == "POST":
+            try:
+                message_of(b"".join(self._request_chunks))
+            except MalformedMessage as error:
+                return error.answer
+        return b""
+
+    async def _refuse(self) -> None:
+        status, body = self._start["status"], self._body
+        if status == 400 and (error := self._unacceptable()):
+            body = error
+        elif b'"jsonrpc"' not in body:
+            words = _REFUSALS.get(status) or body.decode("utf-8", "replace") or "refused"
+            if status in (403, 421):
+                self._edge.log_refusal(self._scope, words)
+                words += "; a name is allowed with --allow-host NAME"
+            body = error_of(None, INVALID_REQUEST, words)
+        own = (b"content-type", b"content-length")
+        headers = [
+            (name, value) for name, value in self._start["headers"] if name.lower() not in own
+        ]
+        headers += [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await self._send({**self._start, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def finish(self) -> None:
+        """End the answer where it stands."""
+        if self._is_complete:
+            return
+        if self._start.get("status", 503) < 400:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            self._body = b"the server is being stopped"
+            self._start = {
+                "type": "http.response.start",
+                "status": 503,
+                "headers": [(b"connection", b"close")],
+            }
+            await self._refuse()
+
+
+def events_endpoint(
+    stores: HttpClientStores, named: TransportSecuritySettings
+) -> Callable[[Request], Awaitable[Response]]:
+    """What answers `GET /events?since=CURSOR&topics=LIST` on a server that may be called by these
+    names.
+    """
+    guard = TransportSecurityMiddleware(named)
+
+    async def events(request: Request) -> Response:
+        if not request.user.is_authenticated:
+            return Response(
+                status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'}
+            )
+        if (refused := await guard.validate_request(request)) is not None:
+            return refused
+        asked = request.query_params
+        since = request.headers.get("last-event-id") or asked.get("since")
+        try:
+            wanted = check_topics(filter(None, asked.get("topics", "").split(",")))
+            store = await anyio.to_thread.run_sync(stores.store_of_holder, request.user.username)
+            first = await anyio.to_thread.run_sync(partial(store.changes, since))
+        except CapsuleError as error:
+            return Response(
+                error.message, status_code=400 if isinstance(error, InvalidInput) else 503
+            )
+        stream = stream_events(
+            partial(stores.store_of_holder, request.user.username), wanted, first
+        )
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    return events
+
+
+_MAX_SESSIONS: Final = 500
 #: Seconds between two looks for revoked tokens and idle holders.
 _TIDY_S: Final = 2.0
 
@@ -59,7 +289,7 @@ def _security(listener: Listener, hosts: tuple[str, ...]) -> TransportSecuritySe
     )
 
 
-class _Verifier:
+class _TokenVerifier:
     """Looks each token up in the file of tokens."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -78,17 +308,17 @@ class _Verifier:
         )
 
 
-def admitting(tokens: Tokens) -> dict[str, Any]:
+def token_options(tokens: Tokens) -> dict[str, Any]:
     """The options of a server whose every request needs one of these tokens."""
     # Without a resource's address, the SDK uses the issuer's for nothing.
     nowhere = AnyHttpUrl("http://localhost")
     settings = AuthSettings(issuer_url=nowhere, resource_server_url=None)
-    return {"token_verifier": _Verifier(tokens), "auth": settings}
+    return {"token_verifier": _TokenVerifier(tokens), "auth": settings}
 
 
 def serve(
     server: CapsuleServer,
-    stores: HttpStores,
+    stores: HttpClientStores,
     listener: Listener,
     *,
     tokens: Tokens,
@@ -98,42 +328,42 @@ def serve(
     """Serve until a signal comes; never returns.
 
     Args:
-        server: Built with the options of `admitting`.
+        server: Built with the options of `token_options`.
         hosts: Further names by which clients may call the server, such as that of a proxy before
             it.
         ready: Called when requests are answered.
     """
-    settings = stores.main().settings
+    settings = stores.server_store().settings
 
     named = _security(listener, hosts)
     server.custom_route("/health", methods=["GET"])(_health)
-    server.custom_route(EVENTS, methods=["GET"])(events_of(stores, named))
+    server.custom_route(EVENTS, methods=["GET"])(events_endpoint(stores, named))
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         transport_security=named,
         # A session is a lease: one that is idle for as long as a lock may be has gone, and its
         # locks with it.
         session_idle_timeout=settings.lock_ttl_s,
-        max_sessions=_MOST_SESSIONS,
+        max_sessions=_MAX_SESSIONS,
         # A message of the largest size, with every letter beyond ASCII escaped, and room for what
         # is around it.
         max_request_body_size=3 * settings.message_bytes + (1 << 20),
     )
-    outer = edge.Edge(app, stores.end)
+    outer = HttpGuard(app, stores.end)
 
     async def ending() -> None:
-        beside(stores.release)
+        run_in_daemon_thread(stores.release)
         await outer.close()
 
     # It logs each refusal of a Host or an Origin, and the edge one a minute.
     logging.getLogger(transport_security.__name__).setLevel(logging.ERROR)
-    _raise_limit_of_files()
+    _raise_open_file_limit()
     works: list[Callable[[], Coroutine[Any, Any, None]]] = [
-        partial(_tidy, outer, stores, tokens),
-        *server.beside(),
+        partial(_close_idle_loop, outer, stores, tokens),
+        *server.background_tasks(),
     ]
-    running.run(
-        outer, listener, ready, stores.close, last_s=edge.CLOSING_S, beside=works, ending=ending
+    http_process.run(
+        outer, listener, ready, stores.close, last_s=CLOSING_S, beside=works, ending=ending
     )
 
 
@@ -141,18 +371,18 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _tidy(outer: edge.Edge, stores: HttpStores, tokens: Tokens) -> None:
+async def _close_idle_loop(outer: HttpGuard, stores: HttpClientStores, tokens: Tokens) -> None:
     while True:
         await anyio.sleep(_TIDY_S)
         try:
             holders = {token.name for token in tokens.all() if not token.is_over(time.time())}
         except CapsuleError:
             holders = set()
-        outer.drop_all_but(holders)
-        await anyio.to_thread.run_sync(stores.tidy, holders)
+        outer.cancel_requests_except(holders)
+        await anyio.to_thread.run_sync(stores.close_idle, holders)
 
 
-def _raise_limit_of_files() -> None:
+def _raise_open_file_limit() -> None:
     """Raise the limit of open files as far as it goes: each session needs some."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource

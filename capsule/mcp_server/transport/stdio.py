@@ -30,8 +30,8 @@ from mcp_types import (
 )
 
 from capsule.mcp_server import sdk
-from capsule.mcp_server.transport.edge import Unacceptable, error_of, message_of
-from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
+from capsule.mcp_server.transport.process_exit import call_on_signal, finish, run_in_daemon_thread
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
@@ -44,21 +44,21 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 def serve(server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int) -> None:
-    """Serve over the two ends of `own_streams` until the client has gone away or a signal comes.
+    """Serve over the two ends of `claim_stdio` until the client has gone away or a signal comes.
 
     The store is closed, and the process ends.
     """
-    anyio.run(_Wire(server, store, stdin, stdout).run)
+    anyio.run(_StdioConnection(server, store, stdin, stdout).run)
 
 
-class _Wire:
+class _StdioConnection:
     """Both ends of the connection, and the requests that are not answered yet."""
 
     def __init__(
         self, server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int
     ) -> None:
         self._server, self._store, self._stdin, self._stdout = server, store, stdin, stdout
-        self._close = partial(server.leave, store)
+        self._close = partial(server.close_client_store, store)
         self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](
             0
         )
@@ -76,10 +76,10 @@ class _Wire:
         """Serve; ends with the process."""
         low: Any = sdk.server_of(self._server)
         async with anyio.create_task_group() as tasks:
-            await tasks.start(signalled, lambda code: finish(code, self._close))
+            await tasks.start(call_on_signal, lambda code: finish(code, self._close))
             tasks.start_soon(self._receive)
             tasks.start_soon(self._deliver)
-            for work in self._server.beside():
+            for work in self._server.background_tasks():
                 tasks.start_soon(work)
             await low.run(self._read, self._written, low.create_initialization_options())
 
@@ -92,11 +92,11 @@ class _Wire:
             if line.strip():
                 try:
                     await self._pass_on(line)
-                except Unacceptable as error:
+                except MalformedMessage as error:
                     await self._send(error.answer)
         self._is_over = True
         self._server.stores.ended.set()
-        beside(self._store.release)
+        run_in_daemon_thread(self._store.release)
         for id in list(self._asked):
             await self._say_no(id)
         if self._open:

@@ -19,8 +19,15 @@ from capsule.fence import many, quoted, word
 from capsule.format.documents.agents import GLOBAL
 from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.answers.forms import forms_of
-from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
+from capsule.mcp_server.tools.answers.results import (
+    MESSAGES,
+    Answer,
+    Rows,
+    answer,
+    fitting,
+    forms_of,
+    rows,
+)
 from capsule.messaging.agents import Agents
 from capsule.messaging.channels import Channels
 from capsule.messaging.groups import Groups
@@ -210,7 +217,7 @@ def manage_group(
         case "create":
             done, heads = "Made", [groups.create(name, with_=agents, history=history)]
         case "add":
-            done, heads = "Added", [groups.add(id, agents)]
+            done, heads = "ServerExtension", [groups.add(id, agents)]
         case "leave":
             done, heads = "Left", [groups.leave(id)]
         case "rename":

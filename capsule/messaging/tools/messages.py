@@ -20,9 +20,16 @@ from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
-from capsule.mcp_server.tools.answers.forms import forms_of, within
 from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
-from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitting, rows
+from capsule.mcp_server.tools.answers.results import (
+    Answer,
+    Rows,
+    answer,
+    fitting,
+    forms_of,
+    rows,
+    within,
+)
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.channels import Channels

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-    from capsule.mcp_server.stores import Stores
+    from capsule.mcp_server.stores import ClientStores
     from capsule.messaging.mail import Mail
     from capsule.messaging.messages import Messages
     from capsule.store.store import CoreStore
@@ -93,12 +93,12 @@ def mail_of(store: CoreStore) -> Messages:
     return store.inner.part(Messages)
 
 
-def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
+def reader_of(stores: ClientStores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
     """How far the client of a request was told of its messages."""
     client = stores.client(ctx)
-    if "messaging" not in client.kept:
-        client.kept.setdefault("messaging", ClientInbox(client.store))
-    reader: ClientInbox = client.kept["messaging"]
+    if "messaging" not in client.room_state:
+        client.room_state.setdefault("messaging", ClientInbox(client.store))
+    reader: ClientInbox = client.room_state["messaging"]
     return reader
 
 
@@ -110,7 +110,7 @@ class UnreadLineMiddleware:
     not from a first call.
     """
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: ClientStores) -> None:
         self._stores = stores
 
     async def __call__(
@@ -119,7 +119,7 @@ class UnreadLineMiddleware:
         """Serve one request."""
         if ctx.method in ("initialize", "tools/list"):
             try:
-                await anyio.to_thread.run_sync(self._stores.of, ctx)
+                await anyio.to_thread.run_sync(self._stores.store_for, ctx)
             except CapsuleError as error:
                 from capsule.mcp_server.errors import explained
 
@@ -160,14 +160,14 @@ def leave(store: CoreStore) -> None:
     notices.update(store, str(store.agent))
 
 
-async def ring(stores: Stores) -> None:
+async def ring(stores: ClientStores) -> None:
     """Ring for the agents of these stores while messages wait and they don't listen; runs until it
     is cancelled.
     """
     cursor: str | None = None
     while True:
         try:
-            store = stores.main()
+            store = stores.server_store()
             if cursor is None:  # Before the first look, so that nothing is missed in between.
                 cursor = (await anyio.to_thread.run_sync(store.changes)).cursor
             waits = await anyio.to_thread.run_sync(_ring, stores)
@@ -183,12 +183,12 @@ async def ring(stores: Stores) -> None:
         await anyio.sleep(_PAUSE_S)
 
 
-def _ring(stores: Stores) -> bool:
+def _ring(stores: ClientStores) -> bool:
     """Ring each doorbell that is due; whether messages wait for anybody."""
     from capsule.messaging import doorbells
 
     waits = False
-    for store in stores.acting():
+    for store in stores.agent_stores():
         agent = str(store.agent)
         if doorbells.load_targets(store, agent).targets and mail_of(store).pointer():
             waits = True

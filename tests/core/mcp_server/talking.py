@@ -16,13 +16,13 @@ from mcp_types import CallToolResult, ElicitResult, TextContent
 from capsule import Store
 from capsule.mcp_server.access import Access, Scope, Toolset
 from capsule.mcp_server.server import CapsuleServer, build
-from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.answers.forms import EXTENSION
+from capsule.mcp_server.stores import ClientStores
+from capsule.mcp_server.tools.answers.results import EXTENSION
 
 
 @cache
 def _server(tools: Toolset, agent: str) -> CapsuleServer:
-    return build(Stores(Store.in_memory()), version="1.2.3", tools=tools)
+    return build(ClientStores(Store.in_memory()), version="1.2.3", tools=tools)
 
 
 def serving(
@@ -35,7 +35,7 @@ def serving(
     most tests.
     """
     server = _server(tools, str(store.agent))
-    Stores.__init__(server.stores, store, access, {"toolkit": toolkit})
+    ClientStores.__init__(server.stores, store, access, {"toolkit": toolkit})
     return server
 
 

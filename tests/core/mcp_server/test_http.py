@@ -16,7 +16,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, Refused
 from capsule.mcp_server.access import SCOPES
-from capsule.mcp_server.transport.address import listen, parse
+from capsule.mcp_server.transport.http_process import listen, parse
 from tests.core.cli.conftest import Program
 from tests.core.mcp_server.serving import (
     HANDSHAKE,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 ID = "the-one"
 #: Limits that a server which stops never reaches: for open requests, and for what ends them.
-LAST_ANSWERS, CLOSING = {"edge.LAST_ANSWERS_S": PATIENCE_S}, {"edge.CLOSING_S": PATIENCE_S}
+LAST_ANSWERS, CLOSING = {"http.LAST_ANSWERS_S": PATIENCE_S}, {"http.CLOSING_S": PATIENCE_S}
 
 
 @pytest.fixture

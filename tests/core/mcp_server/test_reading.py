@@ -10,7 +10,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.forms import tokens, within
+from capsule.mcp_server.tools.answers.results import tokens, within
 from capsule.store import pages as module
 from tests.core.mcp_server.talking import data, talking, text
 

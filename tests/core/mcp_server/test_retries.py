@@ -23,7 +23,7 @@ import os, signal, sys
 sys.path[:0] = [{str(Path(__file__).resolve().parents[3])!r}]
 from capsule import Store
 from capsule.mcp_server.server import build
-from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.stores import ClientStores
 store = Store.open(sys.argv[1])
 append = store.append_once
 def dying(*args, **more):
@@ -31,7 +31,7 @@ def dying(*args, **more):
         append(*args, **more)
     os.kill(os.getpid(), signal.SIGKILL)
 store.append_once = dying
-build(Stores(store), version="1").run()
+build(ClientStores(store), version="1").run()
 """
 
 

@@ -45,7 +45,7 @@ def text(result: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.sample
 def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(root: Path) -> None:
-    with over_http(root, limits={"edge.CLOSING_S": PATIENCE_S}) as server:
+    with over_http(root, limits={"http.CLOSING_S": PATIENCE_S}) as server:
         one, other = server.session(), server.session()
         assert not one.call("lock_conversation", id=ID).get("isError")
         assert [state for _, _, state in locks(root)] == ["held"]

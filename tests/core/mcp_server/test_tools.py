@@ -16,8 +16,8 @@ from mcp_types import INVALID_PARAMS
 from capsule import Store
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.server import CapsuleServer
-from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.answers.forms import tokens
+from capsule.mcp_server.stores import ClientStores
+from capsule.mcp_server.tools.answers.results import tokens
 from tests.core.mcp_server.talking import data, error, talking, text
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_all_a_model_reads_of_the_tools_is_under_3500_tokens(store: Store)
 
 
 def test_two_tools_of_one_name_are_refused(store: Store) -> None:
-    server = CapsuleServer(Stores(store), version="1")
+    server = CapsuleServer(ClientStores(store), version="1")
 
     def search() -> str:
         return ""

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.forms import tokens
+from capsule.mcp_server.tools.answers.results import tokens
 from tests.core.mcp_server.talking import data, talking, text, until
 
 pytestmark = pytest.mark.anyio

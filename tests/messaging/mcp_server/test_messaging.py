@@ -11,8 +11,8 @@ from mcp import Client
 
 from capsule import Store
 from capsule.mcp_server.server import build
-from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.answers.forms import tokens
+from capsule.mcp_server.stores import ClientStores
+from capsule.mcp_server.tools.answers.results import tokens
 from capsule.messaging.mail import Mail
 from capsule.messaging.tools.toolset import MESSAGING
 from capsule.messaging.unread import MessageListener
@@ -53,7 +53,7 @@ async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_3000_toke
     with Store.in_memory() as store:
         store.agents.register("anna")
         own = store.beside(agent="anna")
-        server = build(Stores(own), version="1", tools="messaging")
+        server = build(ClientStores(own), version="1", tools="messaging")
         async with Client(server, mode="legacy") as client:
             tools = (await client.list_tools()).tools
             assert client.instructions == MESSAGING.instructions

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store, timestamps
-from capsule.mcp_server.tools.answers.forms import tokens
+from capsule.mcp_server.tools.answers.results import tokens
 from capsule.sessions.events import Route, destinations, incoming, reply_id
 from capsule.sessions.mcp_tools import SESSION
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.tools.answers.forms import tokens, within
-from capsule.mcp_server.tools.answers.results import Message, Page, servers_of
+from capsule.mcp_server.tools.answers.results import Message, Page, servers_of, tokens, within
 from capsule.timestamps import known
 
 if TYPE_CHECKING:

@@ -1,8 +1,16 @@
-"""What the tools answer: models of the structured content, and how one becomes a result.
+"""Define the outputs of the tools, and turn an output into the result that a client gets.
 
-What must stay true: a tool answers the same as structured content and as text, and the client gets
-the one or the other (see `forms`); stored text is marked as such in the text, and nothing is hidden
-in either (see `capsule.fence`); what is absent is left out.
+Each output is a pydantic model, the structured content, and can write itself as text. A host shows
+its model either the text of a result or its structured content, and the protocol does not say which.
+Every host shows the text of a result that has nothing else. So an output is sent once, as text,
+unless the client takes data: then its capabilities have the extension `capsule/answers` with the
+settings {"takes": ["data"]} or {"takes": ["text", "data"]}.
+
+What must stay true: text and structured content say the same. Stored text is marked as such, and
+nothing in it is hidden (`capsule.fence`). Absent fields are left out. A tool does not know in which
+form its output is sent, only what it may cost. The cost in tokens is the estimate of
+`capsule.format.text.tokens` and two fifths more, because outputs hold ids, which cost more than
+ordinary text.
 """
 
 from __future__ import annotations
@@ -15,13 +23,16 @@ from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from capsule.fence import quoted, visible, word
+from capsule.format.text.tokens import estimate
 from capsule.mcp_server.errors import holder
-from capsule.mcp_server.tools.answers.forms import forms_of, tokens
 
 if TYPE_CHECKING:
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.mcpserver import Context
+    from mcp_types import ClientCapabilities
 
     from capsule.format.documents.head import Head
+
 
 #: What the messages or things of one answer may cost, in tokens.
 MESSAGES = 7_000
@@ -330,3 +341,66 @@ def _said(value: Any) -> str:
         case True:
             return "yes"
     return str(value)
+
+
+EXTENSION = "capsule/answers"
+
+
+def forms_of(capabilities: ClientCapabilities | None) -> frozenset[str]:
+    """The forms that a client with these capabilities takes; one at least."""
+    declared = (
+        {}
+        if capabilities is None
+        else {**(capabilities.experimental or {}), **(capabilities.extensions or {})}
+    )
+    takes = declared.get(EXTENSION, {}).get("takes")
+    forms = frozenset(
+        form for form in ("text", "data") if isinstance(takes, list) and form in takes
+    )
+    return forms or frozenset({"text"})
+
+
+async def in_its_form(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """A middleware of the SDK's: what a tool answered, and what the list says of tools, in the
+    client's form.
+    """
+    result = await call_next(ctx)
+    if ctx.method not in ("tools/call", "tools/list") or not isinstance(result, dict):
+        return result
+    forms = forms_of(ctx.session.client_capabilities)
+    if "data" not in forms:
+        # Clients insist on structured content where a schema of it is published.
+        tools = [_without(tool, "outputSchema") for tool in _list(result, "tools")]
+        return {**_without(result, "structuredContent"), **({"tools": tools} if tools else {})}
+    if "text" not in forms and "structuredContent" in result:
+        short = [
+            {**block, "text": str(block.get("text", "")).split("\n", 1)[0]}
+            for block in _list(result, "content")
+        ]
+        return {**result, "content": short}
+    return result
+
+
+def _without(value: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: part for key, part in value.items() if key != name}
+
+
+def _list(result: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return list(result.get(key) or ())
+
+
+def tokens(text: str) -> int:
+    """About how many tokens `text` costs; rather too many than too few."""
+    return (7 * estimate(text.encode("utf-8", "surrogatepass")) + 4) // 5
+
+
+def within(text: str, budget: int) -> int:
+    """How many characters of the beginning of `text` cost at most `budget` tokens."""
+    low, high = 0, min(len(text), budget * 6)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tokens(text[:middle]) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -10,10 +10,11 @@ import gc
 import logging
 import os
 import sys
+from functools import partial
 
 from capsule import rooms
 from capsule.mcp_server.access import Toolset
-from capsule.mcp_server.added import added_to
+from capsule.mcp_server.extensions import extensions_for, open_http_client
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import (
@@ -83,7 +84,7 @@ def serve(
 def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule import __version__
     from capsule.ids import check_id
-    from capsule.mcp_server.transport.lifetime import own_streams
+    from capsule.mcp_server.transport.process_exit import claim_stdio
     from capsule.store.store import CoreStore
 
     name = asked.as_ or os.environ.get("CAPSULE_AGENT") or None
@@ -91,7 +92,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         check_id(name)
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
-    stdin, stdout = own_streams()
+    stdin, stdout = claim_stdio()
     session = session_named()
     if tools == "session" and not (session and name):
         raise usage(
@@ -100,34 +101,41 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         )
     _log_to_stderr()
     folder = named_in()
-    added = added_to(tools)
-    for enrol in [each.enrol for each in added if each.enrol is not None and not session]:
+    extensions = extensions_for(tools)
+    for extension in extensions:
+        if extension.register_agent is None or session:
+            continue
         with CoreStore.open(asked.store, keep_locks=False) as owner:
-            # Where desktop programs start servers. A project there would have all other folders in
-            # it.
+            # Desktop programs start servers in these two. A project there would contain all other
+            # folders.
             is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
-            name, folder = enrol(owner, name, folder, is_project), None
+            name = extension.register_agent(owner, name, folder, is_project)
+            folder = None  # The name is an id now, and not looked up in a folder.
     store = CoreStore.open(
         asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder
     )
     if session:
         rooms.bind(store, session)
-    for arrive in [each.arrive for each in added if each.arrive is not None]:
-        arrive(store)
+    for extension in extensions:
+        if extension.on_open is not None:
+            extension.on_open(store)
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
-    from capsule.mcp_server.stores import Stores
+    from capsule.mcp_server.stores import ClientStores
     from capsule.mcp_server.transport import stdio
 
-    kept: dict[str, object] = {}
-    for each in added:
-        if each.begin is not None:
-            kept |= each.begin(store, os.environ, here())
+    room_state: dict[str, object] = {}
+    for extension in extensions:
+        if extension.client_state is not None:
+            room_state |= extension.client_state(store, os.environ, here())
     access = Access(store.agent, "read" if read_only else "admin")
     server = build(
-        Stores(store, access, kept), version=__version__, tools=tools, named=store.settings.rooms
+        ClientStores(store, access, room_state),
+        version=__version__,
+        tools=tools,
+        named=store.settings.rooms,
     )
-    _look_for_garbage()
+    _tune_garbage_collector()
     stdio.serve(server, store, stdin, stdout)
 
 
@@ -150,26 +158,32 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
         )
     _log_to_stderr()
     from capsule.mcp_server.server import build
-    from capsule.mcp_server.sessions import HttpStores
-    from capsule.mcp_server.transport import address, edge, http
+    from capsule.mcp_server.stores import HttpClientStores
+    from capsule.mcp_server.transport import http, http_process
 
-    listener = address.listen(*address.parse(where))
+    listener = http_process.listen(*http_process.parse(where))
 
     def ready() -> None:
-        url = listener.url + edge.PATH
+        url = listener.url + http.PATH
         if asked.json:
             to_stderr({"serving": root, "url": url})
         else:
             say(f"serving {root} at {url}")
 
-    stores = HttpStores(root, most="read" if read_only else "admin", added=added_to(tools))
-    named = stores.main().settings.rooms
-    server = build(stores, version=__version__, tools=tools, named=named, **http.admitting(tokens))
-    _look_for_garbage()
+    stores = HttpClientStores(
+        root,
+        max_scope="read" if read_only else "admin",
+        on_open=partial(open_http_client, extensions_for(tools)),
+    )
+    named = stores.server_store().settings.rooms
+    server = build(
+        stores, version=__version__, tools=tools, named=named, **http.token_options(tokens)
+    )
+    _tune_garbage_collector()
     http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
 
 
-def _look_for_garbage() -> None:
+def _tune_garbage_collector() -> None:
     """Collect garbage from here on, without looking at the objects that are there by now."""
     gc.freeze()
     gc.enable()

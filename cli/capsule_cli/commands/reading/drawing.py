@@ -1,6 +1,6 @@
-"""A conversation and its messages as text: for `show`, and for what prints messages as they come.
+"""Draw a conversation and its messages as text, for `show` and the commands that print new messages.
 
-What must stay true: a text that stands in a file can't command the terminal it is shown in.
+What must stay true: stored text cannot control the terminal that shows it.
 """
 
 from __future__ import annotations

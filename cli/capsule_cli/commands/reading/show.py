@@ -1,4 +1,4 @@
-"""`show`: a conversation for a person, or for a program. `drawing` makes its text."""
+"""`show`: print a conversation for a person or a program."""
 
 from __future__ import annotations
 

@@ -104,12 +104,12 @@ def host(
 
 def _listening(where: str) -> Callable[[], socket.socket]:
     """What takes a port when the host begins. Raises InvalidInput: this is no address."""
-    from capsule.mcp_server.transport import address
+    from capsule.mcp_server.transport import http_process
 
-    place = address.parse(where)
+    place = http_process.parse(where)
 
     def listen() -> socket.socket:
-        listener = address.listen(*place)
+        listener = http_process.listen(*place)
         about = {"host": listener.host, "port": listener.port}
         write_line({"time": timestamps.now(), "step": "listening", **about})
         return listener.socket

@@ -49,7 +49,7 @@ def web(
     )
     hosts = tuple(allow_host or ())
     from capsule.errors import Refused
-    from capsule.mcp_server.transport import address
+    from capsule.mcp_server.transport import http_process
 
     try:
         for needed in (
@@ -68,11 +68,11 @@ def web(
         ) from error
 
     try:
-        listener = address.listen(host, _PORT if port is None else port)
+        listener = http_process.listen(host, _PORT if port is None else port)
     except Refused:
         if port is not None:
             raise
-        listener = address.listen(host, 0)
+        listener = http_process.listen(host, 0)
     if not (listener.is_loopback or hosts or (cert and listener.host not in ("0.0.0.0", "::"))):
         raise Refused(
             f"{host} is beyond this machine, and what is typed there could be read on the way: "

@@ -1,9 +1,9 @@
-"""The events of a store as a stream of server-sent events.
+"""Encode the events of a store as a stream of server-sent events.
 
-What must stay true: whom the store acts for is asked anew for each batch, and again before it is
-sent, so that a reader whose right ended gets nothing more. The id of an event is its durable
-cursor, so that a client that connects again with `Last-Event-ID` misses none and gets none twice.
-The stream says the cursor also while there is no event.
+What must stay true: for each batch the store of the reader is asked for again, once to wait for the
+batch and once before it is sent, so that a reader whose permission ended gets nothing more. The id
+of an event is its durable cursor: a client that reconnects with `Last-Event-ID` misses no event and
+gets none twice. The stream reports the cursor also while there are no events.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.store.store import CoreStore
 
+
 _log = logging.getLogger("capsule")
 #: Seconds after which a stream without events shows that it lives.
 BEAT_S: Final = 15.0
 
 
-async def streamed(
+async def stream_events(
     store_of: Callable[[], CoreStore], wanted: frozenset[str], batch: Changes
 ) -> AsyncIterator[bytes]:
     """The stream, from a batch of changes on, until the store ends or `store_of` refuses.
@@ -39,7 +40,7 @@ async def streamed(
         batch: The changes to begin with.
     """
     while True:
-        yield as_sent(batch, wanted)
+        yield encode_batch(batch, wanted)
         try:
             store = await anyio.to_thread.run_sync(store_of)
             batch = await store.await_changes(batch.cursor, timeout_s=BEAT_S)
@@ -51,7 +52,7 @@ async def streamed(
             return
 
 
-def as_sent(batch: Changes, wanted: frozenset[str]) -> bytes:
+def encode_batch(batch: Changes, wanted: frozenset[str]) -> bytes:
     """A batch as the stream has it. An id without data is no event, and the place that a client
     goes on from.
     """

@@ -1,9 +1,9 @@
-"""How a server process ends: one way out, over stdio and over HTTP.
+"""End a server process: one way out, over stdio and over HTTP.
 
-What must stay true: the locks are released before the process ends, unless that takes too long; and
-the process ends even when a thread of it hangs in a call that can't be cancelled. Safety does not
-depend on either: the kernel frees the instance file of a process that is gone, which is how its
-locks are known to be dead.
+What must stay true: the locks are released before the process ends, unless that takes too long. The
+process ends even if one of its threads hangs in a call that cannot be cancelled. Safety depends on
+neither: the kernel frees the instance file of a process that has ended, and other processes then
+know that its locks are dead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGNALS = [
 ]
 
 
-def own_streams() -> tuple[BinaryIO, int]:
+def claim_stdio() -> tuple[BinaryIO, int]:
     """Take stdin and stdout for the protocol, before anything else can use them.
 
     What is written to descriptor 1 from here on goes to stderr, and a child finds nothing on its
@@ -55,7 +55,7 @@ def own_streams() -> tuple[BinaryIO, int]:
     return os.fdopen(stdin, "rb"), stdout
 
 
-async def signalled(
+async def call_on_signal(
     end: Callable[[int], object], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     """Call `end` with the exit code when a signal asks the process to end; a second signal ends it
@@ -71,7 +71,7 @@ async def signalled(
             end(INTERRUPTED if number == signal.SIGINT else 0)
 
 
-def beside(work: Callable[[], None]) -> threading.Thread:
+def run_in_daemon_thread(work: Callable[[], None]) -> threading.Thread:
     """Do `work` in a thread that does not keep the process alive; an error is logged."""
 
     def run() -> None:
@@ -87,7 +87,7 @@ def beside(work: Callable[[], None]) -> threading.Thread:
 
 def finish(code: int, close: Callable[[], None]) -> NoReturn:
     """Release the locks and close the stores for at most half a second, then end the process."""
-    beside(close).join(_RELEASE_S)
+    run_in_daemon_thread(close).join(_RELEASE_S)
     with suppress(Exception):
         sys.stderr.flush()
     os._exit(code)

@@ -1,0 +1,102 @@
+"""Parse the bytes of a JSON-RPC message, and encode the error for bytes that are none.
+
+What must stay true: an invalid request is answered, with its id if JSON-RPC allows that id. The
+SDK's own readers drop an invalid request, take it for a notification, or answer without an id.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    pass
+
+
+_RULE: Final = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
+
+
+_LONE_SURROGATE: Final = (
+    "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+)
+
+
+class MalformedMessage(Exception):
+    """Bytes that are no message; `answer` has the bytes of the error for their sender."""
+
+    def __init__(self, id: Any, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = error_of(id, code, reason)
+
+
+def message_of(data: bytes) -> JSONRPCMessage:
+    """The message that these bytes are. Raises Unacceptable: they are none."""
+    value = _value(data)
+    message: JSONRPCMessage | None = None
+    with suppress(ValidationError, RecursionError):
+        message = jsonrpc_message_adapter.validate_python(value, by_name=False)
+    if message is None or (isinstance(message, JSONRPCNotification) and "id" in value):
+        raise MalformedMessage(_id(value), INVALID_REQUEST, f"Invalid Request: {_RULE}")
+    return message
+
+
+def _value(data: bytes) -> Any:
+    """The JSON in these bytes. Raises Unacceptable: there is none, or a wrong text or number
+    in it.
+    """
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(data)
+    # orjson refuses a wrong text or number too, but the answer needs the id of the request.
+    infinite: list[str] = []
+
+    def number(text: str) -> float:
+        if math.isinf(value := float(text)):
+            infinite.append(text)
+        return value
+
+    try:
+        value = json.loads(
+            data.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=number
+        )
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessage(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
+    reason = (
+        f"{infinite[0][:40]} is too large for a number of 64 bits" if infinite else _LONE_SURROGATE
+    )
+    raise MalformedMessage(_id(value), INVALID_PARAMS, reason)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _id(value: Any) -> Any:
+    """The id to answer to: the request's, when it can be one."""
+    if not isinstance(value, dict) or {"result", "error"} & value.keys():
+        return None  # It is an answer of the client, and its id is that of a request of the server.
+    id = value.get("id")
+    is_id = (
+        isinstance(id, str | int | float)
+        and not isinstance(id, bool)
+        and id not in (math.inf, -math.inf)
+    )
+    return id if is_id else None
+
+
+def error_of(id: Any, code: int, message: str) -> bytes:
+    """The bytes of an error. An id with a lone surrogate comes back as it came, escaped."""
+    answer = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+    return json.dumps(answer, separators=(",", ":")).encode()
