@@ -30,7 +30,7 @@ from capsule.transfer.registry import format_named, format_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
-    from capsule.transfer.drafts.report import Report, Taken
+    from capsule.transfer.drafts.report import ImportResult, Report
 
 
 #: What is written within this time, in milliseconds, is imported at once.
@@ -44,7 +44,7 @@ _LOGS = ("-wal", "-journal", "-shm")
 def follow(
     store: CoreStore,
     paths: list[str],
-    tell: Callable[[Taken | Damage], object],
+    tell: Callable[[ImportResult | Damage], object],
     *,
     format: str | None = None,
     on_conflict: str = "skip",

@@ -85,7 +85,7 @@ class Export:
             raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")
         if is_plain:
             made = replace(made, write=made.plain)
-        return _Writing(self._store, made, is_redacted=is_redacted).write(
+        return _ExportRun(self._store, made, is_redacted=is_redacted).write(
             ids, file, is_archive=is_archive
         )
 
@@ -121,7 +121,7 @@ class Export:
         heads = sorted(
             map(self._store.head, {*ids}), key=lambda head: (sortable(head.updated_at), head.id)
         )
-        writing = _Writing(self._store, format_named("html"), is_redacted=is_redacted)
+        writing = _ExportRun(self._store, format_named("html"), is_redacted=is_redacted)
         return write(
             directory,
             [head.id for head in reversed(heads)],
@@ -131,7 +131,7 @@ class Export:
         )
 
 
-class _Writing:
+class _ExportRun:
     """One export."""
 
     def __init__(self, store: CoreStore, format: Format, *, is_redacted: bool) -> None:

@@ -25,13 +25,13 @@ from capsule.format.json import codec
 from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
+from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
-from capsule.transfer.drafts.import_memory import Memory, Read
-from capsule.transfer.drafts.merging import OnConflict, Revised, contradicts, revised
-from capsule.transfer.drafts.report import Report, Taken, Unknown
+from capsule.transfer.drafts.import_memory import ImportedFile, ImportMemory
+from capsule.transfer.drafts.merging import MergeOutcome, OnConflict, contradicts, merge
+from capsule.transfer.drafts.report import ImportResult, Report, UnknownFile
 from capsule.transfer.drafts.trust import keeps_id, sender_outside, with_imported_senders
-from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
+from capsule.transfer.interface import Draft, Format, Source, read_bytes, reporting_damage
 from capsule.transfer.reading.files import File
 from capsule.transfer.reading.sources import (
     OpenFile,
@@ -48,7 +48,7 @@ from capsule.transfer.registry import (
     guess_of,
     has_value,
     is_part,
-    tell_unknown,
+    report_unknown,
 )
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ Progress = Callable[[int, int, "Report"], None]
 #: The largest attachment that is stored, in bytes.
 _LARGEST_FILE = 1 << 28
 #: So many new conversations are written at once.
-_AT_ONCE = 8
+_MAX_PENDING_WRITES = 8
 #: Errors of one conversation, which the others do not share.
-_TOLD = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
+_CONVERSATION_ERRORS = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
 
 
 class Import:
@@ -119,7 +119,9 @@ class Import:
             raise InvalidInput(
                 f"{only.name} is only written; the content of a file tells its format"
             )
-        run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted)
+        run = _ImportRun(
+            self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted
+        )
         with ExitStack() as stack:
             problems = run.report.problems
             files = deque[File]()
@@ -145,11 +147,11 @@ class Import:
         Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was
         imported.
         """
-        Memory(self._store.engine).forget()
+        ImportMemory(self._store.engine).forget()
 
 
 @dataclass(slots=True)
-class _Made:
+class _PendingImport:
     """What a draft became.
 
     Attributes:
@@ -161,8 +163,8 @@ class _Made:
         other: Makes it again, with a suffix to its id.
     """
 
-    taken: Taken
-    read: Read
+    taken: ImportResult
+    read: ImportedFile
     tell: Callable[[str], None]
     document: Document = field(default_factory=dict)
     digest: str = ""
@@ -171,7 +173,7 @@ class _Made:
     is_copy: bool = False
     present: Document | None = None
     write: Future[Any] | None = None
-    other: Callable[[str], _Made] | None = None
+    other: Callable[[str], _PendingImport] | None = None
 
     @property
     def is_own(self) -> bool:
@@ -183,7 +185,7 @@ class _Made:
         report.notes.add(self.taken.path, reason, self.line)
 
 
-class _Run:
+class _ImportRun:
     """One import."""
 
     def __init__(
@@ -195,16 +197,20 @@ class _Run:
         is_dry_run: bool,
         is_trusted: bool,
     ) -> None:
-        self.report, self._memory, self._stamp = Report(), Memory(store.engine), timestamps.now()
+        self.report, self._memory, self._stamp = (
+            Report(),
+            ImportMemory(store.engine),
+            timestamps.now(),
+        )
         self._store, self._only, self._on_conflict = store, only, on_conflict
         self._is_dry_run, self._is_trusted = is_dry_run, is_trusted
         #: New conversations are written while the next ones are read: most of a write is waiting
         #: for the disk.
-        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._pool = ThreadPoolExecutor(_MAX_PENDING_WRITES)
         #: What is not in the report yet: behind a write that is under way, in the order of the
         #: source.
-        self._pending: deque[_Made] = deque()
-        self._read: list[Read] = []
+        self._pending: deque[_PendingImport] = deque()
+        self._read: list[ImportedFile] = []
 
     def finish(self) -> None:
         try:
@@ -235,13 +241,13 @@ class _Run:
             f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}",
         )
         read, problems, notes = (
-            Read(file.name, f"{how}:{file.digest()}"),
+            ImportedFile(file.name, f"{how}:{file.digest()}"),
             report.problems.count,
             report.notes.count,
         )
         if (known := self._memory.known(file, read.digest)) is not None:
             for taken in known:
-                self._note(_Made(taken, read, file.tell))
+                self._note(_PendingImport(taken, read, file.tell))
             return
         asked = set[str]()
         is_known = False
@@ -250,9 +256,9 @@ class _Run:
             if format is None:
                 if is_part(part):
                     continue
-                report.unknown.append(Unknown(part.name, guess_of(part)))
+                report.unknown.append(UnknownFile(part.name, guess_of(part)))
                 if report.problems.count == problems:  # Otherwise it is known why it can't be read.
-                    tell_unknown(part, report.notes.add if part.is_named else None)
+                    report_unknown(part, report.notes.add if part.is_named else None)
             else:
                 is_known = True
                 seen = Counter[str]()
@@ -270,7 +276,7 @@ class _Run:
         self._read.append(read)
 
     def _take(
-        self, file: File, format: Format, draft: Draft, seen: Counter[str], read: Read
+        self, file: File, format: Format, draft: Draft, seen: Counter[str], read: ImportedFile
     ) -> None:
         """Import a draft; `seen` counts those of each id in this file."""
         limit = self._store.settings.message_bytes
@@ -278,7 +284,7 @@ class _Run:
         def tell(reason: str, id: str = "") -> None:
             file.tell(reason, draft.lines.get(id, draft.line))
 
-        def made(suffix: str = "", note: Tell = lambda reason, id: None) -> _Made:
+        def made(suffix: str = "", note: ReportProblem = lambda reason, id: None) -> _PendingImport:
             suffix = suffix if draft.id or not nth else f"#{nth}{suffix}"
             document = document_of(
                 draft,
@@ -291,12 +297,14 @@ class _Run:
                 is_trusted=self._is_trusted,
             )
             count, source = len(document["history"]), source_id(draft)
-            taken = Taken(
+            taken = ImportResult(
                 document["id"], document["title"], count, format.name, source, file.name, ""
             )
             is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
             place = digest_of([os.path.abspath(file.name), nth])
-            new = _Made(taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy)
+            new = _PendingImport(
+                taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy
+            )
             new.digest = digest_of_document(document, is_own=new.is_own)
             if self._is_trusted:  # What was imported without trust may come in otherwise now.
                 new.digest = digest_of([new.digest, "trusted"])
@@ -304,21 +312,25 @@ class _Run:
 
         first = None
         try:
-            with around(file.tell, "a conversation", draft.line):
+            with reporting_damage(file.tell, "a conversation", draft.line):
                 said = source_id(draft)
                 nth, seen[said] = seen[said], seen[said] + 1
                 first = made(note=tell)
             if first is not None:
                 self._bring(first, made)
-        except Empty:  # As an empty chat is: no damage, and nothing to keep.
+        except EmptyDraft:  # As an empty chat is: no damage, and nothing to keep.
             if draft.id:
                 self._note(
-                    _Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell)
+                    _PendingImport(
+                        ImportResult("", "", 0, format.name, draft.id, file.name, "skipped"),
+                        read,
+                        tell,
+                    )
                 )
-        except _TOLD as error:
+        except _CONVERSATION_ERRORS as error:
             tell(error.message)
 
-    def _bring(self, first: _Made, other: Callable[[str], _Made]) -> None:
+    def _bring(self, first: _PendingImport, other: Callable[[str], _PendingImport]) -> None:
         """Import what a draft became; if its id is that of another conversation, under an id with a
         suffix.
         """
@@ -339,7 +351,9 @@ class _Run:
             copy.other = other
             self._put(copy)
 
-    def _placed(self, first: _Made, other: Callable[[str], _Made]) -> _Made:
+    def _placed(
+        self, first: _PendingImport, other: Callable[[str], _PendingImport]
+    ) -> _PendingImport:
         """What a draft became, under the id of the first conversation that it continues, or of a
         new one.
 
@@ -365,7 +379,7 @@ class _Run:
             self._report_until(0)
         return self._store.engine.exists(KIND, id)
 
-    def _put(self, new: _Made) -> bool:
+    def _put(self, new: _PendingImport) -> bool:
         """Write what a draft became, and note its state; whether both sides changed the same."""
         id = new.taken.id
         if not self._exists(id):
@@ -376,7 +390,7 @@ class _Run:
                 self._note(new, "skipped")
                 return False
             if not self._is_dry_run:
-                self._report_until(_AT_ONCE - 1)
+                self._report_until(_MAX_PENDING_WRITES - 1)
                 new.write = self._pool.submit(
                     write_new, self._store.inner, document, has_checked_messages=True
                 )
@@ -389,8 +403,8 @@ class _Run:
         present, removed = new.present or self._store.document(id), self._removed_from(id)
         is_other, theirs = source != new.source, self._on_conflict == "update"
 
-        def made_of(now: Document, *, is_other: bool = is_other) -> Revised:
-            return revised(
+        def made_of(now: Document, *, is_other: bool = is_other) -> MergeOutcome:
+            return merge(
                 now,
                 self._from_outside(new, now),
                 removed,
@@ -425,7 +439,7 @@ class _Run:
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
         return is_open
 
-    def _from_outside(self, new: _Made, present: Document | None) -> Document:
+    def _from_outside(self, new: _PendingImport, present: Document | None) -> Document:
         """Return what a draft became, as it comes in: unless it is trusted, with no new words from
         an agent here.
         """
@@ -434,7 +448,7 @@ class _Run:
             return new.document
         return with_imported_senders(new.document, present, self._agents)
 
-    def _remark_senders(self, new: _Made, document: Document) -> None:
+    def _remark_senders(self, new: _PendingImport, document: Document) -> None:
         """Let the report name the agents from whom new messages would have come in."""
         pairs = zip(new.document["history"], document["history"], strict=True)
         renamed = sorted(
@@ -453,11 +467,11 @@ class _Run:
         """The ids of the agents here."""
         return frozenset(self._store.engine.ids("agents"))
 
-    def _note(self, new: _Made, state: str = "") -> None:
+    def _note(self, new: _PendingImport, state: str = "") -> None:
         new.taken = replace(new.taken, state=state or new.taken.state)
         new.read.awaited += 1
         self._pending.append(new)
-        self._report_until(_AT_ONCE)
+        self._report_until(_MAX_PENDING_WRITES)
 
     def _report_until(self, most: int) -> None:
         """Report what became of drafts, until at most so many are behind a write that is
@@ -477,7 +491,7 @@ class _Run:
                 else:
                     self.report.conversations.append(new.taken)
                     new.read.taken.append(new.taken)
-            except _TOLD as error:
+            except _CONVERSATION_ERRORS as error:
                 new.tell(error.message)
                 continue
             new.read.awaited -= 1

@@ -22,7 +22,12 @@ from capsule.transfer.reading.json_stream import (
     shape_of,
 )
 from capsule.transfer.records.coercion import filled, rest
-from capsule.transfer.records.round_trip import OWN, applied, difference, without_source
+from capsule.transfer.records.round_trip import (
+    CAPSULE_KEY,
+    apply_difference,
+    difference,
+    without_source,
+)
 from capsule.transfer.records.round_trip import Fields as Fields
 from capsule.transfer.records.round_trip import Pair as Pair
 
@@ -57,10 +62,18 @@ def read_records(source: Source) -> Iterator[Record]:
 
 
 #: What reading a record raises that is not what its format says.
-ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, OverflowError)
+FORMAT_ERRORS = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    OverflowError,
+)
 
 
-class around:  # It is used as a function is; a generator would cost three times as much.
+class reporting_damage:  # It is used as a function is; a generator would cost three times as much.
     """Read around what is not as its format says: the block ends there, and the damage is reported.
 
     `subject` names what the block reads, and `line` is the line of it.
@@ -73,7 +86,7 @@ class around:  # It is used as a function is; a generator would cost three times
         """Begin the block."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, ODD):
+        if not isinstance(error, FORMAT_ERRORS):
             return False
         tell, subject, line = self._damage
         tell(f"{subject} is not understood: {type(error).__name__}: {error}"[:300], line)
@@ -81,11 +94,11 @@ class around:  # It is used as a function is; a generator would cost three times
 
 
 #: Makes a draft of an item of a file and its line; None: it is no conversation.
-Make = Callable[[Any, Any, Source], "Draft | None"]
+MakeDraft = Callable[[Any, Any, Source], "Draft | None"]
 
 
 def read_each(
-    source: Source, make: Make, items: Iterable[tuple[int | None, Any]] | None = None
+    source: Source, make: MakeDraft, items: Iterable[tuple[int | None, Any]] | None = None
 ) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
 
@@ -93,14 +106,14 @@ def read_each(
     """
     for line, item in read_records(source) if items is None else items:
         draft = None
-        with around(source.tell, "a conversation", line):
+        with reporting_damage(source.tell, "a conversation", line):
             draft = make(item, line, source)
         if draft is not None:
             yield draft
 
 
-def each(
-    make: Make, items: Callable[[Source], Any] = lambda source: None
+def reader_of_items(
+    make: MakeDraft, items: Callable[[Source], Any] = lambda source: None
 ) -> Callable[[Source], Iterator[Draft]]:
     """The reader of a format by `read_each`; `items` gives the items of a file."""
     return lambda source: read_each(source, make, items(source))
@@ -174,13 +187,17 @@ class Draft:
     @classmethod
     def of_head(cls, head: Pair, record: Fields, line: int | None = None) -> Draft:
         """The draft of a record that is the head of a conversation, without messages."""
-        is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
+        is_own = isinstance(own := record.get(CAPSULE_KEY), dict) and isinstance(own.get("id"), str)
         return cls(head.to_capsule(record), [], line, is_own)
 
     def head_record(self, head: Pair) -> Fields:
         """The record of the head: what `of_head` reads."""
         record = head.to_record(self.head, is_edited=self.is_edited)
-        return record | {OWN: record.get(OWN, {}) | {"id": self.id}} if self.is_own else record
+        return (
+            record | {CAPSULE_KEY: record.get(CAPSULE_KEY, {}) | {"id": self.id}}
+            if self.is_own
+            else record
+        )
 
     @property
     def id(self) -> str:
@@ -194,7 +211,7 @@ class Draft:
         return metadata
 
 
-def own_of(draft: Draft, again: Draft) -> Fields:
+def capsule_extra(draft: Draft, again: Draft) -> Fields:
     """What a draft has and a record of it lacks, which is kept in the record; `again` is what is
     read of the record.
     """
@@ -205,7 +222,7 @@ def own_of(draft: Draft, again: Draft) -> Fields:
     return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
 
 
-def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
+def head_extra(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
     """What of a head the records of messages may not tell; `keeps` says whether the current message
     is such.
     """
@@ -217,13 +234,13 @@ def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) 
     )
 
 
-def with_own(draft: Draft, own: Any) -> Draft:
-    """A draft that was read of a record, with what the record keeps besides, as `own_of` gave it;
+def apply_capsule_extra(draft: Draft, own: Any) -> Draft:
+    """A draft that was read of a record, with what the record keeps besides, as `capsule_extra` gave it;
     None: it has none.
     """
     if not isinstance(own, dict):
         return draft
-    whole = applied({"head": draft.head, "history": draft.history}, own)
+    whole = apply_difference({"head": draft.head, "history": draft.history}, own)
     return Draft(whole["head"], whole["history"], draft.line, "id" in own.get("head", {}))
 
 

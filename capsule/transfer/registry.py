@@ -25,7 +25,7 @@ from capsule.transfer.drafts.completeness import (
     messages_with_unread_parts,
     unread_messages,
 )
-from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
+from capsule.transfer.interface import FORMAT_ERRORS, Draft, Format, Source, first, shape
 from capsule.transfer.reading.json_stream import records
 
 #: A program, what the path of its files has, and what their content begins with or has.
@@ -74,7 +74,7 @@ _MODULES = (
     "agents.llm_logs "
     "agents.specstory agents.atif plain.jsonl plain.markdown plain.html"
 )
-_FAILURES = (*ODD, sqlite3.Error, OSError)
+_FAILURES = (*FORMAT_ERRORS, sqlite3.Error, OSError)
 #: What JSON of conversations has, and that of a project rarely.
 _SAID = rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:'
 
@@ -110,9 +110,9 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
     """
     for format in formats().values() if only is None else (only,):
         if format.read is not None:
-            if _asked(format.is_part, source):
+            if _format_says(format.is_part, source):
                 return None
-            if only is not None or _asked(format.recognizes, source):
+            if only is not None or _format_says(format.recognizes, source):
                 return format
     return None
 
@@ -126,7 +126,7 @@ def has_value(source: Source) -> bool:
 
 def is_part(source: Source) -> bool:
     """Whether a file belongs to another one, which reads it."""
-    return any(_asked(format.is_part, source) for format in formats().values())
+    return any(_format_says(format.is_part, source) for format in formats().values())
 
 
 def guess_of(source: Source) -> str:
@@ -139,7 +139,7 @@ def guess_of(source: Source) -> str:
     return program
 
 
-def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:
+def report_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:
     """Report a file that no format takes, and that is no part of another one.
 
     Args:
@@ -164,7 +164,7 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
         note(source.name, reason, line)
 
 
-def _asked(question: Callable[[Source], bool], source: Source) -> bool:
+def _format_says(question: Callable[[Source], bool], source: Source) -> bool:
     try:
         return question(source)
     except (*_FAILURES, CapsuleError):  # What is odd about the head is reported when it is read.

@@ -65,7 +65,7 @@ class Site:
         return asdict(self)
 
 
-class _Folder:
+class _SiteFolder:
     """The folder of a site. Raises Refused: something else is in it."""
 
     def __init__(self, path: str) -> None:
@@ -121,7 +121,7 @@ class _Folder:
         self._list(self.names)
 
 
-class _Index:
+class _WordIndex:
     """By each word, the places that have it: of each conversation its head,
     and then its messages.
     """
@@ -225,8 +225,8 @@ def write(
     with drawing():
         from capsule.transfer.rendering.messages import ENVIRONMENT, STYLES
     folder, index, rows, left, static = (
-        _Folder(directory),
-        _Index(),
+        _SiteFolder(directory),
+        _WordIndex(),
         list[tuple[str, Head, int]](),
         0,
         STYLES.parent,

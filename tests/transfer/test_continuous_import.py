@@ -12,7 +12,7 @@ from capsule import Store
 from capsule.disk import directory_tracker
 from capsule.transfer import continuous_import
 from capsule.transfer.continuous_import import FolderWatch, follow
-from capsule.transfer.drafts.report import Taken
+from capsule.transfer.drafts.report import ImportResult
 from capsule.transfer.reading.files import Damage
 from tests.transfer.exchange import DATA, said
 
@@ -30,12 +30,12 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_written_is_imported_and_half_a_line_is_no_damage(
     store: Store, tmp_path: Path, way: None
 ) -> None:
-    told: list[Taken] = []
+    told: list[ImportResult] = []
     chat, folder = tmp_path / "a.jsonl", tmp_path / ".specstory" / "history"
     chat.write_bytes(said("a", id="c1"))
 
-    def tell(found: Taken | Damage) -> None:
-        assert isinstance(found, Taken)
+    def tell(found: ImportResult | Damage) -> None:
+        assert isinstance(found, ImportResult)
         if found.state == "unchanged":
             return
         told.append(found)
@@ -77,8 +77,8 @@ def test_only_what_was_appended_is_read_and_a_file_that_was_replaced_is_read_who
     monkeypatch.setattr("capsule.transfer.continuous_import.from_disk", Counted)
     chat.write_bytes(large)
 
-    def tell(found: Taken | Damage) -> None:
-        assert isinstance(found, Taken)
+    def tell(found: ImportResult | Damage) -> None:
+        assert isinstance(found, ImportResult)
         if found.state == "unchanged":
             return
         read.append(sum(sizes))
@@ -118,8 +118,8 @@ def test_a_part_of_a_conversation_in_a_folder_that_is_named_from_here_is_followe
         if '"text"' in path.read_text()
     )
 
-    def tell(found: Taken | Damage) -> None:
-        assert isinstance(found, Taken)
+    def tell(found: ImportResult | Damage) -> None:
+        assert isinstance(found, ImportResult)
         if found.state == "imported":
             part.write_text(part.read_text().replace('"text":', '"text": "changed", "was":'))
         elif found.state == "updated":
@@ -133,8 +133,8 @@ def test_each_conversation_is_told_when_it_is_imported(store: Store, tmp_path: P
     for number in range(60):
         (tmp_path / f"{number}.jsonl").write_bytes(said("a", id=str(number)))
 
-    def tell(found: Taken | Damage) -> None:
-        assert isinstance(found, Taken)
+    def tell(found: ImportResult | Damage) -> None:
+        assert isinstance(found, ImportResult)
         assert len(store.ids()) < 30
         raise Enough
 

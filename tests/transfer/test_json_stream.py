@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capsule.transfer.reading import json_stream
 from capsule.transfer.reading.json_stream import completed, first_values, records, shape_of
 from capsule.transfer.records.coercion import moment
-from capsule.transfer.records.round_trip import Pair, applied, difference
+from capsule.transfer.records.round_trip import Pair, apply_difference, difference
 
 
 def read(data: bytes, chunk: int = 7) -> tuple[list[tuple[int, Any]], list[tuple[str, int | None]]]:
@@ -201,7 +201,7 @@ def test_the_beginning_of_a_value_is_completed(value: dict[str, Any], cut: int) 
 def test_a_difference_makes_one_object_of_the_other(
     wanted: dict[str, Any], built: dict[str, Any]
 ) -> None:
-    made = applied(built, difference(wanted, built))
+    made = apply_difference(built, difference(wanted, built))
     assert json.dumps(made, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 
 

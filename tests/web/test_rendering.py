@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from capsule.format.text.shown import shown as escaped
 from capsule.transfer.rendering import messages as rendering
-from capsule.transfer.rendering.calls import described
+from capsule.transfer.rendering.calls import describe_call
 from capsule.transfer.rendering.messages import (
     STYLES,
-    Drawing,
+    RenderOptions,
     anchor_of,
     is_talk,
-    look,
     messages,
+    name_style,
     render,
 )
-from capsule.transfer.rendering.texts import MOST_LINES, Cache, Texts, language_of, valid
+from capsule.transfer.rendering.texts import MOST_LINES, HtmlCache, TextRenderer, language_of, valid
 from tests.transfer.exchange import EXAMPLES, read
 from tests.web.hostile import HOSTILE
 
@@ -143,7 +143,9 @@ class Page(HTMLParser):
 
 def drawn(*entries: dict[str, Any], **options: Any) -> Page:
     return Page(
-        "\n".join(render(entries, Drawing(file_url=lambda digest: f"/files/{digest}", **options)))
+        "\n".join(
+            render(entries, RenderOptions(file_url=lambda digest: f"/files/{digest}", **options))
+        )
     )
 
 
@@ -305,9 +307,9 @@ def test_long_code_gets_no_colours_and_neither_does_what_comes_after_many_lines(
 
 def test_code_that_had_no_colours_for_want_of_lines_gets_them_in_another_window() -> None:
     text = "```python\nimportant = 'of another window'\n```"
-    assert not Texts(0).markdown(text).count("<span")
-    assert Texts(10).markdown(text).count("<span")
-    assert Texts(0).markdown(text).count("<span")  # It takes no time any more.
+    assert not TextRenderer(0).markdown(text).count("<span")
+    assert TextRenderer(10).markdown(text).count("<span")
+    assert TextRenderer(0).markdown(text).count("<span")  # It takes no time any more.
 
 
 def test_a_text_of_more_than_a_megabyte_is_escaped() -> None:
@@ -321,7 +323,7 @@ def test_text_that_is_nested_too_deep_for_markdown_is_not_cut() -> None:
 
 
 def test_the_cache_keeps_so_many_characters_and_what_was_used_last() -> None:
-    cache = Cache(10)
+    cache = HtmlCache(10)
     for key in (b"a", b"b"):
         cache.put(key, "12345")
     cache.get(b"a")
@@ -360,8 +362,8 @@ def test_the_cache_keeps_so_many_characters_and_what_was_used_last() -> None:
     ],
 )  # fmt: skip
 def test_a_call_is_said_in_a_line(name: str, arguments: Any, summary: str) -> None:
-    assert described(call(name, arguments))[0] == summary
-    assert described({"function": {"name": name, "arguments": arguments}})[0] == summary
+    assert describe_call(call(name, arguments))[0] == summary
+    assert describe_call({"function": {"name": name, "arguments": arguments}})[0] == summary
 
 
 def test_an_edit_is_a_diff_with_signs_and_what_else_the_call_says() -> None:
@@ -570,11 +572,11 @@ def test_attachments_are_images_links_and_texts() -> None:
 
 def test_names_look_the_same_each_time_and_differ_in_colour_and_shape() -> None:
     assert (
-        look("anna")
-        == look("anna")
-        == (messages([entry(**{"from": "anna"})])[0].hue, look("anna")[1])
+        name_style("anna")
+        == name_style("anna")
+        == (messages([entry(**{"from": "anna"})])[0].hue, name_style("anna")[1])
     )
-    looks = [look(f"agent-{number}") for number in range(300)]
+    looks = [name_style(f"agent-{number}") for number in range(300)]
     assert {hue for hue, _ in looks} == set(range(rendering.HUES))
     assert {shape for _, shape in looks} == set(range(rendering.SHAPES))
     shapes = {

@@ -21,7 +21,7 @@ from capsule.transfer.records.coercion import object_of
 from capsule.transfer.records.round_trip import (
     Fields,
     Pair,
-    applied,
+    apply_difference,
     difference,
     with_source,
     without_source,
@@ -116,7 +116,7 @@ class Items:
     def item(self, entry: Fields) -> Fields:
         """The item that a message was, or is like."""
         plain, rest = without_source({name: entry[name] for name in _SAID if name in entry})
-        return applied(
+        return apply_difference(
             self._item.write(plain), json.loads(rest[_ESCAPED]) if _ESCAPED in rest else rest
         )
 

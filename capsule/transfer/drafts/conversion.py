@@ -4,7 +4,7 @@
 at the source, and `digest`, the digest of the content as it was imported. A message with another
 digest was changed here.
 
-The messages of a draft are a tree of ids and parents as the source has them. `ordered` puts parents
+The messages of a draft are a tree of ids and parents as the source has them. `parents_first` puts parents
 before children. It reports an unknown parent, a circle and a repeated id, and reads around them, so
 that no message is lost. The same messages are always put in the same order.
 
@@ -36,25 +36,25 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.drafts import digests
-from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, imported_of
-from capsule.transfer.drafts.trust import keeps_id, without_agents
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, provenance_of
+from capsule.transfer.drafts.trust import as_plain_chat, keeps_id
 from capsule.transfer.interface import Draft, Fields, Source
 from capsule.transfer.reading.json_stream import MOST
 from capsule.transfer.records.coercion import filled, moment, object_of, rest
-from capsule.transfer.records.round_trip import OWN
+from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 #: The parent of a root.
 _ROOT = ""
 
 
-def active_line(head: Fields, history: list[Fields]) -> list[Fields]:
+def active_path(head: Fields, history: list[Fields]) -> list[Fields]:
     """The messages of the active branch, from its root, of a draft that is written."""
     return [
         history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))
     ]
 
 
-def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
+def parents_first(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
     """The messages with an `id` and a `parent` each, parents before children; else in the order of
     the source.
 
@@ -133,16 +133,16 @@ def _nearest(above: str, parents: dict[str, str], messages: dict[str, Fields]) -
 
 Document = dict[str, Any]
 #: Takes what is odd, and the id at the source of the message that it is about.
-Tell = Callable[[str, str], None]
+ReportProblem = Callable[[str, str], None]
 #: Stores the bytes of an attachment; its SHA-256 in hexadecimal, and its size.
-Keep = Callable[[bytes | Source], tuple[str, int]]
+StoreAttachment = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
-Load = Callable[[str], bytes | None]
+LoadAttachment = Callable[[str], bytes | None]
 #: The references of a message to others.
 _LINKS = ("replyTo", "thread")
 
 
-class Empty(InvalidInput):
+class EmptyDraft(InvalidInput):
     """A draft without messages and without a title."""
 
 
@@ -160,8 +160,8 @@ def document_of(
     draft: Draft,
     format: str,
     stamp: str,
-    tell: Tell,
-    keep: Keep,
+    tell: ReportProblem,
+    keep: StoreAttachment,
     suffix: str = "",
     most: int = MOST,
     *,
@@ -184,15 +184,15 @@ def document_of(
         InvalidInput: It has what JSON can't hold.
     """
     is_own = keeps_id(draft, is_trusted=is_trusted) and not suffix
-    format = OWN if draft.is_own else format
+    format = CAPSULE_KEY if draft.is_own else format
     if not is_trusted:
-        draft = without_agents(draft, is_chat=is_own)
+        draft = as_plain_chat(draft, is_chat=is_own)
     id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
-    entries = ordered(
-        [_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell
+    entries = parents_first(
+        [_accepted_message(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell
     )
     if not entries and not (is_own or draft.head.get("title")):
-        raise Empty("it has no messages")
+        raise EmptyDraft("it has no messages")
     ids = {}
     for entry in entries:
         given = entry["id"]
@@ -214,7 +214,9 @@ def document_of(
     return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
 
 
-def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
+def _accepted_message(
+    entry: Fields, tell: ReportProblem, keep: StoreAttachment, most: int, *, is_own: bool
+) -> Fields:
     """A message that can be accepted, with what is remembered of its source; of another one its id
     and its parent.
     """
@@ -233,7 +235,7 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
     try:
         if "attachments" in said:
             said["attachments"] = [
-                _stored(attached, keep, lambda reason: tell(reason, id))
+                _store_attachment(attached, keep, lambda reason: tell(reason, id))
                 for attached in said["attachments"]
             ]
         checked = check_message(said)
@@ -245,7 +247,7 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         metadata = said.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
             tell(f"what a message has besides is left out: {error}"[:300], id)
-            return _checked(
+            return _accepted_message(
                 entry | {"metadata": rest(metadata, SOURCE)}, tell, keep, most, is_own=is_own
             )
         tell(f"a message can't be accepted: {error}"[:300], id)
@@ -267,7 +269,9 @@ def _with_imported(metadata: Fields, about: Fields) -> Fields:
     return made
 
 
-def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
+def _store_attachment(
+    attached: Fields, keep: StoreAttachment, tell: Callable[[str], None]
+) -> Fields:
     if "data" not in attached:
         return attached
     said = rest(attached, "data")
@@ -383,7 +387,7 @@ def _context(given: Any) -> Fields | None:
 
 def _with_source_back(fields: Fields) -> Fields:
     """The fields as they were before `_with_source_aside`."""
-    metadata, about = fields.get("metadata", {}), imported_of(fields)
+    metadata, about = fields.get("metadata", {}), provenance_of(fields)
     if SOURCE not in about:
         return fields
     left = rest(about, SOURCE)
@@ -402,11 +406,11 @@ def _with_source_aside(fields: Fields) -> Fields:
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
         return fields
-    aside = {IMPORTED: {**imported_of(fields), SOURCE: metadata[SOURCE]}}
+    aside = {IMPORTED: {**provenance_of(fields), SOURCE: metadata[SOURCE]}}
     return fields | {"metadata": rest(metadata, SOURCE) | aside}
 
 
-def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
+def draft_of(document: Document, format: str, load: LoadAttachment | None = None) -> Draft:
     """The draft of a capsule, as a format writes it: under the ids of its source, if that was of
     the same format.
 
@@ -416,7 +420,9 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     """
     history, tree = document["history"], Tree(document["history"])
     # A copy of a capsule is a capsule by now, with an id of its own.
-    about = about if (about := imported_of(document)).get("format") == format != OWN else {}
+    about = (
+        about if (about := provenance_of(document)).get("format") == format != CAPSULE_KEY else {}
+    )
     edited = {entry["id"] for entry in history if digests.is_edited(entry)}
     is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
     current = document["metadata"].get("currentNode")
@@ -458,7 +464,9 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         said = rest(entry, "id", "parent")
         said = _with_source_aside(said) if is_own else _without_imported(said)
         if load is not None and "attachments" in said:
-            said["attachments"] = [_loaded(attached, load) for attached in said["attachments"]]
+            said["attachments"] = [
+                _load_attachment(attached, load) for attached in said["attachments"]
+            ]
         entries.append(said | link)
     return Draft(
         head,
@@ -476,17 +484,17 @@ def _origin(entry: Fields) -> str | None:
     """The id of a message in its source; that of a message from here is its own, and one may have
     had none.
     """
-    about = imported_of(entry)
+    about = provenance_of(entry)
     return about.get("id") if about else entry["id"]
 
 
 def _without_imported(fields: Fields) -> Fields:
-    if digests.is_undated(fields, imported_of(fields)):
+    if digests.is_undated(fields, provenance_of(fields)):
         fields = rest(fields, "timestamp")
     return filled(rest(fields, "metadata"), metadata=rest(fields.get("metadata", {}), IMPORTED))
 
 
-def _loaded(attached: Fields, load: Load) -> Fields:
+def _load_attachment(attached: Fields, load: LoadAttachment) -> Fields:
     data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
     if data is None:
         return attached

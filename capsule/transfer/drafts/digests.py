@@ -35,7 +35,7 @@ OF_METADATA = (
 )
 
 
-def imported_of(fields: Fields) -> Fields:
+def provenance_of(fields: Fields) -> Fields:
     """What a message or the head of a conversation remembers of its source; empty: it was made
     here.
     """
@@ -85,7 +85,7 @@ def digest_of_document(document: Document, *, is_own: bool) -> str:
 
 def is_edited(entry: Fields) -> bool:
     """Whether a message was changed or made here since the last import."""
-    about = imported_of(entry)
+    about = provenance_of(entry)
     return about.get("digest") != digest_of_message(entry) and not is_undated(entry, about)
 
 

@@ -18,9 +18,9 @@ import orjson
 import capsule
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.store.reading import KIND
-from capsule.transfer.drafts.digests import imported_of
-from capsule.transfer.drafts.report import Taken
-from capsule.transfer.records.round_trip import OWN
+from capsule.transfer.drafts.digests import provenance_of
+from capsule.transfer.drafts.report import ImportResult
+from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _KIND, _ID = "imports", "digests"
 #: What it says has this form; with the version of Capsule.
-_FORM = f"{capsule.__version__}/2"
+_FORMAT_VERSION = f"{capsule.__version__}/2"
 #: So many files and conversations are remembered, the last ones.
-_MOST = 100_000
+_MAX_REMEMBERED = 100_000
 
 
 @dataclass(slots=True)
-class Read:
+class ImportedFile:
     """A file that was read.
 
     Attributes:
@@ -50,7 +50,7 @@ class Read:
     name: str
     digest: str
     is_whole: bool = True
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ImportResult] = field(default_factory=list)
     awaited: int = 0
     near: dict[str, Any] | None = None
 
@@ -62,7 +62,7 @@ class Read:
         }
 
 
-class Memory:
+class ImportMemory:
     """What was imported into a store.
 
     Attributes:
@@ -77,12 +77,12 @@ class Memory:
         with suppress(CapsuleError):
             known = engine.machine.read(_KIND, _ID) or {}
         self._before = orjson.dumps(known)
-        if known.get("version") != _FORM:
+        if known.get("version") != _FORMAT_VERSION:
             known = {}
         self.files: dict[str, dict[str, Any]] = known.get("files", {})
         self.conversations: dict[str, tuple[str, str]] = known.get("conversations", {})
 
-    def known(self, file: File, digest: str) -> list[Taken] | None:
+    def known(self, file: File, digest: str) -> list[ImportResult] | None:
         """What was made of a file, if it, the files it was read with, and the conversations are
         there as they were.
         """
@@ -98,10 +98,14 @@ class Memory:
                     head, _ = self._engine.head(id)
                 except (NotFound, InvalidDocument):
                     return None
-                about, title = imported_of(head), head["title"]
-                source = str(about.get("id")) if about.get("format") in (format, OWN) else id
+                about, title = provenance_of(head), head["title"]
+                source = (
+                    str(about.get("id")) if about.get("format") in (format, CAPSULE_KEY) else id
+                )
             known.append(
-                Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped")
+                ImportResult(
+                    id, title, count, format, source, file.name, "unchanged" if id else "skipped"
+                )
             )
         return known
 
@@ -126,13 +130,13 @@ class Memory:
     def _write(self) -> None:
         document = {
             "id": _ID,
-            "version": _FORM,
-            "files": _last(self.files),
-            "conversations": _last(self.conversations),
+            "version": _FORMAT_VERSION,
+            "files": _newest(self.files),
+            "conversations": _newest(self.conversations),
         }
         if orjson.dumps(document) != self._before:
             self._engine.machine.edit(_KIND, _ID, lambda before: document)
 
 
-def _last(entries: dict[str, Any]) -> dict[str, Any]:
-    return dict(islice(entries.items(), max(len(entries) - _MOST, 0), None))
+def _newest(entries: dict[str, Any]) -> dict[str, Any]:
+    return dict(islice(entries.items(), max(len(entries) - _MAX_REMEMBERED, 0), None))

@@ -18,8 +18,8 @@ from capsule.transfer.drafts.digests import (
     IMPORTED,
     digest_of_message,
     digests_of_head,
-    imported_of,
     is_edited,
+    provenance_of,
 )
 from capsule.transfer.records.coercion import object_of, rest
 
@@ -31,7 +31,7 @@ _OF_HEAD = ("title", "context")
 
 
 @dataclass(frozen=True, slots=True)
-class Revised:
+class MergeOutcome:
     """A conversation with what an import brings.
 
     Attributes:
@@ -54,16 +54,16 @@ def contradicts(present: Document, incoming: Document) -> bool:
     there = {entry["id"]: entry for entry in present["history"]}
     pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
     return any(
-        _words(mine) != _words(other) and _is_newer(mine, other, is_own=False)
+        _spoken_fields(mine) != _spoken_fields(other) and _is_newer(mine, other, is_own=False)
         for mine, other in pairs
     )
 
 
-def _words(entry: Document) -> tuple[Any, ...]:
+def _spoken_fields(entry: Document) -> tuple[Any, ...]:
     return entry["role"], entry["content"], entry.get("toolCalls")
 
 
-def revised(
+def merge(
     present: Document,
     incoming: Document,
     removed: Collection[str],
@@ -72,7 +72,7 @@ def revised(
     is_own: bool,
     is_other: bool = False,
     is_trusted: bool = False,
-) -> Revised:
+) -> MergeOutcome:
     """What becomes of a conversation.
 
     Args:
@@ -110,18 +110,18 @@ def revised(
                 )
     result = present | {"history": history, "metadata": dict(present["metadata"])}
     if not is_older:
-        conflicts += _revise_head(
+        conflicts += _merge_head(
             result, present, incoming, theirs=theirs, is_own=is_own, is_trusted=is_trusted
         )
-    _set_current(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
+    _choose_active_leaf(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
     is_named = present["metadata"].get("titleSetBy") != "auto"
     kept_title = is_named and incoming["title"] != result["title"] == present["title"]
-    return Revised(present if result == present else result, conflicts, kept_title)
+    return MergeOutcome(present if result == present else result, conflicts, kept_title)
 
 
 def _time_of(document: Document) -> str:
     """When the source changed it, as it was imported; empty: it does not say."""
-    time = imported_of(document).get("updatedAt")
+    time = provenance_of(document).get("updatedAt")
     return time if isinstance(time, str) else ""
 
 
@@ -132,12 +132,12 @@ def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | Non
             return False
         theirs, ours = entry.get("editedAt") or "", present.get("editedAt") or ""
         return None if theirs == ours else theirs > ours
-    if imported_of(present).get("digest") == entry["metadata"][IMPORTED]["digest"]:
+    if provenance_of(present).get("digest") == entry["metadata"][IMPORTED]["digest"]:
         return False
     return None if is_edited(present) else True
 
 
-def _revise_head(
+def _merge_head(
     result: Document,
     present: Document,
     incoming: Document,
@@ -148,7 +148,7 @@ def _revise_head(
 ) -> int:
     """Take what the source changed of the head. The number of fields that were changed here too."""
     now, wanted = digests_of_head(present), digests_of_head(incoming)
-    base = {} if is_own else object_of(imported_of(present).get("digest"))
+    base = {} if is_own else object_of(provenance_of(present).get("digest"))
     has_all = {entry["id"] for entry in incoming["history"]}.issuperset(
         entry["id"] for entry in present["history"]
     )
@@ -201,7 +201,7 @@ def _leaf(document: Document) -> str | None:
     return None if leaf < 0 else history[leaf]["id"]
 
 
-def _set_current(
+def _choose_active_leaf(
     document: Document, leaf: str | None, theirs: str | None, added: Collection[str]
 ) -> None:
     """Let the active branch be that of the source if it ends in a new message.
@@ -211,7 +211,7 @@ def _set_current(
     history = document["history"]
     places = {entry["id"]: place for place, entry in enumerate(history)}
     here = None if leaf is None else history[places[leaf]]
-    is_free = here is None or bool(imported_of(here))
+    is_free = here is None or bool(provenance_of(here))
     wanted = leaf
     if theirs is not None and theirs in added:
         above = [history[place]["id"] for place in Tree(history).path_to(places[theirs])]

@@ -13,7 +13,7 @@ _MOST_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ImportResult:
     """A conversation of a source, and what became of it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownFile:
     """A file that no format takes.
 
     Attributes:
@@ -71,9 +71,9 @@ class Report:
         notes: What is no damage, but came in otherwise than its source has it.
     """
 
-    conversations: list[Taken] = field(default_factory=list)
+    conversations: list[ImportResult] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
-    unknown: list[Unknown] = field(default_factory=list)
+    unknown: list[UnknownFile] = field(default_factory=list)
     notes: Problems = field(default_factory=Problems)
 
     @property

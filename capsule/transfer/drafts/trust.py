@@ -23,7 +23,7 @@ from capsule.transfer.drafts.digests import (
     digest_of_message,
 )
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.round_trip import OWN, with_source
+from capsule.transfer.records.round_trip import CAPSULE_KEY, with_source
 
 
 def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
@@ -32,7 +32,7 @@ def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
     return draft.is_own and is_id(draft.id) and (is_trusted or is_chat)
 
 
-def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
+def as_plain_chat(draft: Draft, *, is_chat: bool) -> Draft:
     """A draft that is no part of what agents say to each other.
 
     Unless it is a chat, its participants are names, and what else it says of itself is beside our
@@ -41,7 +41,9 @@ def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
     about = dict(draft.metadata)
     if draft.is_own:
         others = {name: other for name in RELATED if RESERVED.match(other := str(about.get(name)))}
-        about |= {name: imported_conversation_id(OWN, other) for name, other in others.items()}
+        about |= {
+            name: imported_conversation_id(CAPSULE_KEY, other) for name, other in others.items()
+        }
     if is_chat:
         return replace(draft, head={**draft.head, "metadata": about})
     said = {

@@ -19,7 +19,7 @@ from typing import Any
 
 Fields = dict[str, Any]
 #: The key in a record of another program under which we keep what it has no field for.
-OWN = "capsule"
+CAPSULE_KEY = "capsule"
 #: The keys of a difference: of fields that are to be left out, and of the items of a list by their
 #: places.
 ABSENT, _ITEMS = "$absent", "$items"
@@ -27,7 +27,7 @@ _MISSING: Any = object()
 
 
 def difference(wanted: Fields, built: Fields) -> Fields:
-    """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both
+    """What `apply_difference` needs to make `wanted` of `built`; empty if they are the same. JSON, if both
     are.
     """
     rest: Fields = {}
@@ -44,7 +44,7 @@ def difference(wanted: Fields, built: Fields) -> Fields:
             if (value or other) and (below := difference(value, other)):
                 rest[key] = below
         elif kind is list:
-            if (value or other) and (unlike := _unlike(value, other)) is not None:
+            if (value or other) and (unlike := _value_difference(value, other)) is not None:
                 rest[key] = unlike[0]
         elif value != other:
             rest[key] = value
@@ -53,7 +53,7 @@ def difference(wanted: Fields, built: Fields) -> Fields:
     return rest
 
 
-def _unlike(wanted: Any, built: Any) -> tuple[Any] | None:
+def _value_difference(wanted: Any, built: Any) -> tuple[Any] | None:
     """The difference of two values; None: they are the same, and of the same types."""
     kind = type(wanted)
     if kind is not type(built):
@@ -64,31 +64,32 @@ def _unlike(wanted: Any, built: Any) -> tuple[Any] | None:
     if kind is list and len(wanted) == len(built):
         items = {}
         for n, (item, other) in enumerate(zip(wanted, built, strict=True)):
-            if item is not other and (unlike := _unlike(item, other)) is not None:
+            if item is not other and (unlike := _value_difference(item, other)) is not None:
                 items[str(n)] = unlike[0]
         return ({_ITEMS: items},) if items else None
     return None if wanted == built else (wanted,)
 
 
-def applied(built: Fields, rest: Fields) -> Fields:
+def apply_difference(built: Fields, rest: Fields) -> Fields:
     """`built` with a difference."""
     result = {key: value for key, value in built.items() if key not in rest.get(ABSENT, ())}
     for key, value in rest.items():
         if key != ABSENT:
-            result[key] = _put(result[key], value) if key in result else value
+            result[key] = _apply_value(result[key], value) if key in result else value
     return result
 
 
-def _put(built: Any, rest: Any) -> Any:
+def _apply_value(built: Any, rest: Any) -> Any:
     if isinstance(rest, dict) and isinstance(built, dict):
-        return applied(built, rest)
+        return apply_difference(built, rest)
     if (
         isinstance(rest, dict)
         and isinstance(built, list)
         and isinstance(items := rest.get(_ITEMS), dict)
     ):
         return [
-            _put(item, items[str(n)]) if str(n) in items else item for n, item in enumerate(built)
+            _apply_value(item, items[str(n)]) if str(n) in items else item
+            for n, item in enumerate(built)
         ]
     return rest
 
@@ -108,12 +109,12 @@ class Pair:
 
     def to_capsule(self, record: Fields) -> Fields:
         """Our fields of a record, with what they lack in `metadata.source`."""
-        own = record.get(OWN)
+        own = record.get(CAPSULE_KEY)
         if isinstance(own, dict):
-            record = {key: value for key, value in record.items() if key != OWN}
+            record = {key: value for key, value in record.items() if key != CAPSULE_KEY}
         fields = self.read(record)
         if isinstance(own, dict):
-            fields = applied(fields, own)
+            fields = apply_difference(fields, own)
         return with_source(fields, difference(record, self.write(fields)))
 
     def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
@@ -125,9 +126,9 @@ class Pair:
         if is_edited:
             record = {key: value for key, value in rest.items() if key != ABSENT} | record
         else:
-            record = applied(record, rest)
+            record = apply_difference(record, rest)
         own = difference(plain, self.read(record))
-        return record | {OWN: own} if own else record
+        return record | {CAPSULE_KEY: own} if own else record
 
 
 def is_on(value: Any) -> bool:

@@ -17,8 +17,8 @@ from typing import Any, TypeGuard
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.coercion import filled, moment, with_bytes
 from capsule.transfer.records.round_trip import (
-    OWN,
-    applied,
+    CAPSULE_KEY,
+    apply_difference,
     difference,
     with_source,
     without_source,
@@ -124,7 +124,7 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class RecordFieldNames:
     """The names of the fields of a record that hold its id, the id of the record it answers, and
     its time.
 
@@ -196,7 +196,7 @@ def is_turn(entries: list[Fields]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnPair:
     """Two pure functions that read and write a record that holds several messages.
 
     Attributes:
@@ -214,12 +214,13 @@ class Turn:
 
     def to_capsule(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
-        own = record.get(OWN)
-        record = self.opened({name: value for name, value in record.items() if name != OWN})
+        own = record.get(CAPSULE_KEY)
+        record = self.opened({name: value for name, value in record.items() if name != CAPSULE_KEY})
         entries = numbered(self.read(record))
         if isinstance(own, dict):
             entries = [
-                with_bytes(entry) for entry in applied({"messages": entries}, own)["messages"]
+                with_bytes(entry)
+                for entry in apply_difference({"messages": entries}, own)["messages"]
             ]
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
@@ -244,16 +245,16 @@ class Turn:
         if is_edited or count != len(entries):
             record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
-            record = applied(record, rest)
+            record = apply_difference(record, rest)
         record = self.closed(record)
         own = difference(
             {"messages": plain}, {"messages": numbered(self.read(self.opened(record)))}
         )
-        return record | {OWN: own} if own else record
+        return record | {CAPSULE_KEY: own} if own else record
 
 
 def records_of(
-    draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]
+    draft: Draft, turn: TurnPair, is_turn: Callable[[list[Fields]], bool]
 ) -> tuple[list[Fields], dict[Any, Any]]:
     """The records of a draft, in its order, each with an id and a parent; and the record's id for
     each message's id.
@@ -308,10 +309,10 @@ def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     inner = record.get(key)
     if not isinstance(inner, str) or homes.get(inner, inner) == inner:
         return record
-    own = record.get(OWN, {})
+    own = record.get(CAPSULE_KEY, {})
     return record | {
         key: homes[inner],
-        OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}},
+        CAPSULE_KEY: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}},
     }
 
 

@@ -78,14 +78,14 @@ def counted(text: str, noun: str = "line") -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def described(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+def describe_call(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     """What a call of the file does: in a line, and as texts, each with its language, `diff`, or
     nothing known.
     """
     name, given = call_of(call)
     name, given = line(name, 80) or "Tool", json_of(given)
     if isinstance(given, dict):
-        summary, text, language, drawn = _recognized(name, given)
+        summary, text, language, drawn = _describe_known_tool(name, given)
         parts = [(text, language), (as_text(rest(given, *drawn) or None), "json")]
         return summary, [part for part in parts if part[0]]
     if _is_patch(given):
@@ -93,7 +93,7 @@ def described(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     return _titled(name, given), [(as_text(given), "")] if given else []
 
 
-def _recognized(name: str, given: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+def _describe_known_tool(name: str, given: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
     """The line about a call, the text that stands for some of its arguments, its language, and
     which these are.
     """

@@ -21,8 +21,8 @@ from markupsafe import Markup
 
 from capsule.timestamps import canonical, known
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
-from capsule.transfer.rendering.calls import as_text, counted, described, line
-from capsule.transfer.rendering.texts import Texts
+from capsule.transfer.rendering.calls import as_text, counted, describe_call, line
+from capsule.transfer.rendering.texts import TextRenderer
 
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
@@ -56,7 +56,7 @@ def anchor_of(entry: Entry) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
+class RenderOptions:
     """How messages are drawn.
 
     Attributes:
@@ -80,26 +80,26 @@ class Drawing:
 
 
 @dataclass(slots=True)
-class Fold:
+class CollapsedSection:
     """What is folded: a line that says what it is, and its parts."""
 
     summary: str
     parts: list[Markup]
     is_open: bool
-    results: list[Shown] = field(default_factory=list)
+    results: list[RenderedMessage] = field(default_factory=list)
 
 
-class Attached(NamedTuple):
+class RenderedAttachment(NamedTuple):
     """An attachment: an image, a link or a file to load, and the text that it holds."""
 
     name: str
     kind: str
     url: str
-    fold: Fold | None
+    fold: CollapsedSection | None
 
 
 @dataclass(slots=True)
-class Shown:
+class RenderedMessage:
     """A message as the template draws it.
 
     Attributes:
@@ -123,14 +123,14 @@ class Shown:
     nav: str | Markup
     attributes: Mapping[str, str]
     content: Markup | str = ""
-    fold: Fold | None = None
-    reasoning: Fold | None = None
-    calls: list[Fold] = field(default_factory=list)
-    attachments: list[Attached] = field(default_factory=list)
-    reactions: list[Shown] = field(default_factory=list)
+    fold: CollapsedSection | None = None
+    reasoning: CollapsedSection | None = None
+    calls: list[CollapsedSection] = field(default_factory=list)
+    attachments: list[RenderedAttachment] = field(default_factory=list)
+    reactions: list[RenderedMessage] = field(default_factory=list)
 
 
-def look(name: str) -> tuple[int, int]:
+def name_style(name: str) -> tuple[int, int]:
     """The numbers of the colour and of the shape of a name."""
     digest = sha256(name.encode("utf-8", "surrogatepass")).digest()
     return digest[0] % HUES, digest[1] % SHAPES
@@ -173,14 +173,14 @@ def pairs(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
     return found
 
 
-class _Window:
+class _WindowRenderer:
     """The messages of one window."""
 
-    def __init__(self, drawing: Drawing) -> None:
-        self._drawing, self._texts = drawing, Texts(drawing.lines)
+    def __init__(self, drawing: RenderOptions) -> None:
+        self._drawing, self._texts = drawing, TextRenderer(drawing.lines)
         self._words = [_folded(word) for word in drawing.find if word.strip()]
 
-    def shown(self, entries: Sequence[Entry]) -> list[Shown]:
+    def shown(self, entries: Sequence[Entry]) -> list[RenderedMessage]:
         if self._drawing.talk:
             entries = [
                 {**entry, "toolCalls": None, "reasoning": None}
@@ -211,13 +211,13 @@ class _Window:
                 inside[place] = above, 0
         return [message for place, message in enumerate(made) if place not in inside]
 
-    def _message(self, entry: Entry) -> Shown:
+    def _message(self, entry: Entry) -> RenderedMessage:
         drawing, role = self._drawing, line(entry.get("role"), 20)
         sender, model = line(entry.get("from"), 100), line(entry.get("model"), 100)
         content, about = as_text(entry.get("content")), object_of(entry.get("metadata"))
-        hue, shape = look(sender or model or role)
+        hue, shape = name_style(sender or model or role)
         reply = entry.get("replyTo")
-        message = Shown(
+        message = RenderedMessage(
             anchor=anchor_of(entry),
             role=role,
             who=sender or role.capitalize(),
@@ -247,7 +247,7 @@ class _Window:
                 f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning
             )
         for call in objects_of(entry.get("toolCalls")):
-            said, texts = described(call)
+            said, texts = describe_call(call)
             parts = [self._texts.code(text, language) for text, language in texts]
             message.calls.append(self._fold(said, parts, said, *(text for text, _ in texts)))
         message.attachments = [
@@ -255,11 +255,11 @@ class _Window:
         ]
         return message
 
-    def _fold(self, summary: str, parts: list[Markup], *texts: str) -> Fold:
+    def _fold(self, summary: str, parts: list[Markup], *texts: str) -> CollapsedSection:
         searched = _folded("\n".join(texts)) if self._words else ""
-        return Fold(summary, parts, any(word in searched for word in self._words))
+        return CollapsedSection(summary, parts, any(word in searched for word in self._words))
 
-    def _attached(self, attached: Entry) -> Attached:
+    def _attached(self, attached: Entry) -> RenderedAttachment:
         named = next(
             (attached[key] for key in ("name", "path", "filename") if attached.get(key)), ""
         )
@@ -279,7 +279,7 @@ class _Window:
             url = self._drawing.file_url(digest)
         elif re.match("(?i)https?://", elsewhere := as_text(attached.get("url"))):
             kind, url = "link", elsewhere
-        return Attached(name, kind, url, fold)
+        return RenderedAttachment(name, kind, url, fold)
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
@@ -321,7 +321,9 @@ def _folded(text: str) -> str:
     return text.casefold()
 
 
-def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[Shown]:
+def messages(
+    entries: Sequence[Entry], drawing: RenderOptions | None = None
+) -> list[RenderedMessage]:
     """The messages of a window, as they follow each other, with results under their calls.
 
     Args:
@@ -331,10 +333,10 @@ def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[S
     Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours;
     what was drawn lately is remembered.
     """
-    return _Window(drawing or Drawing()).shown(entries)
+    return _WindowRenderer(drawing or RenderOptions()).shown(entries)
 
 
-def render(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[Markup]:
+def render(entries: Sequence[Entry], drawing: RenderOptions | None = None) -> list[Markup]:
     """The messages of a window as HTML, one after the other. As `messages`."""
     draw = ENVIRONMENT.get_template("message.html").module.message  # type: ignore[attr-defined]
     return [draw(message) for message in messages(entries, drawing)]

@@ -58,7 +58,7 @@ _CLEANER = Cleaner(
 _FORMATTER = HtmlFormatter(nowrap=True)
 
 
-class Cache:
+class HtmlCache:
     """HTML by the digest of what it was made of, `most` characters of it; what was not used for
     longest leaves first.
 
@@ -85,10 +85,10 @@ class Cache:
                 self._left += len(self._kept.popitem(last=False)[1])
 
 
-_CACHE = Cache(16_000_000)
+_CACHE = HtmlCache(16_000_000)
 
 
-class Texts:
+class TextRenderer:
     """Draws the texts of one window, in which `lines` lines of code get colours that are not in the
     cache yet.
     """

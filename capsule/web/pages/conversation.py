@@ -16,7 +16,14 @@ from starlette.responses import Response
 from capsule.errors import CapsuleError, NotFound
 from capsule.ids import keyed_message_id
 from capsule.rules.policy import Object, may
-from capsule.transfer.rendering.messages import Drawing, Shown, anchor_of, is_talk, look, messages
+from capsule.transfer.rendering.messages import (
+    RenderedMessage,
+    RenderOptions,
+    anchor_of,
+    is_talk,
+    messages,
+    name_style,
+)
 from capsule.web.view import View, get
 from capsule.web.words import address
 
@@ -64,7 +71,7 @@ def _conversation(view: View) -> Response:
         lock=view.store.locks.state(head),
         may_lock=may(view.me, "lock", Object.listed(head)).allowed,
         looks={
-            member.id: dict(zip(("hue", "shape"), look(member.id), strict=True))
+            member.id: dict(zip(("hue", "shape"), name_style(member.id), strict=True))
             for member in head.participants
         },
         standing=view.store.summaries.standing(id)
@@ -133,7 +140,7 @@ def _unread(view: View, id: str) -> str | None:
 
 def _drawn(
     view: View, id: str, window: Page, chosen: str | None, words: list[str], *, talk: bool
-) -> list[Shown]:
+) -> list[RenderedMessage]:
     entries = [entry for _, entry in window.entries]
     places = {entry.get("id"): place for place, entry in window.entries}
     prompts = [
@@ -165,7 +172,7 @@ def _drawn(
         steps = {way: f"#{anchor(ids[0])}" if ids else beyond[way] for way, ids in near.items()}
         return Markup(line.nav(entry, places[message], steps))
 
-    drawing = Drawing(
+    drawing = RenderOptions(
         file_url=lambda digest: address("c", id, "files", digest),
         message_url=lambda other: (
             f"#{anchor(other)}" if other in places else address("c", id, "m", other)

@@ -17,7 +17,7 @@ from capsule.context import drift
 from capsule.errors import GitFailed, NotFound, Refused
 from capsule.format.text.titles import title_from
 from capsule.format.tree.tree import Tree
-from capsule.transfer.rendering.texts import Texts
+from capsule.transfer.rendering.texts import TextRenderer
 from capsule.web.pages.conversation import anchor, titled
 from capsule.web.view import View, get
 
@@ -118,7 +118,7 @@ def _versions(view: View) -> Response:
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
             diff = (
-                Texts(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""
+                TextRenderer(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""
             )  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message

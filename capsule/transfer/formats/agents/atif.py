@@ -14,17 +14,17 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.conversion import active_line
+from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    around,
+    apply_capsule_extra,
     by_record,
+    capsule_extra,
     first,
-    own_of,
     read_records,
-    with_own,
+    reporting_damage,
 )
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import (
@@ -37,8 +37,8 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.round_trip import OWN, Column, Fields, pair_of
-from capsule.transfer.records.turns import Turn
+from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Fields, pair_of
+from capsule.transfer.records.turns import TurnPair
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent", "tool": "system"}
@@ -160,10 +160,10 @@ _HEAD = pair_of(
     Column("session_id", "id", text_of),
     Column("agent", default={"name": "capsule", "version": "2.1"}),
 )
-_STEP = Turn(_read, _write, dict, dict)
+_STEP = TurnPair(_read, _write, dict, dict)
 
 
-def _taken(
+def _plain_draft(
     record: Fields, tell: Callable[..., None] = lambda *damage: None, line: int | None = None
 ) -> Draft:
     """The draft of a trajectory, without what is under `extra.capsule`."""
@@ -175,7 +175,7 @@ def _taken(
             tell(f"step {place} is none", line)
             continue
         entries: list[Fields] = []
-        with around(tell, f"step {place}", line):
+        with reporting_damage(tell, f"step {place}", line):
             entries = _STEP.to_capsule(step)
         if entries and len(ids) == len(
             history
@@ -231,14 +231,14 @@ def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
 def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterator[Draft]:
     """The draft of a trajectory, and those of its subagents and of the file that continues it."""
     extra = object_of(record.get("extra"))
-    own = extra.get(OWN)
+    own = extra.get(CAPSULE_KEY)
     if isinstance(own, dict):
-        extra = rest(extra, OWN)
+        extra = rest(extra, CAPSULE_KEY)
         record = rest(record, "extra") | ({"extra": extra} if extra else {})
     _check(record, source.tell, line)
-    draft = _taken(record, source.tell, line)
+    draft = _plain_draft(record, source.tell, line)
     draft.head |= filled({}, metadata=draft.metadata | related)
-    draft = with_own(draft, own)
+    draft = apply_capsule_extra(draft, own)
     for file in (
         file
         for entry in draft.history
@@ -267,20 +267,20 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
 
 def _read_file_of(source: Source) -> Iterator[Draft]:
     for line, record in read_records(source):
-        with around(source.tell, "a trajectory", line):
+        with reporting_damage(source.tell, "a trajectory", line):
             yield from _drafts(record, line, source)
 
 
 def _write_file_of(draft: Draft) -> bytes:
-    line = active_line(draft.head, draft.history)
+    line = active_path(draft.head, draft.history)
     records, _ = turns.records_of(replace(draft, history=line), _STEP, _is_step)
     for place, step in enumerate(records, 1):
-        step.pop(OWN, None)
+        step.pop(CAPSULE_KEY, None)
         step.setdefault("step_id", place)
     record = _HEAD.to_record(draft.head, is_edited=draft.is_edited)
-    record = rest(record, OWN) | {"steps": records}
-    if own := own_of(draft, _taken(record)):
-        record["extra"] = object_of(record.get("extra")) | {OWN: own}
+    record = rest(record, CAPSULE_KEY) | {"steps": records}
+    if own := capsule_extra(draft, _plain_draft(record)):
+        record["extra"] = object_of(record.get("extra")) | {CAPSULE_KEY: own}
     return orjson.dumps(record)
 
 

@@ -5,8 +5,8 @@ content, and one message here. Records without words (snapshots, durations) are 
 message that follows them, in `metadata.source.before`. Records of progress are dropped. A subagent
 is a conversation of its own, with the id `{session}:{agent}`.
 
-The first half of the module turns the records of one message into a `Message` and back. The second
-half reads a file (`_Talk`) and writes one (`_write`).
+The first half of the module turns the records of one message into a `ClaudeMessage` and back. The second
+half reads a file (`_TranscriptReader`) and writes one (`_write`).
 
 Invariants: `records_of` gives back the records that a message was made of. What is kept of a record
 has no text that the message has. On the way back, the blocks are filled from the message, the last
@@ -23,16 +23,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from capsule.transfer.interface import (
-    ODD,
+    FORMAT_ERRORS,
     Draft,
     Format,
     Source,
-    around,
     by_record,
     first,
-    kept_of,
+    head_extra,
     read_records,
     read_text,
+    reporting_damage,
 )
 from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import (
@@ -46,9 +46,9 @@ from capsule.transfer.records.coercion import (
     with_bytes,
 )
 from capsule.transfer.records.round_trip import (
-    OWN,
+    CAPSULE_KEY,
     Fields,
-    applied,
+    apply_difference,
     difference,
     with_source,
     without_source,
@@ -67,10 +67,10 @@ _USAGE = {
 }
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
-APART = frozenset({"message", "parentUuid", OWN})
+APART = frozenset({"message", "parentUuid", CAPSULE_KEY})
 
 
-def _take(block: Any, said: Fields) -> Any:
+def _split_block(block: Any, said: Fields) -> Any:
     """What is left of a block when the message has its part of it."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _SAID:
@@ -104,7 +104,7 @@ def _take(block: Any, said: Fields) -> Any:
             said["content"] = content
             return rest
         return rest | {
-            "content": [_take(part, said) for part in content]
+            "content": [_split_block(part, said) for part in content]
             if isinstance(content, list)
             else content
         }
@@ -142,11 +142,11 @@ def _data(source: Any) -> bytes | None:
             return None
         data = b64decode(source["data"], validate=True)
         return data if b64encode(data).decode() == source["data"] else None
-    except ODD:
+    except FORMAT_ERRORS:
         return None
 
 
-def _filled(kept: Any, left: Fields) -> Any:
+def _restore_content(kept: Any, left: Fields) -> Any:
     """The content that `kept` is the rest of; `left` is what the message has, without what later
     blocks have taken.
     """
@@ -156,12 +156,12 @@ def _filled(kept: Any, left: Fields) -> Any:
         return kept
     return [
         block
-        for block in [_fill(block, left) for block in reversed(kept)][::-1]
+        for block in [_restore_block(block, left) for block in reversed(kept)][::-1]
         if block is not _GONE
     ]
 
 
-def _fill(block: Any, left: Fields) -> Any:
+def _restore_block(block: Any, left: Fields) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _SAID and kind not in block:
         name, at = _SAID[kind], block.get("from", 0)
@@ -175,7 +175,7 @@ def _fill(block: Any, left: Fields) -> Any:
         return {
             "tool_use_id": left["toolCallId"],
             **block,
-            "content": _filled(block.get("content", ""), left),
+            "content": _restore_content(block.get("content", ""), left),
         }
     if _lacks_data(kind, block):
         data = left["attachments"].pop().get("data")
@@ -193,7 +193,7 @@ def _calls(said: Fields) -> list[Fields]:
     return calls if all(_is_call(call, "arguments") for call in calls) else []
 
 
-def _shape(said: Fields) -> Any:
+def _default_blocks(said: Fields) -> Any:
     """What is left of the content of a message that Claude Code did not write."""
     if said["role"] == "assistant":
         called = [{"type": "tool_use"} for _ in _calls(said)]
@@ -218,7 +218,7 @@ def _shape(said: Fields) -> Any:
     return [{"type": "tool_result"} | error | ({"content": content} if content else {})]
 
 
-def _base(said: Fields, common: Fields) -> Fields:
+def _default_record(said: Fields, common: Fields) -> Fields:
     """The first record of a message, without its content and its parent."""
     role, about = said["role"], said.get("metadata", {})
     kind = "user" if role == "tool" else role
@@ -247,7 +247,7 @@ def _base(said: Fields, common: Fields) -> Fields:
     return base
 
 
-class Message:
+class ClaudeMessage:
     """A message, of one record or, if it is an answer, of several.
 
     Attributes:
@@ -299,7 +299,7 @@ class Message:
         if isinstance(content, str):
             self.said["content"], content = content, ""
         elif isinstance(content, list):
-            content = [_take(block, self.said) for block in content]
+            content = [_split_block(block, self.said) for block in content]
         self._blocks.append(content)
         self._records.append(record)
         self._is_common = self._is_common and is_common
@@ -320,10 +320,10 @@ class Message:
         if said["role"] == "assistant":
             self._describe(records[-1]["message"])
         rests = [_rest(record, apart if self._is_common else APART) for record in records]
-        source = difference(rests[0], _base(said, {} if self._is_common else common))
+        source = difference(rests[0], _default_record(said, {} if self._is_common else common))
         if self.parent != ends.get(said["parent"]):
             source["parentUuid"] = self.parent
-        if len(rests) > 1 or blocks[0] != _shape(said):
+        if len(rests) > 1 or blocks[0] != _default_blocks(said):
             source["blocks"] = blocks[0]
         if len(rests) > 1:
             for rest, record in zip(rests, records, strict=True):
@@ -334,9 +334,9 @@ class Message:
             ]
         if self.before:
             source["before"] = self.before
-        own = records[-1].get(OWN)
+        own = records[-1].get(CAPSULE_KEY)
         if isinstance(own, dict):
-            said = with_bytes(applied(said, own))
+            said = with_bytes(apply_difference(said, own))
         return with_source(said, source)
 
 
@@ -378,15 +378,16 @@ def records_of(said: Fields, source: Fields, common: Fields) -> list[Fields]:
     """The records of a message, the first of them without its parent."""
     apart = ("blocks", "records", "before", "parentUuid")
     records = [
-        applied(
-            _base(said, common), {key: value for key, value in source.items() if key not in apart}
+        apply_difference(
+            _default_record(said, common),
+            {key: value for key, value in source.items() if key not in apart},
         )
     ]
-    blocks = [source.get("blocks", _shape(said))]
+    blocks = [source.get("blocks", _default_blocks(said))]
     for more in source.get("records", ()):
         before = records[-1] | {"parentUuid": records[-1].get("uuid")}
         records.append(
-            applied(before, {key: value for key, value in more.items() if key != "blocks"})
+            apply_difference(before, {key: value for key, value in more.items() if key != "blocks"})
         )
         blocks.append(more["blocks"])
     left = {
@@ -395,7 +396,7 @@ def records_of(said: Fields, source: Fields, common: Fields) -> list[Fields]:
         "attachments": [*said.get("attachments", ())],
     }
     for record, kept in zip(reversed(records), reversed(blocks), strict=True):
-        content = _filled(kept, left)
+        content = _restore_content(kept, left)
         if "message" not in record:
             record["content"] = content
             continue
@@ -449,12 +450,12 @@ _ABOUT = {
 }
 
 
-class _Talk:
+class _TranscriptReader:
     """The records of one conversation, as they come."""
 
     def __init__(self, tell: Callable[[str, int | None], None]) -> None:
         self._tell = tell
-        self.messages, self.pending = list[Message](), list[Fields]()
+        self.messages, self.pending = list[ClaudeMessage](), list[Fields]()
         self.common, self.own = Fields(), Fields()
         self.lines: dict[str, int] = {}
         self.sessions, self._titles = Counter[str](), dict[str, str]()
@@ -467,7 +468,7 @@ class _Talk:
         #: The last record of each message.
         self._ends: dict[Any, Any] = {}
         #: The answer that a message is, or is a result of.
-        self._turns: dict[Any, Message] = {}
+        self._turns: dict[Any, ClaudeMessage] = {}
 
     def add(self, record: Fields, line: int | None) -> None:
         """Take the next record."""
@@ -528,7 +529,7 @@ class _Talk:
             )
             self._ends[turn.said["id"]] = uuid
             return
-        message = Message(record, self.pending, is_common=is_common)
+        message = ClaudeMessage(record, self.pending, is_common=is_common)
         self.pending = []
         self.messages.append(message)
         said = message.said
@@ -556,8 +557,8 @@ class _Talk:
                 self._titles[name if name != "summary" else f"{record['leafUuid']}"] = title
         if kind == "last-prompt" and record.get("explicit") is True:
             self._current = record.get("leafUuid")
-        elif kind == OWN and isinstance(record.get(OWN), dict):
-            self.own = record[OWN]
+        elif kind == CAPSULE_KEY and isinstance(record.get(CAPSULE_KEY), dict):
+            self.own = record[CAPSULE_KEY]
         else:
             self.pending.append(record)
 
@@ -591,7 +592,7 @@ class _Talk:
             source = difference(self.common, common) if self.common else {}
             source |= {"records": after} if after else {}
         own = {name: value for name, value in self.own.items() if name != "id"}
-        head = applied(with_source(head, source), own)
+        head = apply_difference(with_source(head, source), own)
         return Draft(
             head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines
         )
@@ -629,7 +630,7 @@ def _pieces(record: Fields) -> Iterable[Fields]:
         return (record,)
     whole = [record | {"message": record["message"] | {"content": run}} for run in runs]
     for nth, piece in enumerate(whole[:-1]):
-        for name in ("toolUseResult", OWN):
+        for name in ("toolUseResult", CAPSULE_KEY):
             piece.pop(name, None)
         piece["uuid"] = whole[nth + 1]["parentUuid"] = f"{record.get('uuid')}:{nth}"
     return whole
@@ -645,16 +646,16 @@ def _drafts(
 
     The session is `stem`, if a record has it, else the one that most records have.
     """
-    talks = {"": _Talk(tell)}
+    talks = {"": _TranscriptReader(tell)}
     agents: dict[Any, str] = {}
     for line, record in records:
-        with around(tell, "a record", line):
+        with reporting_damage(tell, "a record", line):
             agent = ""
             if record.get("isSidechain") is True:
                 uuid = record.get("uuid")
                 agent = str(record.get("agentId") or agents.get(record.get("parentUuid")) or uuid)
                 agents[uuid] = agent
-            talk = talks.get(agent) or talks.setdefault(agent, _Talk(tell))
+            talk = talks.get(agent) or talks.setdefault(agent, _TranscriptReader(tell))
             talk.add(record, line)
     sessions = sum((talk.sessions for talk in talks.values()), Counter[str]())
     sessions.pop("", None)
@@ -830,7 +831,7 @@ def _write(draft: Draft) -> bytes:
         {"cwd": draft.folder} if draft.is_own and draft.folder else {}
     )
     rest = {name: value for name, value in source.items() if name != "records"}
-    groups, ends = _groups(draft, applied(common, rest))
+    groups, ends = _groups(draft, apply_difference(common, rest))
     after = list(source.get("records", ()))
     records = _in_order([record for group in groups for record in group])
     current = draft.metadata.get("currentNode")
@@ -851,11 +852,11 @@ def _write(draft: Draft) -> bytes:
         again.head["title"] = head["title"]
     for group, entry, reread in zip(groups, draft.history, again.history, strict=False):
         if own := difference(without_source(entry)[0], without_source(reread)[0]):
-            group[-1][OWN] = own
-    own = difference(kept_of(draft.head), kept_of(again.head))
+            group[-1][CAPSULE_KEY] = own
+    own = difference(head_extra(draft.head), head_extra(again.head))
     if draft.is_own:
         own["id"] = draft.id
-    marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
+    marker = [{"type": CAPSULE_KEY, **_about(session, agent), CAPSULE_KEY: own}] if own else []
     return encoded_lines(marker + _with_results(records, after))
 
 
@@ -895,7 +896,7 @@ def _base36(number: int) -> str:
 
 def _is_ours(record: Fields) -> bool:
     if "sessionId" in record:
-        return "parentUuid" in record or record.get("type") in (*_ABOUT, OWN)
+        return "parentUuid" in record or record.get("type") in (*_ABOUT, CAPSULE_KEY)
     return record.get("type") in _ABOUT and ("leafUuid" in record or "messageId" in record)
 
 

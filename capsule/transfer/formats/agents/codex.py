@@ -25,16 +25,16 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.conversion import active_line
+from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import (
     Draft,
     Fields,
     Format,
     Source,
-    around,
     by_record,
-    kept_of,
+    head_extra,
     read_records,
+    reporting_damage,
 )
 from capsule.transfer.records import coercion
 from capsule.transfer.records.calls import acceptable
@@ -52,8 +52,8 @@ from capsule.transfer.records.coercion import (
     uuid_of,
 )
 from capsule.transfer.records.round_trip import (
-    OWN,
-    applied,
+    CAPSULE_KEY,
+    apply_difference,
     difference,
     with_source,
     without_source,
@@ -175,7 +175,7 @@ def unfolded(value: Any, said: Fields) -> Any:
     return {key: unfolded(item, said) for key, item in value.items()}
 
 
-class Talk:
+class RolloutReader:
     """The lines of one session, as they come.
 
     Attributes:
@@ -204,9 +204,9 @@ class Talk:
 
     def add(self, whole: Fields) -> None:
         """Take the next line."""
-        line = {key: value for key, value in whole.items() if key != OWN}
+        line = {key: value for key, value in whole.items() if key != CAPSULE_KEY}
         kind, said, time = parts_of(line)
-        own = whole.get(OWN)
+        own = whole.get(CAPSULE_KEY)
         texts = texts_of(kind, said)
         is_taken = self._is_item(kind, said, texts, time) or (
             kind == "event_msg" and self._is_event(said, texts, time)
@@ -379,7 +379,7 @@ class Talk:
         links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
         if named := {name: value for name, value in links.items() if isinstance(value, str)}:
             head = head | {"metadata": named}
-        head = applied(head if is_own else with_source(head, {"lines": self.about}), own)
+        head = apply_difference(head if is_own else with_source(head, {"lines": self.about}), own)
         history: list[Fields] = []
         for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
             whole = (
@@ -387,7 +387,7 @@ class Talk:
                 if given
                 else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
             )
-            history.append(applied(whole, given))
+            history.append(apply_difference(whole, given))
             if is_own and not given and len(history) > 1:
                 history[-1].setdefault(
                     "parent", history[-2].get("id", f"#{len(history) + len(others) - 2}")
@@ -411,7 +411,7 @@ _KINDS = {"session_meta", "turn_context", "response_item", "event_msg", "compact
 
 
 def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) -> Draft | None:
-    talk = Talk(
+    talk = RolloutReader(
         text
         for _, line in lines
         for kind, said, _ in [parts_of(line)]
@@ -419,7 +419,7 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
         for text in texts_of(kind, said)
     )
     for number, line in lines:
-        with around(tell, "a line", number):
+        with reporting_damage(tell, "a line", number):
             kind, _, time = parts_of(line)
             if kind == "response_item" and "payload" in line and moment(time) is None:
                 tell("a message without its time", number)
@@ -453,7 +453,7 @@ def _read(source: Source) -> Iterator[Draft]:
         yield draft
 
 
-def _made(said: Fields) -> Iterator[Fields]:
+def _default_payloads(said: Fields) -> Iterator[Fields]:
     """The payloads of the lines for a message that Codex did not write."""
     role, text, calls = said["role"], said["content"], said.get("toolCalls", ())
     if role == "tool" and isinstance(said.get("toolCallId"), str):
@@ -515,16 +515,16 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
             made.append([unfolded(line, said) for line in source["lines"]])
             continue
         made.append([])
-        for payload in _made(acceptable(said)):
+        for payload in _default_payloads(acceptable(said)):
             kind = "event_msg" if payload["type"] in EVENTS else "response_item"
             made[-1].append({"timestamp": moment(clock), "type": kind, "payload": payload})
             clock += 1
-        made[-1][-1][OWN] = {}
+        made[-1][-1][CAPSULE_KEY] = {}
     return made
 
 
 def _write(draft: Draft) -> bytes:
-    history = active_line(draft.head, draft.history) if draft.is_own else draft.history
+    history = active_path(draft.head, draft.history) if draft.is_own else draft.history
     _, source = without_source(draft.head)
     about = [dict(line) for line in source.get("lines", ())]
     made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
@@ -535,11 +535,11 @@ def _write(draft: Draft) -> bytes:
     ) or Draft({}, [])
     for lines, entry, reread in zip(made, history, again.history, strict=False):
         own = difference(without_source(entry)[0], without_source(reread)[0])
-        if own or OWN in lines[-1]:
-            lines[-1][OWN] = own
+        if own or CAPSULE_KEY in lines[-1]:
+            lines[-1][CAPSULE_KEY] = own
     last = (draft.history or [{}])[-1].get("id")
     own = difference(
-        *(kept_of(head, lambda current: current != last) for head in (draft.head, again.head))
+        *(head_extra(head, lambda current: current != last) for head in (draft.head, again.head))
     )
     if draft.is_own:
         own["id"] = draft.id
@@ -548,7 +548,7 @@ def _write(draft: Draft) -> bytes:
         own["others"] = [entry for entry in draft.history if entry["id"] not in line]
         own["order"] = [entry["id"] for entry in draft.history]
     if own and about:
-        about[0][OWN] = own
+        about[0][CAPSULE_KEY] = own
     return encoded_lines([*about, *chain(*made)])
 
 

@@ -132,7 +132,7 @@ def _attachments(bubble: Fields) -> list[Fields]:
     return files
 
 
-def _said(bubble: Fields) -> list[Fields]:
+def _messages(bubble: Fields) -> list[Fields]:
     """The messages of a bubble: its text and calls, and the answer of its tool."""
     id, time = text_of(bubble.get("bubbleId", bubble.get("id"))), _time(bubble)
     tool = object_of(bubble.get("toolFormerData"))
@@ -181,7 +181,7 @@ def _cut_off(bubbles: list[Fields], entries: list[Fields]) -> Iterator[Fields]:
     """
     before = [(entry.get("timestamp") or "", entry["id"]) for entry in entries]
     for bubble in sorted(bubbles, key=lambda bubble: _time(bubble) or ""):
-        said = _said(bubble)
+        said = _messages(bubble)
         time = said[0].get("timestamp") or ""
         earlier = [id for at, id in before if at <= time]
         said[0]["parent"] = earlier[-1] if earlier else None
@@ -223,7 +223,7 @@ def _composer(data: Fields, stored: dict[str, Fields], source: Source) -> Draft 
             source.tell(f"bubble {key[:60]} of composer {id[:60]} is not there")
             continue
         fields = inline[key] if bubble is None else _value(bubble, source)
-        entries += _said({"bubbleId": key} | fields) if fields else []
+        entries += _messages({"bubbleId": key} | fields) if fields else []
     others = [
         {"bubbleId": key} | fields
         for key, bubble in stored.items()
@@ -246,7 +246,7 @@ def _composer(data: Fields, stored: dict[str, Fields], source: Source) -> Draft 
 
 def _chat(tab: Fields) -> Draft | None:
     """A conversation of the versions before composers."""
-    history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _said(bubble)]
+    history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _messages(bubble)]
     about = filled({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
     head = filled({"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about)
     return (

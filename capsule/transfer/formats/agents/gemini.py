@@ -168,7 +168,7 @@ def _result(call: Fields, result: Any) -> Fields:
     return filled(entry | time, toolCallId=call.get("id"), attachments=files, metadata=metadata)
 
 
-class _Talk:
+class _GeminiChatReader:
     """What is said by a file, record by record.
 
     Attributes:
@@ -254,7 +254,7 @@ class _Talk:
 
 
 def _read(source: Source) -> Iterator[Draft]:
-    talk = _Talk(source)
+    talk = _GeminiChatReader(source)
     for line, record in read_records(source):
         talk.take(record, line)
     if "sessionId" not in talk.head:

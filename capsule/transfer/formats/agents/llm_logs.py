@@ -75,7 +75,7 @@ def _attachment(row: Fields) -> Fields:
     return made | {"url" if row.get("url") else "reference": where}
 
 
-class _Reader:
+class _LlmDatabase:
     """Reads one database."""
 
     def __init__(self, database: sqlite3.Connection, source: Source) -> None:
@@ -398,7 +398,7 @@ def _recognizes(source: Source) -> bool:
 
 def _read(source: Source) -> Iterator[Draft]:
     with source.database() as database:
-        yield from _Reader(database, source).drafts()
+        yield from _LlmDatabase(database, source).drafts()
 
 
 _PLACES = (

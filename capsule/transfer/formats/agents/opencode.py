@@ -216,7 +216,7 @@ def _is_object(source: Source) -> bool:
     return shape(source) == "object" or (shape(source) == "lines" and len(first(source)) == 1)
 
 
-def _beside(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Source]:
+def _neighbours(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Source]:
     for pattern in patterns:
         yield from source.near(pattern.format(*ids))
 
@@ -224,7 +224,7 @@ def _beside(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Sour
 def _leads(source: Source, message: Fields) -> bool:
     """Whether a message is the first of a session that is not there."""
     paths = ("../../session/*/{0}.json", "../../info/{0}.json")
-    sessions = _beside(source, paths, text_of(message["sessionID"]))
+    sessions = _neighbours(source, paths, text_of(message["sessionID"]))
     if any(map(_is_session, (record for session in sessions for record in first(session)))):
         return False
     return next((other.name for other in source.near("*.json")), "") == source.name
@@ -243,7 +243,7 @@ def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
         for _, info in read_records(file):
             ids = text_of(info.get("sessionID")), text_of(info.get("id"))
             parts = [
-                part for file in _beside(source, _PARTS, *ids) for _, part in read_records(file)
+                part for file in _neighbours(source, _PARTS, *ids) for _, part in read_records(file)
             ]
             yield info, parts or objects_of(info.get("parts"))
 
@@ -277,7 +277,9 @@ def _stored(source: Source) -> Iterator[Draft]:
         for id in parts:
             source.tell(f"parts of message {id}, which is not there")
         if not messages and "session_message" in source.tables:
-            messages = [_later(record) for record in _rows(database, "session_message", row)]
+            messages = [
+                _from_new_version(record) for record in _rows(database, "session_message", row)
+            ]
         return _draft(session, messages, source.tell)
 
     with source.database() as database:
@@ -285,7 +287,7 @@ def _stored(source: Source) -> Iterator[Draft]:
         yield from read_each(source, made, ((None, row) for row in sessions))
 
 
-def _later(record: Fields) -> _Message:
+def _from_new_version(record: Fields) -> _Message:
     """A record of the later store as a message with parts."""
     kind, info = text_of(record.get("type")), rest(record, "type")
     parts = [
@@ -359,7 +361,7 @@ def _read(source: Source) -> Iterator[Draft]:
             return _draft(
                 {"id": record["sessionID"]}, _messages(source.near("*.json"), source), source.tell
             )
-        files = _beside(source, _MESSAGES, text_of(record["id"]))
+        files = _neighbours(source, _MESSAGES, text_of(record["id"]))
         return _draft(record, _messages(files, source), source.tell)
 
     yield from read_each(source, made)

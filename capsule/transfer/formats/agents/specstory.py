@@ -17,10 +17,10 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    around,
     by_record,
-    each,
     read_text,
+    reader_of_items,
+    reporting_damage,
     shape,
 )
 from capsule.transfer.records.coercion import (
@@ -145,7 +145,7 @@ def _draft(
                     at,
                 )
             entries: list[Fields] = []
-            with around(source.tell, f"message {place} of exchange {nth}", at):
+            with reporting_damage(source.tell, f"message {place} of exchange {nth}", at):
                 entries = _messages(message, _key(message, f"{nth}.{place}", seen))
             if about and entries:
                 given = entries[0].get("metadata", {})
@@ -361,7 +361,7 @@ def _session(
         yield draft
 
 
-_read_json = each(_draft)
+_read_json = reader_of_items(_draft)
 
 
 def _is_markdown(source: Source) -> bool:

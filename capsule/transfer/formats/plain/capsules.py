@@ -15,7 +15,7 @@ from capsule.errors import CapsuleError
 from capsule.format import migrations, validation
 from capsule.format.documents import new
 from capsule.format.json import codec
-from capsule.transfer.drafts.conversion import active_line, document_of
+from capsule.transfer.drafts.conversion import active_path, document_of
 from capsule.transfer.interface import (
     Draft,
     Fields,
@@ -27,7 +27,7 @@ from capsule.transfer.interface import (
     shape,
 )
 from capsule.transfer.records.coercion import is_text, moment
-from capsule.transfer.records.round_trip import OWN, applied, difference
+from capsule.transfer.records.round_trip import CAPSULE_KEY, apply_difference, difference
 
 _SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")
@@ -66,9 +66,11 @@ def _read(source: Source) -> Iterator[Draft]:
 
 def _draft(record: Fields, source: Source, line: int) -> Draft:
     """The draft of a capsule. Raises InvalidDocument."""
-    own = record.get(OWN)
+    own = record.get(CAPSULE_KEY)
     if isinstance(own, dict) and isinstance(record.get("history"), list):
-        whole = applied(_plain({name: value for name, value in record.items() if name != OWN}), own)
+        whole = apply_difference(
+            _plain({name: value for name, value in record.items() if name != CAPSULE_KEY}), own
+        )
         head, history = whole["head"], whole["history"]
     else:
         if isinstance(record.get("history"), list):
@@ -125,10 +127,10 @@ def _write_2_0(draft: Draft) -> bytes:
             "fullContext": context.get("fullContext", ""),
             "metadata": {name: files.get(name, value) for name, value in empty["metadata"].items()},
         },
-        "history": [_message(entry) for entry in active_line(draft.head, draft.history)],
+        "history": [_message(entry) for entry in active_path(draft.head, draft.history)],
     }
     own = difference({"head": draft.head, "history": draft.history}, _plain(record))
-    rest = {OWN: own} if own else {}
+    rest = {CAPSULE_KEY: own} if own else {}
     return codec.encode(
         {name: record[name] for name in _HEAD[:2]} | {"version": "2.0"} | record | rest
     )

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from capsule.errors import Refused
 from capsule.format.tree.tree import Tree
-from capsule.transfer.drafts.conversion import active_line
+from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import Draft, Fields, Format
 from capsule.transfer.records.coercion import filled, rest, text_of
 
@@ -73,10 +73,10 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
     with drawing():
         from markupsafe import Markup
 
-        from capsule.transfer.rendering.messages import STYLES, Drawing, render
+        from capsule.transfer.rendering.messages import STYLES, RenderOptions, render
     tree, line = (
         Tree(draft.history),
-        {id(entry) for entry in active_line(draft.head, draft.history)},
+        {id(entry) for entry in active_path(draft.head, draft.history)},
     )
     places = {entry["id"]: str(place) for place, entry in enumerate(draft.history) if "id" in entry}
     entries: list[Fields] = []
@@ -89,7 +89,7 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
             answers = Markup('another branch, after <a href="#m-{}">this message</a>').format(above)
             navs[str(place)] = answers if above else ""
     current = next((entry["id"] for entry in reversed(entries) if entry["id"] not in navs), "0")
-    how = Drawing(
+    how = RenderOptions(
         file_url=file_url,
         nav=lambda entry: navs.get(entry["id"], ""),
         attributes=lambda entry: filled(

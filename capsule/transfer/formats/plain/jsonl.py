@@ -16,17 +16,17 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.drafts.conversion import active_line
+from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import (
     Draft,
     Fields,
     Format,
     Source,
+    apply_capsule_extra,
     by_record,
-    each,
-    own_of,
+    capsule_extra,
     read_text,
-    with_own,
+    reader_of_items,
 )
 from capsule.transfer.records.coercion import (
     call_of,
@@ -37,7 +37,7 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.round_trip import OWN, Column, Pair, pair_of, with_source
+from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Pair, pair_of, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(
@@ -128,9 +128,12 @@ _OPENAI = Pair(_read_openai, _write_openai)
 _SHAREGPT = Pair(_read_sharegpt, _write_sharegpt)
 
 
-def _taken(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
+def _plain_draft(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
     """The draft of a record, without what is under `capsule`."""
-    head, messages = _HEAD.to_capsule(rest(record, key, OWN)), _messages_of(record, key, message)
+    head, messages = (
+        _HEAD.to_capsule(rest(record, key, CAPSULE_KEY)),
+        _messages_of(record, key, message),
+    )
     if key == "text" and (text := record[key]) != _chatml(messages):
         head = with_source(head, {**head.get("metadata", {}).get("source", {}), "text": text})
     return Draft(head, messages, line)
@@ -144,23 +147,29 @@ def _is_text(source: Source) -> bool:
 def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
     def draft(record: Fields, line: int, source: Source) -> Draft | None:
         if isinstance(record.get(key), str if key == "text" else list):
-            return with_own(_taken(record, line, key, message), record.get(OWN))
+            return apply_capsule_extra(
+                _plain_draft(record, line, key, message), record.get(CAPSULE_KEY)
+            )
         source.tell(f"no conversation: it has no {key}", line)
         return None
 
-    return each(draft, lambda source: [(1, {key: read_text(source)})] if _is_text(source) else None)
+    return reader_of_items(
+        draft, lambda source: [(1, {key: read_text(source)})] if _is_text(source) else None
+    )
 
 
 def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Draft], bytes]:
     def write(draft: Draft) -> bytes:
-        line = active_line(draft.head, draft.history)
+        line = active_path(draft.head, draft.history)
         if is_plain:
             return (
                 orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]})
                 + b"\n"
             )
         record = rest(
-            _HEAD.to_record(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else [])
+            _HEAD.to_record(draft.head),
+            CAPSULE_KEY,
+            *(["id"] if draft.is_own or key == "text" else []),
         )
         if key == "text":
             record = {key: _chatml(line), **record}
@@ -169,9 +178,9 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 message.to_record(entry, is_edited=entry.get("id") in draft.edited)
                 for entry in line
             ]
-            record = {key: [rest(entry, OWN) for entry in made], **record}
-        own = own_of(draft, _taken(record, None, key, message))
-        return orjson.dumps(record | ({OWN: own} if own else {})) + b"\n"
+            record = {key: [rest(entry, CAPSULE_KEY) for entry in made], **record}
+        own = capsule_extra(draft, _plain_draft(record, None, key, message))
+        return orjson.dumps(record | ({CAPSULE_KEY: own} if own else {})) + b"\n"
 
     return write
 

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from capsule.timestamps import known
-from capsule.transfer.drafts.conversion import active_line
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, read_text
+from capsule.transfer.drafts.conversion import active_path
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_text, reporting_damage
 from capsule.transfer.records.coercion import text_of
 
 _MARK = "<!-- capsule:"
@@ -79,7 +79,7 @@ def _shown(entry: Fields) -> list[str]:
 
 
 def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
-    line = {id(entry) for entry in active_line(draft.head, draft.history)}
+    line = {id(entry) for entry in active_path(draft.head, draft.history)}
     pieces = [_comment("head", draft.head), f"# {_line(draft.head.get('title') or 'Untitled')}"]
     for entry in draft.history:
         about = {name: value for name, value in entry.items() if name != "content"}
@@ -106,7 +106,7 @@ def _read(source: Source) -> Iterator[Draft]:
         is_last = after is None or after[1] == "head"
         if kind == "shown":
             continue
-        with around(source.tell, "a comment of Capsule", line):
+        with reporting_damage(source.tell, "a comment of Capsule", line):
             about = orjson.loads(comment[2] or "")
             if kind == "head":
                 if draft is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, reader_of_items
 from capsule.transfer.records.coercion import (
     counts_of,
     filled,
@@ -118,4 +118,4 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
 _recognizes = by_record(
     lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
 )
-FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, each(_draft))]
+FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, reader_of_items(_draft))]

@@ -17,11 +17,11 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    around,
     by_record,
     first,
     read_bytes,
     read_each,
+    reporting_damage,
 )
 from capsule.transfer.records.coercion import (
     is_text,
@@ -271,7 +271,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     for id, node in nodes.items():
         entry: Fields = {"id": id, "parent": node.get("parent")}
         if node.get("message"):
-            with around(source.tell, f"message {id!r:.60}", line):
+            with reporting_damage(source.tell, f"message {id!r:.60}", line):
                 entry = _MESSAGE.to_capsule(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)

@@ -15,10 +15,10 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    around,
     by_record,
     read_each,
     read_records,
+    reporting_damage,
 )
 from capsule.transfer.records.coercion import filled, moment, rest, text_of
 from capsule.transfer.records.round_trip import Column, is_on, pair_of, with_source
@@ -176,7 +176,7 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             head["context"] = _context(projects[named])
         history: list[Fields] = []
         for nth, message in enumerate(record["chat_messages"]):
-            with around(source.tell, f"message {nth}", line):
+            with reporting_damage(source.tell, f"message {nth}", line):
                 history += _messages(message)
         if not moment(record.get("created_at")):
             source.tell("a conversation without the time at which it began", line)

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each, read_records
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    by_record,
+    read_records,
+    reader_of_items,
+)
 from capsule.transfer.records.coercion import (
     filled,
     is_text,
@@ -107,4 +115,4 @@ def _items(source: Source) -> Iterator[tuple[int, Fields]]:
     )
 
 
-FORMATS = [Format("grok", "Grok export", by_record(_is_ours), each(_draft, _items))]
+FORMATS = [Format("grok", "Grok export", by_record(_is_ours), reader_of_items(_draft, _items))]

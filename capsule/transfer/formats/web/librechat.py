@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 
 from capsule.transfer.interface import (
-    ODD,
+    FORMAT_ERRORS,
     Draft,
     Format,
     Source,
-    around,
     by_record,
     read_bytes,
     read_each,
+    reporting_damage,
 )
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import (
@@ -36,7 +36,14 @@ from capsule.transfer.records.coercion import (
     text_of,
 )
 from capsule.transfer.records.round_trip import Column, Fields, context_of, pair_of, text_of_context
-from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.records.turns import (
+    Pieces,
+    RecordFieldNames,
+    TurnPair,
+    merged,
+    pieces_of,
+    rounds,
+)
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
 #: What tells how the file was made.
@@ -126,7 +133,7 @@ def _parts(entries: list[Fields]) -> list[Fields]:
     return parts
 
 
-_NAMES = Names("messageId", "parentMessageId", "createdAt", lambda time: time)
+_NAMES = RecordFieldNames("messageId", "parentMessageId", "createdAt", lambda time: time)
 
 
 def _read(record: Fields) -> list[Fields]:
@@ -248,7 +255,7 @@ def _closed(record: Fields) -> Fields:
     return rest(record, "$others") | {"content": content, "text": text}
 
 
-_TURN = Turn(_read, _write, _opened, _closed)
+_TURN = TurnPair(_read, _write, _opened, _closed)
 
 
 def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
@@ -311,7 +318,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
             )
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
-        with around(source.tell, f"message {message['messageId'][:80]}", line):
+        with reporting_damage(source.tell, f"message {message['messageId'][:80]}", line):
             draft.history += _TURN.to_capsule(message)
     turns.with_current(draft, "", {})
     return draft
@@ -322,7 +329,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
     if data.count(b'"children"') > _DEEP:
         try:
             draft = _draft(_parsed(data.decode("utf-8-sig")), 1, source)
-        except ODD:  # It is damaged.
+        except FORMAT_ERRORS:  # It is damaged.
             pass
         else:
             yield from [draft] if draft else []
@@ -331,7 +338,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 
 def _parsed(text: str) -> Fields:
-    """An object of JSON, however deep. Raises ValueError, or another one of `ODD`."""
+    """An object of JSON, however deep. Raises ValueError, or another one of `FORMAT_ERRORS`."""
     whole: list[Any] = []
     stack: list[Any] = [whole]
     keys: list[Any] = [None]

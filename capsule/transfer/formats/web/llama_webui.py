@@ -20,9 +20,9 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    around,
     by_record,
     read_records,
+    reporting_damage,
 )
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import (
@@ -35,7 +35,14 @@ from capsule.transfer.records.coercion import (
     text_of,
 )
 from capsule.transfer.records.round_trip import Column, Pair, is_on, pair_of
-from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.records.turns import (
+    Pieces,
+    RecordFieldNames,
+    TurnPair,
+    merged,
+    pieces_of,
+    rounds,
+)
 
 _ROLES = ("user", "assistant", "system", "tool")
 _MARKS = (
@@ -78,7 +85,7 @@ def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
             yield kind.replace("think", "reasoning"), text
 
 
-_NAMES = Names("id", "parent", "timestamp", coercion.milliseconds)
+_NAMES = RecordFieldNames("id", "parent", "timestamp", coercion.milliseconds)
 
 
 def _read(record: Fields) -> list[Fields]:
@@ -235,7 +242,7 @@ def _closed(record: Fields) -> Fields:
     return record | turns.with_text(record) | calls
 
 
-_HEAD, _TURN = Pair(_read_head, _OF_THE_HEAD.write), Turn(_read, _write, _opened, _closed)
+_HEAD, _TURN = Pair(_read_head, _OF_THE_HEAD.write), TurnPair(_read, _write, _opened, _closed)
 
 
 def _normal(message: Fields, conv: Fields) -> Fields:
@@ -313,7 +320,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
             source.tell("toolCalls that are no JSON", at)
         if moment(record.get("timestamp")) is None and not draft.is_own:
             source.tell("a message without a time", at)
-        with around(source.tell, "a message", at):
+        with reporting_damage(source.tell, "a message", at):
             draft.history += _TURN.to_capsule(record)
     turns.with_current(draft, "currNode", conv)
     return draft
@@ -364,7 +371,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
             dropped = ("type", "harness") if record.get("harness") == "llama.app" else ("type",)
             conv, began, messages = rest(record, *dropped), line, []
         elif kind is None:
-            with around(source.tell, "a conversation", line):
+            with reporting_damage(source.tell, "a conversation", line):
                 yield from _stored(record, line, source)
     if conv is not None or messages:
         yield _draft(_session(conv, messages), messages, began, source)

@@ -19,11 +19,11 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    around,
-    each,
     first,
     read_records,
     read_rows,
+    reader_of_items,
+    reporting_damage,
 )
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import (
@@ -46,7 +46,14 @@ from capsule.transfer.records.round_trip import (
     pair_of,
     text_of_context,
 )
-from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.records.turns import (
+    Pieces,
+    RecordFieldNames,
+    TurnPair,
+    merged,
+    pieces_of,
+    rounds,
+)
 
 _DETAILS = (
     r'(?s)<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'
@@ -92,7 +99,7 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
-def shown(pieces: Pieces) -> Iterator[tuple[str, Any]]:
+def steps_of_text(pieces: Pieces) -> Iterator[tuple[str, Any]]:
     """What a text with marks says, step by step."""
     call: dict[str, str] = {}
     for piece in pieces:
@@ -128,7 +135,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def show(entries: list[Fields], form: str) -> Pieces:
+def text_with_marks(entries: list[Fields], form: str) -> Pieces:
     """The messages as a text with marks."""
     made: Pieces = []
     for place, (entry, results) in enumerate(rounds(entries)):
@@ -180,7 +187,7 @@ def _show_call(call: Fields, result: list[str]) -> Pieces:
     return [*made, {"mark": '">\n<summary>Tool Executed</summary>\n</details>\n'}]
 
 
-def done(items: list[Fields]) -> Iterator[tuple[str, Any]]:
+def steps_of_output(items: list[Fields]) -> Iterator[tuple[str, Any]]:
     """What the items of an output say, step by step."""
     for item in items:
         kind, id = (
@@ -212,7 +219,7 @@ def text_in(parts: Any) -> str:
     )
 
 
-def do(entries: list[Fields]) -> list[Fields]:
+def output_items(entries: list[Fields]) -> list[Fields]:
     """The messages as the items of an output."""
     items: list[Fields] = []
     for entry in entries:
@@ -312,17 +319,17 @@ def _read_head(row: Fields) -> Fields:
     return inner | filled(head, metadata=inner.get("metadata", {}) | head.get("metadata", {}))
 
 
-_NAMES = Names("id", "parentId", "timestamp", _time)
+_NAMES = RecordFieldNames("id", "parentId", "timestamp", _time)
 
 
 def _read(record: Fields) -> list[Fields]:
     content, role, form = record.get("content"), record.get("role"), ""
     entries = [{"role": role if role in _ROLES else "assistant", "content": text_in(content)}]
     if isinstance(record.get("output"), list) and record["output"]:
-        entries = turns.said(done(record["output"]))
+        entries = turns.said(steps_of_output(record["output"]))
         form = "text" if content == plain(entries) else "output"
     elif turns.is_pieces(content):
-        entries = turns.said(shown(content), at_once=True)
+        entries = turns.said(steps_of_text(content), at_once=True)
         begun = next(piece for piece in content if "mark" not in piece)
         form = (
             "think"
@@ -384,11 +391,11 @@ def _write(entries: list[Fields]) -> Fields:
         "content": last["content"],
     }
     if form in ("output", "text") and is_told:
-        record["output"] = do(entries)
+        record["output"] = output_items(entries)
     if form == "text":
         record["content"] = plain(entries)
     elif is_told and (len(entries) > 1 or "reasoning" in head or "toolCalls" in head):
-        record["content"] = show(entries, text_of(form))
+        record["content"] = text_with_marks(entries, text_of(form))
     if record["role"] == "assistant":
         record["done"] = True
     if files := head.get("attachments"):
@@ -419,7 +426,7 @@ def _closed(record: Fields) -> Fields:
 
 
 _HEAD = Pair(_read_head, lambda head: _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)})
-_TURN = Turn(_read, _write, _opened, _closed)
+_TURN = TurnPair(_read, _write, _opened, _closed)
 
 
 def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
@@ -454,7 +461,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
         )
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
-        with around(source.tell, f"message {record.get('id')!r:.60}", line):
+        with reporting_damage(source.tell, f"message {record.get('id')!r:.60}", line):
             draft.history += _TURN.to_capsule(record)
     turns.with_current(draft, "currentId", about)
     return draft
@@ -505,7 +512,7 @@ def _recognizes(source: Source) -> bool:
     return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first(source)))
 
 
-_BOTH = (each(_draft, _rows), _write_file_of)
+_BOTH = (reader_of_items(_draft, _rows), _write_file_of)
 FORMATS = [
     Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)
 ]

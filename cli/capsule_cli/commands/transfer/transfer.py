@@ -46,7 +46,7 @@ from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.transfer.drafts.report import Report, Taken
+    from capsule.transfer.drafts.report import ImportResult, Report
 
 _MOST_SHOWN = 20
 #: So many files in no known format are named in one line.
@@ -138,7 +138,7 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.continuous_import import follow
     from capsule.transfer.reading.files import Damage
 
-    def tell(entry: Taken | Damage) -> None:
+    def tell(entry: ImportResult | Damage) -> None:
         if isinstance(entry, Damage):
             say(_place(entry.path, entry.line, entry.reason))
         elif entry.id and entry.state != "unchanged":
