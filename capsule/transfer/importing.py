@@ -401,22 +401,24 @@ class _ImportRun:
             self._note(new, "unchanged")
             return False
         present, removed = new.present or self._store.document(id), self._removed_from(id)
-        is_other, theirs = source != new.source, self._on_conflict == "update"
+        is_other_source = source != new.source
+        prefer_source = self._on_conflict == "update"
 
-        def made_of(now: Document, *, is_other: bool = is_other) -> MergeOutcome:
+        def merged(now: Document, *, is_other_source: bool = is_other_source) -> MergeOutcome:
             return merge(
                 now,
                 self._from_outside(new, now),
                 removed,
-                theirs=theirs,
+                prefer_source=prefer_source,
                 is_own=new.is_own,
-                is_other=is_other,
+                is_other_source=is_other_source,
                 is_trusted=self._is_trusted,
             )
 
-        result = made_of(present)
-        is_changed, is_open = result.document is not present, bool(result.conflicts) and not theirs
-        if is_other and result.document != made_of(present, is_other=False).document:
+        result = merged(present)
+        is_changed = result.document is not present
+        is_open = bool(result.conflicts) and not prefer_source
+        if is_other_source and result.document != merged(present, is_other_source=False).document:
             new.remark(
                 self.report, f"it differs from another source of {id}: only what is new was added"
             )
@@ -432,7 +434,7 @@ class _ImportRun:
             if is_changed:
                 self._store.inner.change(
                     id,
-                    lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited"),
+                    lambda here: here.rewrite(lambda now: merged(now).document, reason="edited"),
                 )
             if not is_open:
                 self._memory.conversations[id] = new.digest, source

@@ -1,8 +1,9 @@
-"""The interface of a format: what it reads, what it yields, what it writes.
+"""Define what a format is: `Format` reads drafts from a file, and writes a draft.
 
-What must stay true: a format is pure. It opens no file, asks no clock and no environment, and knows
-no store. It yields drafts, which have our fields under the ids of the source; the core makes ids
-and order of them, and writes them.
+A `Draft` is a conversation of another program in our fields, under the ids of its source. The
+import makes ids of ours from them, puts the messages in order, and writes the conversation.
+
+Invariant: a format is pure. It opens no file, uses no clock and no environment, and knows no store.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def read_records(source: Source) -> Iterator[Record]:
     return records(source.chunks(), source.head, source.tell)
 
 
-#: What reading a record raises that is not what its format says.
+#: The errors that reading a damaged record raises.
 FORMAT_ERRORS = (
     AttributeError,
     IndexError,
@@ -74,9 +75,9 @@ FORMAT_ERRORS = (
 
 
 class reporting_damage:  # It is used as a function is; a generator would cost three times as much.
-    """Read around what is not as its format says: the block ends there, and the damage is reported.
+    """Report an error of the block as damage in the file, and continue after the block.
 
-    `subject` names what the block reads, and `line` is the line of it.
+    `subject` names what the block reads, and `line` is its line. Only `FORMAT_ERRORS` are reported.
     """
 
     def __init__(self, tell: Callable[..., None], subject: str, line: int | None = None) -> None:
@@ -212,8 +213,9 @@ class Draft:
 
 
 def capsule_extra(draft: Draft, again: Draft) -> Fields:
-    """What a draft has and a record of it lacks, which is kept in the record; `again` is what is
-    read of the record.
+    """Return the fields of a draft that are lost when its record is read again.
+
+    They are stored in the record, under `capsule`. `again` is the draft that the record is read as.
     """
     own = difference(
         {"head": draft.head, "history": draft.history},
@@ -223,8 +225,9 @@ def capsule_extra(draft: Draft, again: Draft) -> Fields:
 
 
 def head_extra(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
-    """What of a head the records of messages may not tell; `keeps` says whether the current message
-    is such.
+    """Return the fields of a head that the records of messages don't contain.
+
+    `keeps` decides whether the current message is among them.
     """
     plain = rest(without_source(head)[0], "id")
     metadata = plain.pop("metadata", {})
@@ -235,9 +238,7 @@ def head_extra(head: Fields, keeps: Callable[[Any], bool] = lambda current: Fals
 
 
 def apply_capsule_extra(draft: Draft, own: Any) -> Draft:
-    """A draft that was read of a record, with what the record keeps besides, as `capsule_extra` gave it;
-    None: it has none.
-    """
+    """Return a draft with the fields that `capsule_extra` stored in its record."""
     if not isinstance(own, dict):
         return draft
     whole = apply_difference({"head": draft.head, "history": draft.history}, own)

@@ -1,9 +1,10 @@
-"""What a store remembers of its imports: the digests of files and conversations, so that the same
-again costs little.
+"""Remember what was imported into a store, so that importing the same again costs little.
 
-What must stay true: it is derived. It can be deleted at any moment; without it, a source that
-contradicts another one counts as its later version. It holds no text of a conversation. What
-another version of Capsule remembered does not count, as it may read files differently.
+The memory holds digests of files and conversations, and no text of a conversation.
+
+Invariants: the memory is derived and can be deleted at any time. Without it, a source that
+contradicts another one counts as its later version. A memory that another version of Capsule wrote
+is ignored, since that version may read files differently.
 """
 
 from __future__ import annotations

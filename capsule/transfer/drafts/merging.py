@@ -1,9 +1,12 @@
-"""What an import changes in a conversation that is there.
+"""Merge what an import brings into a conversation that is here (`merge`).
 
-What must stay true: what was added or changed at the source is taken, and what was changed or
-removed here stays. Where both changed the same, a choice decides, and nothing is lost by it: the
-store keeps what is replaced in the trash. Nothing is removed because the source lacks it, and an
-older export takes nothing back. Pure.
+Both sides may have changed since the last import, which stored a digest of each message and of each
+field of the head. A side whose digest is still the stored one changed nothing.
+
+Invariants: what was added or changed at the source is taken. What was changed or removed here
+stays. Where both sides changed the same, `OnConflict` decides, and the store moves what is replaced
+to the trash. Nothing is removed because the source lacks it. An older export replaces nothing.
+Pure.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ _OF_HEAD = ("title", "context")
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """A conversation with what an import brings.
+    """The result of merging a source into a conversation.
 
     Attributes:
-        document: The conversation; it is the present one if nothing changes.
-        conflicts: How many fields and messages both had changed.
-        kept_title: Whether the source has another title, and that of a person here stays.
+        document: The merged conversation. It is the present one if nothing changes.
+        conflicts: How many fields and messages both sides had changed.
+        kept_title: Whether the source has another title, and the one that a person gave here stays.
     """
 
     document: Document
@@ -46,17 +49,19 @@ class MergeOutcome:
 
 
 def contradicts(present: Document, incoming: Document) -> bool:
-    """Whether a source has other words for a message that was left as it was here, and is not dated
-    later.
+    """Return whether a source has another text for a message that was not changed here, and is not
+    dated later.
     """
     if _time_of(incoming) != _time_of(present):
         return False
-    there = {entry["id"]: entry for entry in present["history"]}
-    pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
-    return any(
-        _spoken_fields(mine) != _spoken_fields(other) and _is_newer(mine, other, is_own=False)
-        for mine, other in pairs
-    )
+    current_entries = {entry["id"]: entry for entry in present["history"]}
+    for source_entry in incoming["history"]:
+        current_entry = current_entries.get(source_entry["id"])
+        if current_entry is None or _spoken_fields(current_entry) == _spoken_fields(source_entry):
+            continue
+        if _is_newer(current_entry, source_entry, is_own=False):
+            return True
+    return False
 
 
 def _spoken_fields(entry: Document) -> tuple[Any, ...]:
@@ -68,157 +73,211 @@ def merge(
     incoming: Document,
     removed: Collection[str],
     *,
-    theirs: bool,
+    prefer_source: bool,
     is_own: bool,
-    is_other: bool = False,
+    is_other_source: bool = False,
     is_trusted: bool = False,
 ) -> MergeOutcome:
-    """What becomes of a conversation.
+    """Merge what a source has into a conversation.
 
     Args:
         present: The conversation as it is, with the `updatedAt` of the write.
-        incoming: What the source has now, as `document_of` makes it; of the same id.
-        removed: The ids of messages that were removed here.
-        theirs: Whether the source's version is taken where both changed.
+        incoming: What the source has now, as `document_of` makes it, with the same id.
+        removed: The ids of messages that were removed here. They are not added again.
+        prefer_source: Whether the source's version is taken where both sides changed.
         is_own: Whether the source is a capsule of this id.
-        is_other: Whether another source brought it. Then this one takes nothing back, unless it is
-            dated later.
+        is_other_source: Whether another source brought the conversation. Then this one replaces
+            nothing, unless it is dated later.
         is_trusted: Whether the source may replace a title that a person gave.
     """
     conflicts = 0
-    before, after = _time_of(present), _time_of(incoming)
-    is_older = not is_own and (after < before or (is_other and after == before))
+    present_time, source_time = _time_of(present), _time_of(incoming)
+    is_older = source_time < present_time or (is_other_source and source_time == present_time)
+    is_outdated = is_older and not is_own
     history = list(present["history"])
     places = {entry["id"]: place for place, entry in enumerate(history)}
-    tree, added = Tree(incoming["history"]), list[Document]()
-    leaf = _leaf(present)
-    for place, entry in enumerate(incoming["history"]):
-        at = places.get(entry["id"])
-        if at is None:
+    source_tree = Tree(incoming["history"])
+    added_ids: set[str] = set()
+    old_leaf = _leaf(present)
+    for source_place, entry in enumerate(incoming["history"]):
+        place = places.get(entry["id"])
+        if place is None:
             if entry["id"] not in removed:
-                added.append(entry)
-                _append(history, entry, _parent(tree, place, places))
+                added_ids.add(entry["id"])
+                _append(history, entry, _parent(source_tree, source_place, places))
                 places[entry["id"]] = len(history) - 1
-        elif (
-            not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False
-        ):
-            conflicts += is_taken is None
-            if is_taken or theirs:
-                link = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
-                history[at] = order_message(
-                    rest(entry, "parent") | {"editedAt": present["updatedAt"]} | link
-                )
+            continue
+        if is_outdated:
+            continue
+        is_newer = _is_newer(history[place], entry, is_own=is_own)
+        conflicts += is_newer is None
+        if is_newer or (is_newer is None and prefer_source):
+            history[place] = _replaced(history[place], entry, present["updatedAt"])
     result = present | {"history": history, "metadata": dict(present["metadata"])}
-    if not is_older:
+    if not is_outdated:
         conflicts += _merge_head(
-            result, present, incoming, theirs=theirs, is_own=is_own, is_trusted=is_trusted
+            result,
+            present,
+            incoming,
+            prefer_source=prefer_source,
+            is_own=is_own,
+            is_trusted=is_trusted,
         )
-    _choose_active_leaf(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
+    _choose_active_leaf(result, old_leaf, _leaf(incoming), added_ids)
     is_named = present["metadata"].get("titleSetBy") != "auto"
     kept_title = is_named and incoming["title"] != result["title"] == present["title"]
-    return MergeOutcome(present if result == present else result, conflicts, kept_title)
+    if result == present:
+        result = present
+    return MergeOutcome(result, conflicts, kept_title)
+
+
+def _replaced(current_entry: Document, source_entry: Document, stamp: str) -> Document:
+    """Return the message of the source in the place that the current one has in the tree."""
+    fields = rest(source_entry, "parent") | {"editedAt": stamp}
+    if "parent" in current_entry:
+        fields["parent"] = current_entry["parent"]
+    return order_message(fields)
 
 
 def _time_of(document: Document) -> str:
-    """When the source changed it, as it was imported; empty: it does not say."""
+    """Return when the source changed the conversation, as stored by the import. Empty: unknown."""
     time = provenance_of(document).get("updatedAt")
     return time if isinstance(time, str) else ""
 
 
-def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | None:
-    """Whether a message of the source replaces the present one; None: both were changed."""
+def _is_newer(current_entry: Document, source_entry: Document, *, is_own: bool) -> bool | None:
+    """Return whether a message of the source replaces the current one. None: both were changed."""
     if is_own:
-        if digest_of_message(entry) == digest_of_message(present):
+        if digest_of_message(source_entry) == digest_of_message(current_entry):
             return False
-        theirs, ours = entry.get("editedAt") or "", present.get("editedAt") or ""
-        return None if theirs == ours else theirs > ours
-    if provenance_of(present).get("digest") == entry["metadata"][IMPORTED]["digest"]:
+        source_time = source_entry.get("editedAt") or ""
+        current_time = current_entry.get("editedAt") or ""
+        if source_time == current_time:
+            return None
+        return bool(source_time > current_time)
+    if provenance_of(current_entry).get("digest") == source_entry["metadata"][IMPORTED]["digest"]:
         return False
-    return None if is_edited(present) else True
+    if is_edited(current_entry):
+        return None
+    return True
 
 
 def _merge_head(
     result: Document,
-    present: Document,
+    current: Document,
     incoming: Document,
     *,
-    theirs: bool,
+    prefer_source: bool,
     is_own: bool,
     is_trusted: bool,
 ) -> int:
-    """Take what the source changed of the head. The number of fields that were changed here too."""
-    now, wanted = digests_of_head(present), digests_of_head(incoming)
-    base = {} if is_own else object_of(provenance_of(present).get("digest"))
-    has_all = {entry["id"] for entry in incoming["history"]}.issuperset(
-        entry["id"] for entry in present["history"]
+    """Copy the fields of the head that the source changed into `result`.
+
+    Returns the number of fields that were changed here too. They are copied only if the source is
+    preferred.
+    """
+    current_digests = digests_of_head(current)
+    source_digests = digests_of_head(incoming)
+    base_digests = _base_digests(
+        current, incoming, current_digests, is_own=is_own, is_trusted=is_trusted
     )
-    if is_own and incoming["updatedAt"] > present["updatedAt"] and has_all:
-        base = dict(now)  # It is the same conversation, later.
-        if present["metadata"].get("titleSetBy") != "auto" and not is_trusted:
-            base.pop(
-                "title"
-            )  # A title that a person gave here is replaced only if a person says so.
-    conflicts, known = 0, dict(wanted)
-    for name in {**base, **wanted}:
-        if wanted.get(name) in (now.get(name), base.get(name)):
+    taken_digests = dict(source_digests)
+    conflicts = 0
+    for name in {**base_digests, **source_digests}:
+        if source_digests.get(name) in (current_digests.get(name), base_digests.get(name)):
+            continue  # The source has what is here, or did not change it.
+        is_changed_here = base_digests.get(name) != current_digests.get(name)
+        conflicts += is_changed_here
+        if is_changed_here and not prefer_source:
+            taken_digests.pop(name, None)
+            if name in base_digests:
+                taken_digests[name] = base_digests[name]
             continue
-        if base.get(name) != now.get(name):
-            conflicts += 1
-            if not theirs:
-                known.pop(name, None)
-                known |= {name: base[name]} if name in base else {}
-                continue
-        there, here = (
-            (incoming, result) if name in _OF_HEAD else (incoming["metadata"], result["metadata"])
-        )
-        here.pop(name, None)
-        here |= {name: there[name]} if name in there else {}
-        if name == "title":
-            result["metadata"]["titleSetBy"] = incoming["metadata"].get("titleSetBy", "auto")
+        _copy_head_field(name, incoming, result)
     if not is_own:
-        result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": known}
+        result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": taken_digests}
     return conflicts
 
 
-def _parent(tree: Tree, place: int, places: dict[str, int]) -> str | None:
-    """The nearest message above one that is there."""
-    above = tree.parents[place]
-    while above >= 0 and tree.ids[above] not in places:
-        above = tree.parents[above]
-    return None if above < 0 else tree.ids[above]
+def _base_digests(
+    current: Document,
+    incoming: Document,
+    current_digests: dict[str, str],
+    *,
+    is_own: bool,
+    is_trusted: bool,
+) -> dict[str, str]:
+    """Return the digests of the version that both sides began with, as far as it is known.
+
+    The digests of another program's conversation were stored by the last import. A capsule with all
+    messages that are here, and a later time, is a later version of the present one.
+    """
+    if not is_own:
+        stored: dict[str, str] = object_of(provenance_of(current).get("digest"))
+        return stored
+    incoming_ids = {entry["id"] for entry in incoming["history"]}
+    has_all = all(entry["id"] in incoming_ids for entry in current["history"])
+    if not has_all or incoming["updatedAt"] <= current["updatedAt"]:
+        return {}
+    base_digests = dict(current_digests)
+    has_title_of_person = current["metadata"].get("titleSetBy") != "auto"
+    if has_title_of_person and not is_trusted:
+        del base_digests["title"]  # Only a person may replace a title that a person gave.
+    return base_digests
+
+
+def _copy_head_field(name: str, incoming: Document, result: Document) -> None:
+    """Give a field of the head the value that the source has. Remove it if the source has none."""
+    source_fields, target_fields = incoming["metadata"], result["metadata"]
+    if name in _OF_HEAD:
+        source_fields, target_fields = incoming, result
+    target_fields.pop(name, None)
+    if name in source_fields:
+        target_fields[name] = source_fields[name]
+    if name == "title":
+        result["metadata"]["titleSetBy"] = incoming["metadata"].get("titleSetBy", "auto")
+
+
+def _parent(source_tree: Tree, place: int, places: dict[str, int]) -> str | None:
+    """Return the nearest ancestor of a message of the source that is here. None: there is none."""
+    ancestor = source_tree.parents[place]
+    while ancestor >= 0 and source_tree.ids[ancestor] not in places:
+        ancestor = source_tree.parents[ancestor]
+    return None if ancestor < 0 else source_tree.ids[ancestor]
 
 
 def _append(history: list[Document], entry: Document, parent: str | None) -> None:
-    before = history[-1]["id"] if history else None
-    history.append(
-        order_message(rest(entry, "parent") | ({} if parent == before else {"parent": parent}))
-    )
+    previous_id = history[-1]["id"] if history else None
+    fields = rest(entry, "parent")
+    if parent != previous_id:
+        fields["parent"] = parent
+    history.append(order_message(fields))
 
 
 def _leaf(document: Document) -> str | None:
+    """Return the id of the last message of the active branch. None: there is no message."""
     history = document["history"]
     leaf = Tree(history).active_leaf(document["metadata"].get("currentNode"))
     return None if leaf < 0 else history[leaf]["id"]
 
 
 def _choose_active_leaf(
-    document: Document, leaf: str | None, theirs: str | None, added: Collection[str]
+    document: Document, old_leaf: str | None, source_leaf: str | None, added_ids: Collection[str]
 ) -> None:
-    """Let the active branch be that of the source if it ends in a new message.
+    """Make the source's branch the active one if it ends in a new message.
 
-    If somebody went on here, it must go on from there.
+    If somebody continued the conversation here, the new branch must continue from that message.
     """
     history = document["history"]
     places = {entry["id"]: place for place, entry in enumerate(history)}
-    here = None if leaf is None else history[places[leaf]]
-    is_free = here is None or bool(provenance_of(here))
-    wanted = leaf
-    if theirs is not None and theirs in added:
-        above = [history[place]["id"] for place in Tree(history).path_to(places[theirs])]
-        if is_free or leaf in above:
-            wanted = theirs
-    if wanted == _leaf(document):
+    is_continued_here = old_leaf is not None and not provenance_of(history[places[old_leaf]])
+    new_leaf = old_leaf
+    if source_leaf is not None and source_leaf in added_ids:
+        path = [history[place]["id"] for place in Tree(history).path_to(places[source_leaf])]
+        if not is_continued_here or old_leaf in path:
+            new_leaf = source_leaf
+    if new_leaf == _leaf(document):
         return
-    metadata = document["metadata"] = rest(document["metadata"], "currentNode")
-    if wanted is not None and wanted != _leaf(document):
-        metadata["currentNode"] = wanted
+    document["metadata"] = rest(document["metadata"], "currentNode")
+    if new_leaf is not None and new_leaf != _leaf(document):
+        document["metadata"]["currentNode"] = new_leaf

@@ -1,8 +1,8 @@
-"""What comes in as what it is, and what as a copy: the rule of imports.
+"""Decide which drafts keep their ids and senders, and turn the others into plain chats.
 
-What must stay true: what is imported is data. It is no conversation in which agents take part, and
-no message from an agent or to one, unless a person trusts it. What is not a field of ours any more
-is kept beside them. Pure.
+Invariants: imported content is data. Unless a person trusts the import, it becomes no conversation
+in which agents take part, and no message from an agent or to one. Fields that are removed for that
+are kept in `metadata.source`. Pure.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a pair of functions loses between a record of a source and our fields, kept on both sides.
+"""Map a record of another program to our fields and back without loss.
 
-A format reads a record into our fields and writes it back as well as the fields allow. What the
-written record lacks goes into `metadata.source`, and an export puts it back. What the fields hold
-that the record has no place for goes into the record, under `capsule`, and an import takes it out
-again.
+A format reads a record into our fields, and writes the fields back as a record, as well as they
+allow. The difference is stored on both sides. What the written record lacks is stored in
+`metadata.source`, and an export puts it back. What the record has no field for is stored in the
+record under `capsule`, and an import takes it out again.
 
-Where each field of a record has a field of ours, a table of columns makes the pair.
+`pair_of` makes such a pair of functions from a table, where each field of a record is one of ours.
 
-What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given,
-and the other way round. Pure.
+Invariant: for any pair of functions, `to_capsule` gives back what `to_record` was given, and the
+other way round. Pure.
 """
 
 from __future__ import annotations
