@@ -4,9 +4,9 @@
 at the source, and `digest`, the digest of the content as it was imported. A message with another
 digest was changed here.
 
-The messages of a draft are a tree of ids and parents as the source has them. `parents_first` puts parents
-before children. It reports an unknown parent, a circle and a repeated id, and reads around them, so
-that no message is lost. The same messages are always put in the same order.
+The messages of a draft are a tree of ids and parents as the source has them. `parents_first` puts
+parents before children. It reports an unknown parent, a circle and a repeated id, and reads around
+them, so that no message is lost. The same messages are always put in the same order.
 
 Invariants: imported content is data. It becomes a chat in which no agent takes part or speaks,
 unless the import is trusted. Ids are made from the ids of the source alone (message ids also from

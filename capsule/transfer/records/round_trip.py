@@ -27,8 +27,8 @@ _MISSING: Any = object()
 
 
 def difference(wanted: Fields, built: Fields) -> Fields:
-    """What `apply_difference` needs to make `wanted` of `built`; empty if they are the same. JSON, if both
-    are.
+    """What `apply_difference` needs to make `wanted` of `built`; empty if they are the same. JSON,
+    if both are.
     """
     rest: Fields = {}
     missing = 0

@@ -5,8 +5,8 @@ content, and one message here. Records without words (snapshots, durations) are 
 message that follows them, in `metadata.source.before`. Records of progress are dropped. A subagent
 is a conversation of its own, with the id `{session}:{agent}`.
 
-The first half of the module turns the records of one message into a `ClaudeMessage` and back. The second
-half reads a file (`_TranscriptReader`) and writes one (`_write`).
+The first half of the module turns the records of one message into a `ClaudeMessage` and back. The
+second half reads a file (`_TranscriptReader`) and writes one (`_write`).
 
 Invariants: `records_of` gives back the records that a message was made of. What is kept of a record
 has no text that the message has. On the way back, the blocks are filled from the message, the last
