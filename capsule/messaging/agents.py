@@ -56,12 +56,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("capsule")
 
 
-class Registration:
-    """How agents come to be. A base of `Agents`."""
-
-    #: Looks up an agent, and the agents of a folder.
-    get: Callable[[str], Agent]
-    at: Callable[[str], Sequence[str]]
+class Agents:
+    """The agents of a store: people and programs that exchange messages."""
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
@@ -271,7 +267,7 @@ class Registration:
         self._documents.edit(about.id, lambda document: document.update(where))
         self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
         self._set_home(about.id, path)
-        self._directory.drain(about.id)
+        self._directory.wait_for_running_writes(about.id)
         return self._with_defaults(about.id, ())
 
     def _ensure_manages(self, id: str) -> None:
@@ -289,11 +285,11 @@ class Registration:
         """Note the folder where a person says that an agent works here: what waits for it is told
         there.
         """
-        if self._documents.home(id) not in (None, path):
+        if self._documents.registered_folder(id) not in (None, path):
             from capsule.messaging.notices import try_remove_blocks
 
             try_remove_blocks(self._store, id)
-        self._documents.set_home(id, path)
+        self._documents.set_registered_folder(id, path)
 
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
         from capsule.messaging.channels import Channels
@@ -301,13 +297,7 @@ class Registration:
         self._store.inner.part(Channels).join_defaults(id, exclude)
         return self.get(id)
 
-
-class _BelongsToOtherProject(Exception):
-    """The document is that of an agent of another project."""
-
-
-class Agents(Registration):
-    """The agents of a store: people and programs that exchange messages."""
+    # -- Look-ups ----------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """List the ids of the agents, sorted: for an agent, its own and those of the agents that it
@@ -316,7 +306,7 @@ class Agents(Registration):
         Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at
         each document.
         """
-        return self._directory.known_to(self._store.agent)
+        return self._directory.agents_visible_to(self._store.agent)
 
     def get(self, id: str) -> Agent:
         """Look up an agent.
@@ -374,7 +364,7 @@ class Agents(Registration):
         """
         from capsule.messaging.contacts import Permission
 
-        me = self._people.known(agent)
+        me = self._people.registered_agent(agent)
         if action not in get_args(Action):
             raise InvalidInput(
                 f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}"
@@ -511,14 +501,14 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self._people.known(agent))
+        me = self._directory.profile(self._people.registered_agent(agent))
         others = (
             other
             for other in self._directory.agents.ids()
             if other not in me.entries and me.dm == "restricted"
         )
         asking = self._contacts(
-            me, (other for other in others if me.id in self._people.asked(other))
+            me, (other for other in others if me.id in self._people.requests_of(other))
         )
         return sorted(asking, key=lambda contact: contact.asked_at)
 
@@ -530,8 +520,8 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self._people.known(agent))
-        return self._contacts(me, self._directory.found_by(me.id))
+        me = self._directory.profile(self._people.registered_agent(agent))
+        return self._contacts(me, self._directory.agents_found_by(me.id))
 
     def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
         from capsule.messaging.contacts import Agent, Contact
@@ -541,7 +531,7 @@ class Agents(Registration):
             Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
                 consent(me, self._directory.profile(other)),
-                self._people.asked(other).get(me.id, {}).get("at") or "",
+                self._people.requests_of(other).get(me.id, {}).get("at") or "",
             )
             for other in others
         ]
@@ -585,10 +575,10 @@ class Agents(Registration):
 
         It waits too if nothing changes: another process may have made the change, and wait still.
         """
-        self._ensure_manages(self._documents.known(id))
+        self._ensure_manages(self._documents.ensure_exists(id))
         self._documents.edit(id, change)
         if decides:
-            self._directory.drain(id)
+            self._directory.wait_for_running_writes(id)
         return self.get(id)
 
     def forget(
@@ -616,7 +606,7 @@ class Agents(Registration):
         ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
         from capsule.messaging import notices
 
-        notices.try_remove_blocks(self._store, self._documents.known(id))
+        notices.try_remove_blocks(self._store, self._documents.ensure_exists(id))
         self._documents.delete(id)
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
             self._store.engine.machine.delete(kind, id)
@@ -630,7 +620,7 @@ class Agents(Registration):
 
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
-        id = self._people.known(agent)
+        id = self._people.registered_agent(agent)
         self._store.inner.acting(id).inner.part(StoreAgents).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
@@ -664,3 +654,7 @@ class Agents(Registration):
         return Agent.of(
             self._documents.read(id), presence, is_known=self._store.agent in (None, id)
         )
+
+
+class _BelongsToOtherProject(Exception):
+    """The document is that of an agent of another project."""

@@ -126,7 +126,7 @@ class Channels(TypedConversations):
         Cost: as `list`, and writing a new file.
         """
         maker, stamp = self._who(agent), timestamps.now()
-        where = self._scope(scope, maker and self._people.documents.known(maker))
+        where = self._scope(scope, maker and self._people.documents.ensure_exists(maker))
         channel = Channel(check_channel_name(name), where)
         others = self._people.directory.resolve_all(members, maker)
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
@@ -171,7 +171,7 @@ class Channels(TypedConversations):
         Raises Refused: it is by invitation (the error says who may invite), or the agent stays out
         of it. Cost: copying the file.
         """
-        who = self._people.known(agent)
+        who = self._people.registered_agent(agent)
         id = self.resolve(channel, who)
 
         def change(head: Document, stamp: str) -> None:
@@ -314,7 +314,7 @@ class Channels(TypedConversations):
             _, project, name = (*channel.split("_"), "", "")[:3]
             name = f"{name}@{project}"
         found = {each.id: each for each in self.list(agent=who, archived=True)}
-        named = self._people.directory.nearest(
+        named = self._people.directory.resolve_channels(
             who, name, {id: each.channel for id, each in found.items()}
         )
         if len(named) == 1:

@@ -73,7 +73,7 @@ def run_hook(
         "agent_id"
     ):  # A part of a session has no mail of its own.
         return HookOutput()
-    store.inner.part(StoreAgents).documents.known(agent)
+    store.inner.part(StoreAgents).documents.ensure_exists(agent)
     target = DoorbellTarget(
         client,
         {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)},

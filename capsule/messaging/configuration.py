@@ -127,7 +127,7 @@ def current_value(store: CoreStore, key: ActionKey) -> Any:
     """
     (kind, on, other), people = key, store.inner.part(StoreAgents)
     if kind == "link":
-        return other in people.directory.sight(on) or None
+        return other in people.directory.visible_projects(on) or None
     if kind == "entry":
         return people.directory.profile(on).entries.get(other)
     try:
@@ -182,8 +182,10 @@ def _apply_action(store: CoreStore, action: Action) -> None:
                 agent=on, other=whom, reason=action.file or None
             )
         case "link", _, True:
-            projects.link(on, other, direction="both" if on in directory.sight(other) else "out")
-        case "link", _, _ if on in directory.sight(other):
+            projects.link(
+                on, other, direction="both" if on in directory.visible_projects(other) else "out"
+            )
+        case "link", _, _ if on in directory.visible_projects(other):
             projects.link(on, other, direction="in")
         case "link", _, _:
             projects.unlink(on, other)
@@ -346,7 +348,7 @@ class Configuration:
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
         documents = self._store.inner.part(StoreAgents).documents
-        homes = filter(None, map(documents.home, documents.ids()))
+        homes = filter(None, map(documents.registered_folder, documents.ids()))
         for project in dict.fromkeys((*homes, *folders)):
             if project != home:
                 yield from agents_in(project, project)

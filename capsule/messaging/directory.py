@@ -91,7 +91,7 @@ class DocumentCollection:
         #: The documents as they were last read: an agent may have thousands of cursors.
         self._last: dict[str, tuple[Version, Document]] = {}
 
-    def known_as(self, ids: Callable[[], Iterable[str]]) -> Self:
+    def listing_only(self, ids: Callable[[], Iterable[str]]) -> Self:
         """The same documents, with errors that name only these."""
         other = copy(self)
         other._listed = ids
@@ -105,7 +105,7 @@ class DocumentCollection:
         """Whether there is such a document. Cost: an lstat."""
         return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
 
-    def known(self, id: str) -> str:
+    def ensure_exists(self, id: str) -> str:
         """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an
         lstat.
         """
@@ -132,10 +132,10 @@ class DocumentCollection:
 
     def find(self, id: str) -> Document | None:
         """As `read`; None: there is no such document."""
-        now = self.look(id)
+        now = self.find_with_version(id)
         return now and now[1]
 
-    def look(self, id: str) -> tuple[Version, Document] | None:
+    def find_with_version(self, id: str) -> tuple[Version, Document] | None:
         """As `find`, with the version of the document."""
         last = self._last.get(id)
         known = last and last[0]
@@ -154,14 +154,14 @@ class DocumentCollection:
             return last[1]
         return self.kind.read(data, self._engine.name(self.kind.name, id))
 
-    def part(self, id: str, field: str) -> Document:
+    def object_in(self, id: str, field: str) -> Document:
         """The object in a field of a document; empty if there is none, or no such document.
 
         Cost: an lstat, and reading a small file if it changed.
         """
         return (self.find(id) or {}).get(field) or {}
 
-    def as_read(self, id: str, version: Version | None) -> Document:
+    def parse_version(self, id: str, version: Version | None) -> Document:
         """A version of a document, as a decision read it (`State.reads`); empty if there
         is none.
         """
@@ -215,7 +215,7 @@ class DocumentCollection:
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
-        self._engine.delete(self.kind.name, self.known(id))
+        self._engine.delete(self.kind.name, self.ensure_exists(id))
 
 
 class ProjectDocuments(DocumentCollection):
@@ -234,14 +234,14 @@ class AgentDocuments(DocumentCollection):
         #: When this process last looked at `lastSeen`, by agent, in seconds.
         self._noted: dict[str, float] = {}
 
-    def seen(self, id: str) -> None:
+    def record_activity(self, id: str) -> None:
         """Note that an agent did something, unless that was noted within the last minute."""
         now = time.monotonic()
         if now - self._noted.get(id, -_SEEN_S) >= _SEEN_S:
             self.edit(id, lambda document: None)
             self._noted[id] = now
 
-    def home(self, id: str) -> str | None:
+    def registered_folder(self, id: str) -> str | None:
         """The folder that an agent was registered with here; a document that came from elsewhere
         may name any.
 
@@ -250,11 +250,11 @@ class AgentDocuments(DocumentCollection):
         home = self._engine.machine.read(KIND_OF_HOMES, id)
         return None if home is None else str(home.get("project"))
 
-    def set_home(self, id: str, path: str) -> None:
+    def set_registered_folder(self, id: str, path: str) -> None:
         """Note the folder in which an agent works on this machine. Cost: as `home`, and a small
         file if it is new.
         """
-        if self.home(id) != path:
+        if self.registered_folder(id) != path:
             self._engine.machine.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
 
 
@@ -292,7 +292,7 @@ class AgentDirectory(Guard):
         it changed.
         """
         try:
-            now = self.agents.look(id)
+            now = self.agents.find_with_version(id)
         except CapsuleError:
             return Profile(id, dm="closed", discoverable="private", version=_UNREADABLE)
         if now is None:
@@ -309,7 +309,7 @@ class AgentDirectory(Guard):
         """
         return {id: self.profile(id) for id in self.agents.ids() if self.agents.kind.is_id(id)}
 
-    def sight(
+    def visible_projects(
         self, project: str, reads: dict[tuple[str, str], Any] | None = None
     ) -> frozenset[str]:
         """The projects whose channels and agents the agents of a project see, its own included.
@@ -339,7 +339,7 @@ class AgentDirectory(Guard):
 
     def _links(self, project: str, reads: dict[tuple[str, str], Any]) -> Document:
         with suppress(CapsuleError):
-            now = self.projects.look(project)
+            now = self.projects.find_with_version(project)
             reads[PROJECT.name, project] = now and now[0]
             return (now and now[1].get("links")) or {}
         return {}
@@ -354,7 +354,7 @@ class AgentDirectory(Guard):
             object: The conversation that it is about; None: agents.
             others: The agents that it is about: who is looked for, or who is added.
 
-        Cost: as `profile`, for each agent that counts, and as `sight` where that counts; else
+        Cost: as `profile`, for each agent that counts, and as `visible_projects` where that counts; else
         nothing.
         """
         ids = {*others}
@@ -386,7 +386,7 @@ class AgentDirectory(Guard):
             for id, each in profiles.items()
             if each.version is not _UNREADABLE
         }
-        sight = self.sight(project, reads) if is_asked else frozenset()
+        sight = self.visible_projects(project, reads) if is_asked else frozenset()
         hidden = (
             []
             if object is not None
@@ -397,7 +397,7 @@ class AgentDirectory(Guard):
         )
         return State(profiles, sight, met, reads=reads)
 
-    def found_by(self, subject: str | None) -> list[str]:
+    def agents_found_by(self, subject: str | None) -> list[str]:
         """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as
         `profiles`.
         """
@@ -407,12 +407,12 @@ class AgentDirectory(Guard):
         state = self._state(subject, None, ids, {subject: self.profile(subject)} | profiles)
         return [id for id in ids if may(subject, "find", Object(id, "agent"), state).allowed]
 
-    def known_to(self, agent: str | None) -> list[str]:
-        """As `found_by`, with the agent itself."""
-        known = self.found_by(agent)
+    def agents_visible_to(self, agent: str | None) -> list[str]:
+        """As `agents_found_by`, with the agent itself."""
+        known = self.agents_found_by(agent)
         return known if agent is None or not self.agents.exists(agent) else sorted({agent, *known})
 
-    def drain(self, *agents: str) -> None:
+    def wait_for_running_writes(self, *agents: str) -> None:
         """Wait until each write has ended that was judged by what the documents said before.
 
         Args:
@@ -452,33 +452,55 @@ class AgentDirectory(Guard):
 
         Cost: as `profile`; for a name that is no such agent's id, as `profiles`.
         """
-        name, at, project = text.partition("@")
-        own = self.profile(by).project if by is not None else ""
-        if not at and (theirs := self.profile(name).project) and own in ("", theirs):
-            return name
-        named = [profile for id, profile in self.profiles().items() if name in (profile.name, id)]
-        places: list[Iterable[str]] = [self._projects_named(project)] if at else []
-        if own and not at:
-            places = [[own], [GLOBAL], self.sight(own)]
-        there = next(
-            filter(None, ([each for each in named if each.project in place] for place in places)),
-            [],
-        )
-        if not there and not at:
-            sees_all = by is None or own == GLOBAL
-            there = [each for each in named if each.id == name] or (named if sees_all else [])
-        ids = [each.id for each in there]
-        if len(ids) > 1 and name not in ids:
-            seen = [id for id in self.found_by(by) if id in ids]
-            ids = seen or ids
-            if len(ids) > 1:
-                shown = ", ".join(seen) or "you find none of them"
-                raise InvalidInput(
-                    f"{text[:80]!r} may be several agents; give the id of one: {shown}"
-                )
+        name, at_sign, project = text.partition("@")
+        own_project = self.profile(by).project if by is not None else ""
+        if not at_sign:
+            project_of_id = self.profile(name).project
+            if project_of_id and own_project in ("", project_of_id):
+                return name  # An id of the own project; for the owner, any id.
+        candidates = [
+            profile for id, profile in self.profiles().items() if name in (profile.name, id)
+        ]
+        if at_sign:
+            matches = _in_projects(candidates, self._projects_named(project))
+        else:
+            matches = self._nearest(candidates, name, own_project)
+        ids = [profile.id for profile in matches]
         if not ids:
-            raise self.agents.known_as(lambda: self.known_to(by)).missing(text)
-        return name if name in ids else ids[0]
+            raise self.agents.listing_only(lambda: self.agents_visible_to(by)).missing(text)
+        if name in ids:
+            return name  # An id means its agent, also where it is the name of another one.
+        if len(ids) == 1:
+            return ids[0]
+        visible = [id for id in self.agents_found_by(by) if id in ids]
+        if len(visible) == 1:
+            return visible[0]
+        names = ", ".join(visible) or "you find none of them"
+        raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {names}")
+
+    def _nearest(self, candidates: list[Profile], name: str, own_project: str) -> list[Profile]:
+        """Return those of the agents with a name that an agent of a project means by it.
+
+        The first scope with an agent of this name counts: the own project, the agents without a
+        project, the linked projects. Else it is the agent with this id, in whatever project. Who
+        has no project of its own (the owner, an agent without a project) means any of them.
+
+        Args:
+            candidates: The agents with the name or id `name`.
+            own_project: The project of the agent that asks; empty: the store's owner asks.
+        """
+        if own_project:
+            scopes = ([own_project], [GLOBAL], self.visible_projects(own_project))
+            for projects in scopes:
+                matches = _in_projects(candidates, projects)
+                if matches:
+                    return matches
+        matches = [profile for profile in candidates if profile.id == name]
+        if matches:
+            return matches
+        if own_project in ("", GLOBAL):
+            return candidates
+        return []
 
     def resolve_all(self, texts: Iterable[str], by: str | None) -> list[str]:
         """The ids of the agents that are to be brought into a conversation, each as `resolve` gives
@@ -527,30 +549,30 @@ class AgentDirectory(Guard):
                 f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}"
             )
         if not ids:
-            raise self.projects.known_as(lambda: there).missing(text)
+            raise self.projects.listing_only(lambda: there).missing(text)
         return ids[0]
 
     def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
         """See `capsule.store.inner.Guard`. A group has its title for a name; for a channel's see
-        `nearest`.
+        `resolve_channels`.
         """
         channels = {
             head.id: head.channel for head in heads if head.channel and not head.channel.owner
         }
         groups = [head.id for head in heads if head.type == "group" and head.title == text]
-        return groups + self.nearest(subject, text, channels)
+        return groups + self.resolve_channels(subject, text, channels)
 
     def agent(self, subject: str | None, text: str) -> str:
         """See `capsule.store.inner.Guard`. Cost: as `resolve`."""
         with suppress(NotFound):
             id = self.resolve(text, subject)
-            return id if id in self.known_to(subject) else text
+            return id if id in self.agents_visible_to(subject) else text
         return text
 
     def folders(self, subject: str | None) -> dict[str, str]:
         """See `capsule.store.inner.Guard`. Cost: as `profiles`."""
         paths = {id: self._path_of(id) for id in self.projects.ids()}
-        projects = {id: self.profile(id).project for id in self.known_to(subject)}
+        projects = {id: self.profile(id).project for id in self.agents_visible_to(subject)}
         return {id: path for id, project in projects.items() if (path := paths.get(project))}
 
     def _path_of(self, project: str) -> str:
@@ -558,7 +580,9 @@ class AgentDirectory(Guard):
             return str((self.projects.find(project) or {}).get("path") or "")
         return ""
 
-    def nearest(self, by: str | None, text: str, channels: Mapping[str, Channel]) -> list[str]:
+    def resolve_channels(
+        self, by: str | None, text: str, channels: Mapping[str, Channel]
+    ) -> list[str]:
         """The ids of the channels that are meant by `name`, or by `name@project` with the id or
         name of a project.
 
@@ -651,6 +675,10 @@ def acting_agent(name: str, project: str | None, agents: Iterable[Profile]) -> s
     return name if name in own else next(iter(own + elsewhere), None)
 
 
+def _in_projects(agents: Iterable[Profile], projects: Iterable[str]) -> list[Profile]:
+    return [profile for profile in agents if profile.project in projects]
+
+
 def _has_direction(link: Any, way: str) -> bool:
     """Whether a link of a project goes out of it, or comes in."""
     return (
@@ -677,20 +705,20 @@ class StoreAgents:
         guard = store.inner.guard
         assert isinstance(guard, AgentDirectory)  # It is this room's.
         self.directory = guard
-        self.documents = guard.agents.known_as(lambda: guard.known_to(store.agent))
+        self.documents = guard.agents.listing_only(lambda: guard.agents_visible_to(store.agent))
         self._store = store
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._waits = 0
         self._listening: set[str] = set()
-        self._asked = 0.0
+        self._last_look_s = 0.0
 
-    def known(self, agent: str | None) -> str:
+    def registered_agent(self, agent: str | None) -> str:
         """The agent that a call is about. Raises NotFound if it is not registered, and as
         `Inner.subject`.
         """
-        return self.documents.known(self._store.inner.subject(agent))
+        return self.documents.ensure_exists(self._store.inner.subject(agent))
 
-    def asked(self, agent: str) -> Document:
+    def requests_of(self, agent: str) -> Document:
         """The requests of an agent: by the ids of others, when it asked for their permission. Cost:
         as `profile`.
         """
@@ -699,7 +727,7 @@ class StoreAgents:
         return {}
 
     @contextmanager
-    def asking(self, agent: str | None) -> Iterator[None]:
+    def recording_requests(self, agent: str | None) -> Iterator[None]:
         """Note, if the body is refused for want of permission, whom an agent asks for it: see
         `Agents.requests`.
 
@@ -713,7 +741,7 @@ class StoreAgents:
             yield
         except Refused as error:
             for other in error.fields.get("asks", ()):
-                if agent is not None and other not in self.asked(agent):
+                if agent is not None and other not in self.requests_of(agent):
                     self.documents.edit(agent, partial(_add_request, other))
             raise
 
@@ -727,7 +755,7 @@ class StoreAgents:
         Raises Refused, StorageFailed. Cost: making a small file, the first time; then overwriting
         it.
         """
-        with self._guard:
+        with self._lock:
             self._waits += waits
             about = {"agent": agent, "listening": self._waits > 0}
             self._store.engine.leases.take(self._store.instance_id, about)
@@ -746,7 +774,7 @@ class StoreAgents:
         that is alive.
         """
         online: dict[str, bool] = {}
-        self._asked = time.monotonic()
+        self._last_look_s = time.monotonic()
         for about in self._store.engine.leases.live().values():
             agent = about.get("agent")
             if isinstance(agent, str):
@@ -754,9 +782,9 @@ class StoreAgents:
         self._listening = {agent for agent, listens in online.items() if listens}
         return online
 
-    def listened(self, agent: str) -> bool:
+    def was_just_listening(self, agent: str) -> bool:
         """Whether an agent listened when this was last asked, an instant ago."""
-        return agent in self._listening and time.monotonic() - self._asked < _INSTANT_S
+        return agent in self._listening and time.monotonic() - self._last_look_s < _INSTANT_S
 
 
 def _add_request(other: str, document: Document) -> None:

@@ -101,7 +101,7 @@ class TypedConversations:
             )
             return conversation.change_head(lambda head: change(head, stamp))
 
-        with self._people.asking(acting.agent):
+        with self._people.recording_requests(acting.agent):
             return acting.inner.head_of(id, acting.inner.change(id, act))
 
     def _write_new(self, maker: str | None, document: Document) -> Head:
@@ -109,7 +109,7 @@ class TypedConversations:
         that exist.
         """
         inner, object = self._store.inner.acting(maker).inner, Object.of(document)
-        with self._people.asking(maker):
+        with self._people.recording_requests(maker):
             if not all(map(self._people.documents.exists, object.present)):
                 state = inner.state_of(replace(object, members=()), object.present)
                 ensure(may(maker, "create", object, state), object.id)
@@ -149,7 +149,7 @@ class Groups(TypedConversations):
         """
         maker = self._who(agent)
         if maker is not None:
-            self._people.documents.known(maker)
+            self._people.documents.ensure_exists(maker)
         if history not in ("joined", "all"):
             raise InvalidInput(f"history: joined or all, not {history[:40]!r}")
         others = self._people.directory.resolve_all(with_, maker)

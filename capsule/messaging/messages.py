@@ -62,12 +62,24 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 
-class Sending:
-    """The sending half of messages. The base of `Messages`."""
+#: The states of a mention that each word asks for.
+_STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
+_STATES |= {state: (state,) for state in _STATES["all"]}
+
+
+class Messages:
+    """Messages from agent to agent. `agent` is who sends or reads; None: the one that the store
+    acts for.
+
+    With a `topic`, or the `thread` of a message (the id of its root), only the messages in it
+    count. Who listens to a topic has read that topic, and nothing else.
+    """
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.part(StoreAgents)
+        #: The last call of each listener: what it asked for, and its thread.
+        self._waits: dict[tuple[ListenRequest, int], MessageListener] = {}
 
     @cached_property
     def _owner(self) -> CoreStore:
@@ -139,7 +151,7 @@ class Sending:
         at each recipient that has one, and at each instance that is alive. `thread` and `reply_to`
         cost reading back to the message.
         """
-        sender = self._people.known(agent)
+        sender = self._people.registered_agent(agent)
         acting = self._store.inner.acting(sender)
         if (to, conversation, channel).count(None) < 2:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
@@ -154,7 +166,7 @@ class Sending:
                 else self._people.directory.resolve(to, sender)
             )
             conversation = direct_id(sender, to)
-        self._people.documents.seen(sender)
+        self._people.documents.record_activity(sender)
         message: Entry = {
             "role": "user",
             "content": text,
@@ -192,7 +204,7 @@ class Sending:
                 checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object
 
-        with self._people.asking(sender):
+        with self._people.recording_requests(sender):
             try:
                 entry, object = acting.inner.change(conversation, act)
             except _TopicMissing as error:
@@ -325,7 +337,7 @@ class Sending:
         idle = [
             id
             for id in sorted(here)
-            if policy.relation(id, object) == "member" and not people.listened(id)
+            if policy.relation(id, object) == "member" and not people.was_just_listening(id)
         ]
         online = people.online() if idle else {}
         for agent in idle:
@@ -342,7 +354,7 @@ class Sending:
     def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
         """Whether a message may wake an agent: it may read it, and wants to hear of it."""
         try:
-            reading = self._people.documents.part(agent, "reading").get(object.id)
+            reading = self._people.documents.object_in(agent, "reading").get(object.id)
         except InvalidDocument:
             return False  # What it has not read can't be known either.
         interest = NotificationPreference.of(reading, self._people.directory.profile(agent))
@@ -425,7 +437,7 @@ class Sending:
                 not member.left_at or member.left_at > time or member.is_in
             )
             if was_in and member.id != sent.get("from"):
-                cursors = self._people.documents.part(member.id, "cursors")
+                cursors = self._people.documents.object_in(member.id, "cursors")
                 marks_at = partial(self._owner.questions.marks, id)
                 is_read = any(
                     first_unread_position(marks_in_cursor(cursors.get(key)), marks_at) > at
@@ -435,49 +447,7 @@ class Sending:
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states, sent.get("mentions") or {})
 
-
-def message_at(store: CoreStore, conversation: str, place: int) -> Entry:
-    """Return the message at a place; empty: there is none that the store's agent may read.
-
-    Cost: reading back to it; again if others appended meanwhile.
-    """
-    while True:
-        count = store.engine.tail(conversation, 0)[1]
-        first, entries = store.tail_entries(conversation, count - place)
-        if first + len(entries) == count:
-            return entries[0] if entries and first == place else {}
-
-
-class _TopicMissing(InvalidInput):
-    """A message without a topic, where one is required."""
-
-
-def _default_topic(message: Entry, channel: Channel | None) -> Entry:
-    """The topic that the channel gives to a message. Raises _NoTopic if the message needs one."""
-    if channel is None or message.get("topic"):
-        return {}
-    if channel.topic_required and not channel.default_topic:
-        raise _TopicMissing(f"a message in the channel {channel.name} needs a topic")
-    return {"topic": channel.default_topic} if channel.default_topic else {}
-
-
-#: The states of a mention that each word asks for.
-_STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
-_STATES |= {state: (state,) for state in _STATES["all"]}
-
-
-class Messages(Sending):
-    """Messages from agent to agent. `agent` is who sends or reads; None: the one that the store
-    acts for.
-
-    With a `topic`, or the `thread` of a message (the id of its root), only the messages in it
-    count. Who listens to a topic has read that topic, and nothing else.
-    """
-
-    def __init__(self, store: CoreStore) -> None:
-        super().__init__(store)
-        #: The last wait of each listener: what it asked for, and its thread.
-        self._waits: dict[tuple[ListenRequest, int], MessageListener] = {}
+    # -- Reading -----------------------------------------------------------------------------------
 
     @cached_property
     def _receipts(self) -> Receipts:
@@ -585,13 +555,13 @@ class Messages(Sending):
         who, questions = asked.agent, self._unread.questions
         if limit < 1:
             raise InvalidInput("limit: at least one message")
-        self._people.documents.seen(who)
+        self._people.documents.record_activity(who)
         since = questions.changes(
             None, 1
         ).cursor  # First, so that what comes from here on ends the wait.
         _, document, version = wishes = self._unread.wishes(who)
         if version is None:
-            self._people.known(who)
+            self._people.registered_agent(who)
         acting = self._store.inner.acting(who)
         if asked.conversation is not None:
             acting.head(asked.conversation)  # Raises if it may not listen there.
@@ -638,7 +608,7 @@ class Messages(Sending):
 
         Cost: writing a small file.
         """
-        who, questions = self._people.known(agent), self._owner.questions
+        who, questions = self._people.registered_agent(agent), self._owner.questions
         if cursor is not None or conversation is None:
             if (
                 marks := self._receipts.pending(who)
@@ -672,7 +642,7 @@ class Messages(Sending):
         Raises NotFound, Refused, InvalidInput. Cost: bringing the index up to date, and some
         microseconds for each conversation.
         """
-        return self._unread.inbox(self._people.known(agent), choose_part(topic, thread))
+        return self._unread.inbox(self._people.registered_agent(agent), choose_part(topic, thread))
 
     def first_unread(self, conversation: str, *, agent: str | None = None) -> str | None:
         """Find the first message of a conversation that an agent has not read. It marks nothing as
@@ -687,7 +657,7 @@ class Messages(Sending):
         Raises NotFound, Refused. Cost: as `inbox`.
         """
         self._unread.questions.refresh()
-        seat = self._unread.seats(self._people.known(agent)).get(conversation)
+        seat = self._unread.seats(self._people.registered_agent(agent)).get(conversation)
         unread = [] if seat is None or seat.is_read else self._unread.unread(seat)
         return min(unread, key=lambda place: place.place).message if unread else None
 
@@ -701,7 +671,7 @@ class Messages(Sending):
         Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for
         each conversation.
         """
-        return self._unread.pointer(self._people.known(agent))
+        return self._unread.pointer(self._people.registered_agent(agent))
 
     def mentions(
         self,
@@ -726,7 +696,7 @@ class Messages(Sending):
         Raises NotFound, InvalidInput, Refused. Cost: as `inbox`, a look-up for each mention, and
         reading back to those that are listed.
         """
-        who = self._people.known(agent)
+        who = self._people.registered_agent(agent)
         if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
             raise InvalidInput(
                 f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more"
@@ -763,7 +733,7 @@ class Messages(Sending):
         self._mark(message, agent, is_done=False)
 
     def _mark(self, message: str, agent: str | None, *, is_done: bool) -> None:
-        who = self._people.known(agent)
+        who = self._people.registered_agent(agent)
         for mention in self._unread.mentioned(who):
             if mention.message == message:
                 return self._receipts.done(who, message, mention.conversation, is_done=is_done)
@@ -815,3 +785,28 @@ class Messages(Sending):
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]
         return History(mail, page.older(), page.newer())
+
+
+def message_at(store: CoreStore, conversation: str, place: int) -> Entry:
+    """Return the message at a place; empty: there is none that the store's agent may read.
+
+    Cost: reading back to it; again if others appended meanwhile.
+    """
+    while True:
+        count = store.engine.tail(conversation, 0)[1]
+        first, entries = store.tail_entries(conversation, count - place)
+        if first + len(entries) == count:
+            return entries[0] if entries and first == place else {}
+
+
+class _TopicMissing(InvalidInput):
+    """A message without a topic, where one is required."""
+
+
+def _default_topic(message: Entry, channel: Channel | None) -> Entry:
+    """The topic that the channel gives to a message. Raises _NoTopic if the message needs one."""
+    if channel is None or message.get("topic"):
+        return {}
+    if channel.topic_required and not channel.default_topic:
+        raise _TopicMissing(f"a message in the channel {channel.name} needs a topic")
+    return {"topic": channel.default_topic} if channel.default_topic else {}

@@ -84,7 +84,7 @@ class Notes(TypedConversations):
 
         Raises NotFound, InvalidInput, StoreBusy, StorageFailed. Cost: as `append`.
         """
-        who = self._people.known(agent)
+        who = self._people.registered_agent(agent)
         about = {"tags": [*dict.fromkeys(tags)]} | ({"session": session} if session else {})
         message = {"role": "user", "content": text, "from": who, "metadata": about}
         return Note.of(

@@ -221,7 +221,7 @@ def _log_error_as_warning(agent: str) -> Iterator[None]:
 def _notice_files(store: CoreStore, agent: str) -> Iterator[_NoticeFile]:
     """The files that may have a block; none when the agent was registered with no folder here."""
     project, names = (
-        store.inner.part(StoreAgents).documents.home(agent) or "",
+        store.inner.part(StoreAgents).documents.registered_folder(agent) or "",
         store.settings.notification_files,
     )
     folder = os.path.realpath(project)

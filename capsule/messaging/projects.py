@@ -75,7 +75,7 @@ class Projects:
         if me is None:
             return ids
         about = self._directory.profile(me)
-        sight = self._directory.sight(about.project)
+        sight = self._directory.visible_projects(about.project)
         return [id for id in ids if in_scope(about, id, sight)]
 
     def get(self, project: str) -> Project:
@@ -163,5 +163,5 @@ class Projects:
                 document["links"] = links | ({} if link is None else {to: link})
 
             self._directory.projects.edit(id, change)
-        self._directory.drain()
+        self._directory.wait_for_running_writes()
         return self._project(first)

@@ -306,7 +306,7 @@ class UnreadTracker:
         """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
         version: Any = state.reads.get((AGENT.name, agent))
-        return state, self._people.documents.as_read(agent, version), version
+        return state, self._people.documents.parse_version(agent, version), version
 
     def seats(
         self, agent: str, part: Part | None = None, wishes: ReadContext | None = None
@@ -449,7 +449,7 @@ class UnreadTracker:
     ) -> list[Mention]:
         """See `Messages.mentions`."""
         concerns, wanted = (
-            self._people.documents.part(agent, "concerns"),
+            self._people.documents.object_in(agent, "concerns"),
             dict[str, dict[int, Any]](),
         )
         places, seats = self.mentioned(agent), self.seats(agent)

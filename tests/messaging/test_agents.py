@@ -134,7 +134,7 @@ def test_only_the_owner_moves_an_agent_and_nothing_else_does(memory: Store) -> N
             f"/{folder}",
             memory.projects.get(folder).id,
         )
-        assert memory.agents._documents.home("anna") == f"/{folder}"
+        assert memory.agents._documents.registered_folder("anna") == f"/{folder}"
     assert memory.agents.register("anna", "/a").id != "anna"
     with pytest.raises(InvalidInput, match="already"):
         memory.agents.move("anna", "/a")

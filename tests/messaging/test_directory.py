@@ -70,7 +70,7 @@ def test_a_link_counts_while_both_projects_have_it(
     enabled: bool,
 ) -> None:
     directory = each_store.inner.part(StoreAgents).directory
-    assert directory.sight(API) == {API}
+    assert directory.visible_projects(API) == {API}
     write(each_store, "projects", API, links={WEB: {"direction": there}} if there else {})
     write(
         each_store,
@@ -78,8 +78,8 @@ def test_a_link_counts_while_both_projects_have_it(
         WEB,
         links={API: {"direction": back, "enabled": enabled}} if back else {},
     )
-    assert directory.sight(API) == {API} | ({WEB} if api_sees and enabled else set())
-    assert directory.sight(WEB) == {WEB} | ({API} if web_sees and enabled else set())
+    assert directory.visible_projects(API) == {API} | ({WEB} if api_sees and enabled else set())
+    assert directory.visible_projects(WEB) == {WEB} | ({API} if web_sees and enabled else set())
 
 
 def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) -> None:
@@ -247,7 +247,11 @@ def test_who_somebody_acts_as_depends_on_the_folder(
     assert made == (set() if found else {id}) == {word.split()[0] for word in caplog.messages}
     for each in made:
         agent = there.agents.get(each)
-        assert (agent.name, agent.project_path, there.agents._documents.home(each)) == (
+        assert (
+            agent.name,
+            agent.project_path,
+            there.agents._documents.registered_folder(each),
+        ) == (
             text,
             folder,
             None,

@@ -75,26 +75,26 @@ def test_a_policy_that_there_is_not_is_an_error(store: Store, change: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("discoverable", "found_by"),
+    ("discoverable", "agents_found_by"),
     [("public", {"anna", "carl", "dora"}), ("project", {"anna", "dora"}), ("private", set())],
 )
 def test_an_agent_is_told_of_the_agents_that_it_finds_and_of_no_others(
-    store: Store, discoverable: str, found_by: set[str]
+    store: Store, discoverable: str, agents_found_by: set[str]
 ) -> None:
     store.agents.policy("bob", discoverable=discoverable)
     for me in ("anna", "carl", "dora"):
         agents = as_(store, me).agents
-        assert (me in found_by) == ("bob" in [one.agent.id for one in agents.discover()])
+        assert (me in agents_found_by) == ("bob" in [one.agent.id for one in agents.discover()])
         assert (
-            (me in found_by)
+            (me in agents_found_by)
             == ("bob" in [one.id for one in agents.list()])
             == ("bob" in agents.names())
         )
         assert me in agents.names() and me not in [one.agent.id for one in agents.discover()]
         with pytest.raises(NotFound) as missing:
             agents.get("nobody")
-        assert (me in found_by) == ("bob" in missing.value.message)
-        if me not in found_by:
+        assert (me in agents_found_by) == ("bob" in missing.value.message)
+        if me not in agents_found_by:
             with pytest.raises(NotFound) as hidden:
                 agents.get("bob")
             assert hidden.value.message == missing.value.message.replace("nobody", "bob")

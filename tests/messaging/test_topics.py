@@ -103,7 +103,7 @@ def test_who_listens_to_a_topic_has_read_that_topic_and_nothing_else(store: Stor
     assert [mail.content for mail in heard_all.messages] == ["web 1", "web 3", "api 4"]
     store.messages.ack(agent="bob", cursor=heard_all.cursor)
     assert store.messages.inbox(agent="bob").unread == 0
-    assert list(store.agents._documents.part("bob", "cursors")) == [CHANNEL]
+    assert list(store.agents._documents.object_in("bob", "cursors")) == [CHANNEL]
 
 
 def test_who_listens_to_a_thread_hears_its_root_too(store: Store) -> None:

@@ -38,7 +38,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     for id in (*made, "notes_anna"):
         store.delete(id)
     store.agents.register("carl", description=canary("agents"))
-    store.agents._documents.set_home("carl", canary("homes"))
+    store.agents._documents.set_registered_folder("carl", canary("homes"))
     doorbells.register(store, "carl", DoorbellTarget("command", {"command": canary("doorbells")}))
     store.agents.forget("carl")
     store.servers.set(None, {canary("overrides"): True})
