@@ -99,9 +99,9 @@ def _message_commands() -> Mapping[str, Command]:
         "inbox": messages.inbox,
         "listen": messages.listen,
         "history": messages.history,
-        "message status": messages.status,
-        "message edit": messages.edit,
-        "message react": messages.react,
+        "message status": messages.message_status,
+        "message edit": messages.message_edit,
+        "message react": messages.message_react,
     }
 
 
@@ -109,17 +109,17 @@ def _agent_commands() -> Mapping[str, Command]:
     from capsule_cli.commands.messaging import agents
 
     return {
-        "agent list": agents.list_,
-        "agent register": agents.register,
-        "agent show": agents.show,
-        "agent set": agents.set_,
-        "agent status": agents.status,
-        "agent forget": agents.forget,
-        "agent discover": agents.discover,
-        "agent allow": agents.allow,
-        "agent block": agents.block,
-        "agent unblock": agents.unblock,
-        "agent requests": agents.requests,
+        "agent list": agents.agent_list,
+        "agent register": agents.agent_register,
+        "agent show": agents.agent_show,
+        "agent set": agents.agent_set,
+        "agent status": agents.agent_status,
+        "agent forget": agents.agent_forget,
+        "agent discover": agents.agent_discover,
+        "agent allow": agents.agent_allow,
+        "agent block": agents.agent_block,
+        "agent unblock": agents.agent_unblock,
+        "agent requests": agents.agent_requests,
     }
 
 
@@ -142,13 +142,13 @@ def _hook_commands() -> Mapping[str, Command]:
 
 
 def _notification_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import notifications
+    from capsule_cli.commands.messaging import agents
 
     return {
-        "agent notify on": notifications.on,
-        "agent notify off": notifications.off,
-        "agent notify status": notifications.status,
-        "agent notify clean": notifications.clean,
+        "agent notify on": agents.notify_on,
+        "agent notify off": agents.notify_off,
+        "agent notify status": agents.notify_status,
+        "agent notify clean": agents.notify_clean,
     }
 
 
@@ -156,30 +156,30 @@ def _channel_commands() -> Mapping[str, Command]:
     from capsule_cli.commands.messaging import channels
 
     return {
-        "channel list": channels.list_,
-        "channel new": channels.new,
-        "channel show": channels.show,
-        "channel set": channels.set_,
-        "channel join": channels.join,
-        "channel leave": channels.leave,
-        "channel invite": channels.invite,
-        "channel remove": channels.remove,
-        "channel mute": channels.mute,
-        "channel unmute": channels.unmute,
-        "channel members": channels.members,
-        "channel topics": channels.topics,
+        "channel list": channels.channel_list,
+        "channel new": channels.channel_new,
+        "channel show": channels.channel_show,
+        "channel set": channels.channel_set,
+        "channel join": channels.channel_join,
+        "channel leave": channels.channel_leave,
+        "channel invite": channels.channel_invite,
+        "channel remove": channels.channel_remove,
+        "channel mute": channels.channel_mute,
+        "channel unmute": channels.channel_unmute,
+        "channel members": channels.channel_members,
+        "channel topics": channels.channel_topics,
     }
 
 
 def _group_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import groups
+    from capsule_cli.commands.messaging import channels
 
     return {
-        "group list": groups.list_,
-        "group new": groups.new,
-        "group set": groups.set_,
-        "group add": groups.add,
-        "group leave": groups.leave,
+        "group list": channels.group_list,
+        "group new": channels.group_new,
+        "group set": channels.group_set,
+        "group add": channels.group_add,
+        "group leave": channels.group_leave,
     }
 
 
@@ -187,32 +187,32 @@ def _note_commands() -> Mapping[str, Command]:
     from capsule_cli.commands.messaging import notes
 
     return {
-        "note list": notes.list_,
-        "note write": notes.write,
-        "note search": notes.search,
-        "note share": notes.share,
-        "note unshare": notes.unshare,
+        "note list": notes.note_list,
+        "note write": notes.note_write,
+        "note search": notes.note_search,
+        "note share": notes.note_share,
+        "note unshare": notes.note_unshare,
     }
 
 
 def _mention_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import mentions
+    from capsule_cli.commands.messaging import messages
 
     return {
-        "mention list": mentions.list_,
-        "mention done": mentions.done,
-        "mention reopen": mentions.reopen,
+        "mention list": messages.mention_list,
+        "mention done": messages.mention_done,
+        "mention reopen": messages.mention_reopen,
     }
 
 
 def _project_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import projects
+    from capsule_cli.commands.messaging import agents
 
     return {
-        "project list": projects.list_,
-        "project show": projects.show,
-        "project link": projects.link,
-        "project unlink": projects.unlink,
+        "project list": agents.project_list,
+        "project show": agents.project_show,
+        "project link": agents.project_link,
+        "project unlink": agents.project_unlink,
     }
 
 

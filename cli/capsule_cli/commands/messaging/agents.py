@@ -1,30 +1,29 @@
-"""`agent`: who there is to talk to, and as whom."""
+"""`agent` and `project`: who can be talked to, the folders that agents work in, and the notices in
+them about unread messages.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from capsule_cli.commands.messaging.completion import complete_project
 from capsule_cli.completion import complete_agent
 from capsule_cli.public import acting, named, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import agent_named
 from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
-from capsule_cli.shared.output import answer
-from capsule_cli.shared.passing import Rows, passing
+from capsule_cli.shared.output import answer, as_json, details, listing, on_or_off, one_line
 
 if TYPE_CHECKING:
     import capsule
 
-does = passing(acting)
-
 Reason = Annotated[
     str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)
 ]
-_BUSY = "Mark the agent as busy, or as not busy. Default: as before."
 
 
-def register(
+def agent_register(
     project: str | None = option(
         "--project DIR",
         "The folder that the agent works in. Default: this one; with --as, its project, if any.",
@@ -58,32 +57,34 @@ def register(
 
 
 def _state(agent: capsule.Agent) -> str:
-    return "listening" if agent.listening else agent.status if agent.online else ""
+    if agent.listening:
+        return "listening"
+    return agent.status if agent.online else ""
 
 
-list_ = does(
-    "List the agents, and whether each is online (a program serves it now) or "
-    "listening (it waits for messages)."
-)(
-    "agents.list",
-    Rows(
-        {
-            "id": "id",
-            "state": _state,
-            "seen": "last_seen",
-            "project": "project_path",
-            "status": "status_message",
-        },
-        "nobody is registered yet; begin with: capsule agent register",
-    ),
-    opens=store_of,
-)
-show = does("Print the data of an agent.")(
-    "agents.get", {"dmPolicy": "policy", "dm": "decided"}, opens=store_of, id=Agent
-)
+def agent_list() -> None:
+    """List the agents, and whether each is online (a program serves it now) or listening (it waits
+    for messages).
+    """
+    with store_of() as store:
+        agents = store.agents.list()
+    rows = [
+        (agent.id, _state(agent), agent.last_seen, agent.project_path or "", agent.status_message)
+        for agent in agents
+    ]
+    columns = ("id", "state", "seen", "project", "status")
+    empty = "nobody is registered yet; begin with: capsule agent register"
+    listing(as_json(agents), columns, rows, empty, last="status")
 
 
-def set_(
+def agent_show(id: Agent) -> None:
+    """Print the data of an agent."""
+    with store_of() as store:
+        agent = store.agents.get(id)
+    details(agent.as_json(), {"dmPolicy": "policy", "dm": "decided"})
+
+
+def agent_set(
     agent: str | None = argument(
         "AGENT",
         "The agent: its id, its name, or NAME@PROJECT. Without it: the agent of --as.",
@@ -125,7 +126,7 @@ def set_(
     )
 
 
-def forget(agent: Agent, yes: Yes = False) -> None:
+def agent_forget(agent: Agent, yes: Yes = False) -> None:
     """Remove an agent and its reading state. Its messages stay."""
     with store_of() as store:
         agent = store.agents.get(agent).id
@@ -134,59 +135,200 @@ def forget(agent: Agent, yes: Yes = False) -> None:
     answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
 
 
-discover = does(
+def agent_discover() -> None:
     """List the agents that the agent finds, and whether they and it may write to each other.
 
-    Each is available, requires permission (one of the two is restricted), is blocked (by one of the two), or is
-    unavailable (one of the two takes no direct messages).
-    """,
-)(
-    "agents.discover",
-    Rows(
-        {
-            "id": "agent.id",
-            "availability": "availability",
-            "state": lambda contact: _state(contact.agent),
-        }
-        | {"project": "agent.project", "description": "agent.description"},
-        "you find nobody",
+    Each is available, requires permission (one of the two is restricted), is blocked (by one of the
+    two), or is unavailable (one of the two takes no direct messages).
+    """
+    with acting() as (store, _):
+        contacts = store.agents.discover()
+    rows = [
+        (
+            contact.agent.id,
+            contact.availability,
+            _state(contact.agent),
+            contact.agent.project,
+            contact.agent.description,
+        )
+        for contact in contacts
+    ]
+    columns = ("id", "availability", "state", "project", "description")
+    listing(as_json(contacts), columns, rows, "you find nobody", last="description")
+
+
+def agent_requests() -> None:
+    """List the agents that asked to write to the restricted agent. Answer with `allow`
+    or `block`.
+    """
+    with acting() as (store, _):
+        contacts = store.agents.requests()
+    rows = [
+        (
+            contact.agent.id,
+            contact.asked_at,
+            contact.agent.project,
+            contact.agent.description,
+        )
+        for contact in contacts
+    ]
+    columns = ("id", "asked", "project", "description")
+    listing(as_json(contacts), columns, rows, "nobody asks to write to you", last="description")
+
+
+def agent_allow(other: Agent, reason: Reason = None) -> None:
+    """Allow another agent to write to the agent, if it is restricted."""
+    with acting() as (store, agent):
+        changed = store.agents.allow(other=other, reason=reason)
+    answer(changed.as_json(), f"{agent}: allowed {one_line(other)}")
+
+
+def agent_block(other: Agent, reason: Reason = None) -> None:
+    """Stop the agent and another one from writing to each other. Their messages stay readable."""
+    with acting() as (store, agent):
+        changed = store.agents.block(other=other, reason=reason)
+    answer(changed.as_json(), f"{agent}: blocked {one_line(other)}")
+
+
+def agent_unblock(other: Agent) -> None:
+    """Remove the agent's decision about another agent, which is then neither allowed
+    nor blocked.
+    """
+    with acting() as (store, agent):
+        store.agents.forget(other=other)
+        changed = store.agents.get(agent)
+    answer(changed.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
+
+
+def agent_status(
+    text: str = argument(
+        "TEXT", "The present work of the agent, for others to read. Empty: no status.", ...
     ),
-)
-requests = does(
-    "List the agents that asked to write to the restricted agent. Answer with `allow` or `block`.",
-)(
-    "agents.requests",
-    Rows(
-        {
-            "id": "agent.id",
-            "asked": "asked_at",
-            "project": "agent.project",
-            "description": "agent.description",
-        },
-        "nobody asks to write to you",
+    busy: bool | None = option(
+        "--busy/--free", "Mark the agent as busy, or as not busy. Default: as before."
     ),
-)
-allow = does("Allow another agent to write to the agent, if it is restricted.")(
-    "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
-)
-block = does(
-    "Stop the agent and another one from writing to each other. Their messages stay readable."
-)("agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason)
-unblock = does(
-    "Remove the agent's decision about another agent, which is then neither allowed nor blocked."
-)(
-    lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
-    "{agent}: neither allows nor blocks {other}",
-    other=Agent,
-)
-status = does("Set the status text of the agent.")(
-    lambda store, **said: store.agents.set_status(store.agent, **said),
-    "{agent}: {text}",
-    text=Annotated[
-        str,
-        argument(
-            "TEXT", "The present work of the agent, for others to read. Empty: no status.", ...
-        ),
-    ],
-    busy=Annotated[bool | None, option("--busy/--free", _BUSY, ...)],
-)
+) -> None:
+    """Set the status text of the agent."""
+    with acting() as (store, agent):
+        changed = store.agents.set_status(agent, text, busy=busy)
+    answer(changed.as_json(), f"{agent}: {one_line(text)}")
+
+
+# -- project ---------------------------------------------------------------------------------------
+
+_PROJECT = "The project: its id or its name."
+Project = Annotated[str, argument("PROJECT", _PROJECT, ..., autocompletion=complete_project)]
+OtherProject = Annotated[
+    str, argument("OTHER", "Another project.", ..., autocompletion=complete_project)
+]
+_DIRECTION = "Show OTHER to the agents of PROJECT (out), PROJECT to those of OTHER (in), or both."
+_ARROWS = {"out": "->", "in": "<-", "both": "<->"}
+
+
+def _links(project: capsule.Project) -> str:
+    parts = []
+    for other, link in project.links.items():
+        arrow = _ARROWS.get(str(link.get("direction")), "?")
+        suffix = "" if link.get("enabled") is not False else " (off)"
+        parts.append(f"{arrow} {other}{suffix}")
+    return ", ".join(parts)
+
+
+def project_show(id: Project) -> None:
+    """Print the data of a project."""
+    with store_of() as store:
+        project = store.projects.get(id)
+    details(project.as_json(), links=_links(project))
+
+
+def project_list() -> None:
+    """List the projects and their links: -> sees the other, <- is seen by it, <-> both."""
+    with store_of() as store:
+        projects = store.projects.list()
+    rows = [
+        (project.id, project.name, project.last_active, _links(project), project.path or "")
+        for project in projects
+    ]
+    columns = ("id", "name", "active", "links", "path")
+    empty = "no agent is registered with a folder; begin with: capsule agent register"
+    listing(as_json(projects), columns, rows, empty, last="path")
+
+
+def project_link(
+    project: Project,
+    other: OtherProject,
+    direction: Literal["both", "out", "in"] = option("--direction", _DIRECTION, "both"),
+) -> None:
+    """Show the agents of a project another project: its open channels, and the agents that its own
+    agents find.
+    """
+    with store_of() as store:
+        linked = store.projects.link(project, other, direction=direction)
+    answer(linked.as_json(), f"{linked.id}: {_links(linked)}")
+
+
+def project_unlink(project: Project, other: OtherProject) -> None:
+    """End the link of two projects. Agents that are members of a channel only because of the link
+    leave it.
+    """
+    with store_of() as store:
+        unlinked = store.projects.unlink(project, other)
+    answer(unlinked.as_json(), f"{unlinked.id}: {_links(unlinked) or 'no link'}")
+
+
+# -- agent notify ----------------------------------------------------------------------------------
+
+
+def notify_on() -> None:
+    """Switch the block on, so that it is written while the agent is away."""
+    _switch_notices(True)
+
+
+def notify_off() -> None:
+    """Switch the block off, and remove an existing one."""
+    _switch_notices(False)
+
+
+def notify_status() -> None:
+    """List the agents with their blocks: on or off, and the files that have one. With --as: only
+    this agent.
+    """
+    from capsule.messaging import notices
+
+    with named() as store:
+        agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
+        blocks = [(agent, notices.files_with_block(store, agent.id)) for agent in agents]
+    value = [
+        {"agent": agent.id, "notifications": agent.notifications, "files": files}
+        for agent, files in blocks
+    ]
+    rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in blocks]
+    listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
+
+
+def notify_clean() -> None:
+    """Remove the blocks of all agents. With --as: of this agent. The next message to an agent
+    brings its block back.
+    """
+    from capsule.messaging import notices
+
+    with named() as store:
+        agents = (
+            [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
+        )
+        files = [path for agent in agents for path in notices.remove_blocks(store, agent)]
+    answer(
+        {"cleaned": files},
+        "\n".join(f"{path}: the block is gone" for path in files) or "there was no block",
+    )
+
+
+def _switch_notices(is_on: bool) -> None:
+    from capsule.messaging import notices
+
+    with acting() as (store, agent):
+        store.agents.set_notifications(agent, is_on)
+        notices.write(store, agent)
+        files = notices.files_with_block(store, agent)
+    value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
+    answer(value, f"{agent}: notifications {on_or_off(is_on)}")

@@ -1,17 +1,24 @@
-"""`channel`: conversations with a name."""
+"""`channel` and `group`: conversations of several agents."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from capsule.format.documents.members import as_json
+from capsule.format.documents.members import as_json as members_as_json
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.public import acting, acting_or_owner, named
-from capsule_cli.shared.options import CONVERSATION, Agent, Agents, With, argument, option
-from capsule_cli.shared.output import answer, one_line
-from capsule_cli.shared.passing import Rows, passing
-
-does = passing(named)
+from capsule_cli.shared.options import (
+    CONVERSATION,
+    Agent,
+    Agents,
+    Id,
+    With,
+    argument,
+    flag,
+    names_in,
+    option,
+)
+from capsule_cli.shared.output import answer, as_json, details, listing, one_line
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
@@ -30,104 +37,150 @@ Topic = Annotated[
     str | None, option("--default-topic TOPIC", "Give messages without a topic this one.", ...)
 ]
 
-new = does("Make a channel, with the agent in it if there is one, and print its id.")(
-    lambda store, description, **more: store.channels.create(description=description or "", **more),
-    "{0.id}",
-    opens=acting_or_owner,
-    name=Annotated[str, argument("NAME", "Its name: small letters, digits and -.", ...)],
-    scope=(Annotated[str, option("--scope SCOPE", _SCOPE, ...)], "project"),
-    access=(Annotated[Access, option("--access", _ACCESS, ...)], "open"),
-    description=Description,
-    default=Annotated[bool, option("--default", _DEFAULT, ...)],
-    topic_required=Annotated[
-        bool, option("--topic-required", "Refuse messages without a topic.", ...)
-    ],
-    default_topic=Topic,
-    members=With,
-)
-list_ = does("List the channels that the agent finds. Without an agent: all.")(
-    "channels.list",
-    Rows(
-        {
-            "name": "channel.name",
-            "scope": "channel.scope",
-            "access": "channel.access",
-            "members": "members",
-        }
-        | {"you": lambda listed: "in" * listed.is_in, "description": "description"},
-        "there is no channel",
+
+def channel_new(
+    name: str = argument("NAME", "Its name: small letters, digits and -.", ...),
+    scope: str = option("--scope SCOPE", _SCOPE, "project"),
+    access: Access = option("--access", _ACCESS, "open"),
+    description: Description = None,
+    default: bool = flag("--default", _DEFAULT),
+    topic_required: bool = flag("--topic-required", "Refuse messages without a topic."),
+    default_topic: Topic = None,
+    members: With = None,
+) -> None:
+    """Make a channel, with the agent in it if there is one, and print its id."""
+    with acting_or_owner() as (store, _):
+        head = store.channels.create(
+            name,
+            scope=scope,
+            access=access,
+            description=description or "",
+            default=default,
+            topic_required=topic_required,
+            default_topic=default_topic,
+            members=names_in(members),
+        )
+    answer(head.as_json(), head.id)
+
+
+def channel_list(archived: bool = flag("--archived", "List the archived ones too.")) -> None:
+    """List the channels that the agent finds. Without an agent: all."""
+    with named() as store:
+        listings = store.channels.list(archived=archived)
+    rows = [
+        (
+            listed.channel.name,
+            listed.channel.scope,
+            listed.channel.access,
+            str(listed.members),
+            "in" if listed.is_in else "",
+            listed.description,
+        )
+        for listed in listings
+    ]
+    columns = ("name", "scope", "access", "members", "you", "description")
+    listing(as_json(listings), columns, rows, "there is no channel", last="description")
+
+
+def channel_show(channel: Channel) -> None:
+    """Print the data of a channel."""
+    with named() as store:
+        listed = store.channels.get(channel)
+    details(listed.as_json(), {"isDefault": "default", "in": "you are in it"})
+
+
+def channel_set(
+    channel: Channel,
+    access: Access | None = option("--access", _ACCESS),
+    description: Description = None,
+    default: bool | None = option("--default/--no-default", _DEFAULT),
+    topic_required: bool | None = option(
+        "--topic-required/--no-topic-required", "Require a topic."
     ),
-    archived=Annotated[bool, option("--archived", "List the archived ones too.", ...)],
-)
-show = does("Print the data of a channel.")(
-    "channels.get", {"isDefault": "default", "in": "you are in it"}, channel=Channel
-)
-set_ = does("Change the settings of a channel. Its name and its scope cannot change.")(
-    "channels.update",
-    "{0.id}: changed",
-    channel=Channel,
-    access=Annotated[Access | None, option("--access", _ACCESS, ...)],
-    description=Description,
-    default=Annotated[bool | None, option("--default/--no-default", _DEFAULT, ...)],
-    topic_required=Annotated[
-        bool | None, option("--topic-required/--no-topic-required", "Require a topic.", ...)
-    ],
-    default_topic=Topic,
-    archived=Annotated[
-        bool | None,
-        option("--archive/--no-archive", "Hide it from the lists, or show it again.", ...),
-    ],
-)
-remove = does("Remove an agent from a channel. It may be invited again.")(
-    "channels.remove", "{0.id}: removed {member}", channel=Channel, member=Agent
-)
-join = does("Join a channel, or come back to it.")(
-    "channels.join", "{0.id}: {agent} joined", opens=acting, channel=Channel
-)
-leave = does(
-    "Leave a channel. The agent returns only by joining again, or to a private channel "
-    "by invitation."
-)("channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel)
-invite = does(
-    "Invite agents to a channel, of other projects too, or change what its members may do."
-)(
-    "channels.invite",
-    "{0.id}: invited {agents}",
-    agents=Agents,
-    channel=Annotated[
-        str, option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)
-    ],
-    can_send=Annotated[
-        bool | None, option("--can-send/--no-send", "Permit or forbid them to write.", ...)
-    ],
-    can_invite=Annotated[
-        bool | None, option("--can-invite/--no-invite", "Permit or forbid invitations.", ...)
-    ],
-    can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
-)
-members = does("List the agents in a channel.")(
-    "channels.members",
-    Rows(
-        {"id": "id", "joined": "joined_at", "invited by": "invited_by", "source": "source"},
-        "nobody is in it",
+    default_topic: Topic = None,
+    archived: bool | None = option(
+        "--archive/--no-archive", "Hide it from the lists, or show it again."
     ),
-    value=lambda members, channel: as_json(members),
-    channel=Channel,
-)
-topics = does("List the topics of a channel, the latest first.")(
-    "channels.topics",
-    Rows({"topic": "value", "messages": "messages", "last": "last"}, "it has no topic yet"),
-    value=lambda topics, channel: [
-        dict(zip(("topic", "messages", "last"), topic, strict=True)) for topic in topics
-    ],
-    channel=Channel,
-)
+) -> None:
+    """Change the settings of a channel. Its name and its scope cannot change."""
+    with named() as store:
+        head = store.channels.update(
+            channel,
+            access=access,
+            description=description,
+            default=default,
+            topic_required=topic_required,
+            default_topic=default_topic,
+            archived=archived,
+        )
+    answer(head.as_json(), f"{head.id}: changed")
+
+
+def channel_remove(channel: Channel, member: Agent) -> None:
+    """Remove an agent from a channel. It may be invited again."""
+    with named() as store:
+        head = store.channels.remove(channel, member)
+    answer(head.as_json(), f"{head.id}: removed {one_line(member)}")
+
+
+def channel_join(channel: Channel) -> None:
+    """Join a channel, or come back to it."""
+    with acting() as (store, agent):
+        head = store.channels.join(channel)
+    answer(head.as_json(), f"{head.id}: {agent} joined")
+
+
+def channel_leave(channel: Channel) -> None:
+    """Leave a channel. The agent returns only by joining again, or to a private channel by
+    invitation.
+    """
+    with acting() as (store, agent):
+        head = store.channels.leave(channel)
+    answer(head.as_json(), f"{head.id}: {agent} left")
+
+
+def channel_invite(
+    agents: Agents,
+    channel: str = option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel),
+    can_send: bool | None = option("--can-send/--no-send", "Permit or forbid them to write."),
+    can_invite: bool | None = option("--can-invite/--no-invite", "Permit or forbid invitations."),
+    can_manage: bool | None = option("--can-manage/--no-manage", _MANAGE),
+) -> None:
+    """Invite agents to a channel, of other projects too, or change what its members may do."""
+    with named() as store:
+        head = store.channels.invite(
+            channel, agents, can_send=can_send, can_invite=can_invite, can_manage=can_manage
+        )
+    answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
+
+
+def channel_members(channel: Channel) -> None:
+    """List the agents in a channel."""
+    with named() as store:
+        members = store.channels.members(channel)
+    rows = [
+        (member.id, member.joined_at or "", member.invited_by or "", member.source or "")
+        for member in members
+    ]
+    columns = ("id", "joined", "invited by", "source")
+    listing(members_as_json(members), columns, rows, "nobody is in it", last="source")
+
+
+def channel_topics(channel: Channel) -> None:
+    """List the topics of a channel, the latest first."""
+    with named() as store:
+        topics = store.channels.topics(channel)
+    value = [
+        {"topic": topic.value, "messages": topic.messages, "last": topic.last} for topic in topics
+    ]
+    rows = [(str(topic.value), str(topic.messages), topic.last) for topic in topics]
+    listing(value, ("topic", "messages", "last"), rows, "it has no topic yet", last="last")
 
 
 Muted = Annotated[str, argument("CHANNEL", f"A channel, or any conversation: {CONVERSATION}", ...)]
 
 
-def mute(
+def channel_mute(
     conversation: Muted,
     notify: Literal["all", "mentions", "none"] | None = option(
         "--notify",
@@ -135,16 +188,65 @@ def mute(
     ),
 ) -> None:
     """Mute a conversation: only messages that mention the agent are unread and wake it."""
-    _mute(conversation, notify is None, notify or "all")
+    _set_muted(conversation, notify is None, notify or "all")
 
 
-def unmute(conversation: Muted) -> None:
+def channel_unmute(conversation: Muted) -> None:
     """Unmute a conversation: all its new messages are unread and wake the agent."""
-    _mute(conversation, False, "all")
+    _set_muted(conversation, False, "all")
 
 
-def _mute(conversation: str, on: bool, level: str) -> None:
+def _set_muted(conversation: str, is_muted: bool, notify: str) -> None:
     with acting() as (store, agent):
-        store.channels.mute(conversation, on, notify=level, agent=agent)
-    value = {"agent": agent, "conversation": conversation, "muted": on, "notify": level}
-    answer(value, f"{one_line(conversation)}: {'muted' if on else f'notify {level}'}")
+        store.channels.mute(conversation, is_muted, notify=notify, agent=agent)
+    value = {"agent": agent, "conversation": conversation, "muted": is_muted, "notify": notify}
+    answer(value, f"{one_line(conversation)}: {'muted' if is_muted else f'notify {notify}'}")
+
+
+# -- group -----------------------------------------------------------------------------------------
+
+_HISTORY = "Show participants the messages since they joined, or all messages."
+
+
+def group_new(
+    name: str = argument("NAME", "The name of the group.", ...),
+    with_: With = None,
+    history: Literal["joined", "all"] = option("--history", _HISTORY, "joined"),
+) -> None:
+    """Make a group, with the agent in it if there is one, and print its id."""
+    with acting_or_owner() as (store, _):
+        head = store.groups.create(name, with_=names_in(with_), history=history)
+    answer(head.as_json(), head.id)
+
+
+def group_add(id: Id, agents: Agents) -> None:
+    """Add agents to a group, or bring back agents that left. They read the messages from now on."""
+    with acting_or_owner() as (store, _):
+        head = store.groups.add(store.resolve(id), agents)
+    answer(head.as_json(), f"{head.id}: added {one_line(', '.join(agents))}")
+
+
+def group_leave(id: Id) -> None:
+    """Leave a group. When the last one leaves, the group is archived."""
+    with acting() as (store, agent):
+        head = store.groups.leave(store.resolve(id))
+    answer(head.as_json(), f"{head.id}: {agent} left")
+
+
+def group_set(id: Id, name: str = option("--name NAME", "Give it this name.", ...)) -> None:
+    """Change the name of a group."""
+    with acting_or_owner() as (store, _):
+        head = store.groups.rename(store.resolve(id), name)
+    answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
+
+
+def group_list() -> None:
+    """List the groups that the agent is in, the latest first. Without an agent: all."""
+    with acting_or_owner() as (store, _):
+        heads = store.groups.list()
+    rows = []
+    for head in heads:
+        agents = [member.id for member in head.participants if member.is_in]
+        rows.append((head.id, head.updated_at, ",".join(agents), head.title))
+    columns = ("id", "updated", "agents", "title")
+    listing(as_json(heads), columns, rows, "there is no group", last="title")

@@ -1,4 +1,4 @@
-"""`send`, `inbox`, `listen`, `history` and `message`: what agents say to each other.
+"""`send`, `inbox`, `listen`, `history`, `message` and `mention`: what agents say to each other.
 
 What must stay true: a message is acknowledged only after it was printed, and after the command that
 was to get it has ended; without --json it is one line for a program, and no text in it can begin
@@ -7,7 +7,7 @@ another one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
@@ -27,6 +27,7 @@ from capsule_cli.shared.options import (
 )
 from capsule_cli.shared.output import (
     answer,
+    as_json,
     in_terminal,
     listing,
     one_line,
@@ -116,19 +117,19 @@ def send(
     ):
         for name in sent.mentions.get(key, ()):
             say(f"{one_line(name)} was not mentioned: it {why}")
-    _tell_sent(sent, sent.message)
+    _print_sent(sent, sent.message)
 
 
-def status(id: Message) -> None:
+def message_status(id: Message) -> None:
     """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or
     read.
     """
     with named() as store:
         sent = store.messages.status(id)
-    _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
+    _print_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
 
 
-def edit(
+def message_edit(
     id: Message,
     text: str | None = argument(
         "TEXT", "The new text. Without it: the text of --file, or of standard input."
@@ -144,14 +145,14 @@ def edit(
     answer({"id": edited.id, "editedAt": edited.edited_at}, f"{edited.id}: changed", line=True)
 
 
-def react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
+def message_react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
     """React to a message with an emoji, such as 👍, and print the id of the reaction."""
     with acting() as (store, agent):
         sent = store.messages.react(id, emoji, agent=agent)
-    _tell_sent(sent, sent.message)
+    _print_sent(sent, sent.message)
 
 
-def _tell_sent(sent: Sent, plain: str) -> None:
+def _print_sent(sent: Sent, plain: str) -> None:
     by = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
     answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
 
@@ -216,7 +217,7 @@ def listen(
                 agent=agent, timeout_s=wait, conversation=id, topic=topic, thread=thread
             )
             for mail in heard.messages:
-                _tell(mail)
+                _print_message(mail)
                 if exec_ is not None:
                     variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
                     run_for(
@@ -233,7 +234,7 @@ def listen(
                 return
 
 
-def _tell(mail: Mail) -> None:
+def _print_message(mail: Mail) -> None:
     if asked.json:
         out_json(mail.as_json(), line=True)
     elif in_terminal():
@@ -281,4 +282,51 @@ def history(
     if asked.json:
         out_json(page.as_json())
     for mail in page.messages if not asked.json else ():
-        _tell(mail)
+        _print_message(mail)
+
+
+# -- mention ---------------------------------------------------------------------------------------
+
+
+def mention_list(
+    state: Literal["open", "unread", "read", "done", "all"] = option(
+        "--state STATE", "Print those in this state; open: not done.", "open"
+    ),
+    kind: Literal["mention", "review", "action", "fyi"] | None = option(
+        "--kind KIND", "Print those of this kind."
+    ),
+    limit: int = option("--limit -n N", "Print at most N.", 100, min=1),
+) -> None:
+    """List the messages that mention the agent, the latest first. It marks nothing read.
+
+    A mention is read when its message is read, and done when the agent marks it as done.
+    """
+    with acting() as (store, _):
+        mentions = store.messages.mentions(state=state, kind=kind, limit=limit)
+    rows = [
+        (
+            mention.mail.id,
+            mention.state,
+            mention.mail.mention,
+            mention.mail.from_,
+            mention.mail.conversation,
+            mention.mail.content,
+        )
+        for mention in mentions
+    ]
+    columns = ("id", "state", "kind", "from", "conversation", "text")
+    listing(as_json(mentions), columns, rows, "there is no such mention", last="text")
+
+
+def mention_done(message: Message) -> None:
+    """Mark a mention as done."""
+    with acting() as (store, _):
+        store.messages.done(message)
+    answer({"message": message, "done": True}, f"{one_line(message)}: done")
+
+
+def mention_reopen(message: Message) -> None:
+    """Mark a mention as not done."""
+    with acting() as (store, _):
+        store.messages.reopen(message)
+    answer({"message": message, "done": False}, f"{one_line(message)}: open")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from capsule_cli.completion import complete_agent
 from capsule_cli.public import acting, named
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.options import Agent, File, argument, option
-from capsule_cli.shared.output import answer
-from capsule_cli.shared.passing import Rows, passing
+from capsule_cli.shared.options import Agent, File, argument, flag, option
+from capsule_cli.shared.output import answer, as_json, listing, one_line
 
-does = passing(acting)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capsule.messaging.notes import Note
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
 Session = Annotated[str | None, option("--session ID", "The session in which it is written.", ...)]
@@ -19,15 +21,11 @@ Of = Annotated[
     str | None,
     option("--of AGENT", "Look at the notes of this agent.", ..., autocompletion=complete_agent),
 ]
-Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)], 20
+Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)]
 _ANY = "Find notes with one of the tags; else with all of them."
-_SHOWN = Rows(
-    {"id": "id", "written": "written_at", "tags": "tags", "session": "session", "text": "text"},
-    "no notes",
-)
 
 
-def write(
+def note_write(
     text: str | None = argument(
         "TEXT", "The text. Without it: the text of --file, or of standard input."
     ),
@@ -42,23 +40,47 @@ def write(
     answer(note.as_json(), note.id)
 
 
-search = does("Search notes by words, tags and session, the best first.")(
-    "notes.search",
-    _SHOWN,
-    opens=named,
-    text=(Annotated[str, argument("WORDS", "Words; without them, every note is found.", ...)], ""),
-    tags=(Tags, []),
-    any_tag=Annotated[bool, option("--any", _ANY, ...)],
-    session=Session,
-    of=Of,
-    limit=Limit,
-)
-list_ = does("List notes, the latest first.")(
-    "notes.search", _SHOWN, opens=named, of=Of, limit=Limit
-)
-share = does("Permit another agent to read the notes. The permission is recorded.")(
-    "notes.share", "{0.id}: {other} may read them", other=Agent
-)
-unshare = does("Stop sharing the notes with another agent.")(
-    "notes.unshare", "{0.id}: {other} can no longer read them", other=Agent
-)
+def note_search(
+    text: str = argument("WORDS", "Words; without them, every note is found.", ""),
+    tags: Tags = None,
+    any_tag: bool = flag("--any", _ANY),
+    session: Session = None,
+    of: Of = None,
+    limit: Limit = 20,
+) -> None:
+    """Search notes by words, tags and session, the best first."""
+    with named() as store:
+        notes = store.notes.search(
+            text, tags=tags or (), any_tag=any_tag, session=session, of=of, limit=limit
+        )
+    _print_notes(notes)
+
+
+def note_list(of: Of = None, limit: Limit = 20) -> None:
+    """List notes, the latest first."""
+    with named() as store:
+        notes = store.notes.search(of=of, limit=limit)
+    _print_notes(notes)
+
+
+def note_share(other: Agent) -> None:
+    """Permit another agent to read the notes. The permission is recorded."""
+    with acting() as (store, _):
+        head = store.notes.share(other)
+    answer(head.as_json(), f"{head.id}: {one_line(other)} may read them")
+
+
+def note_unshare(other: Agent) -> None:
+    """Stop sharing the notes with another agent."""
+    with acting() as (store, _):
+        head = store.notes.unshare(other)
+    answer(head.as_json(), f"{head.id}: {one_line(other)} can no longer read them")
+
+
+def _print_notes(notes: Sequence[Note]) -> None:
+    rows = [
+        (note.id, note.written_at, ",".join(note.tags), note.session or "", note.text)
+        for note in notes
+    ]
+    columns = ("id", "written", "tags", "session", "text")
+    listing(as_json(notes), columns, rows, "no notes", last="text")
