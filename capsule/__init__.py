@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from capsule.engines.changes import Change as Change
     from capsule.engines.changes import Changes as Changes
+    from capsule.engines.interface import Trashed as Trashed
     from capsule.engines.queries import Facets as Facets
     from capsule.engines.queries import Filter as Filter
     from capsule.engines.queries import Found as Found
     from capsule.engines.queries import Hit as Hit
     from capsule.engines.queries import Listed as Listed
     from capsule.engines.queries import Stats as Stats
-    from capsule.engines.values import Trashed as Trashed
     from capsule.errors import CapsuleError as CapsuleError
     from capsule.errors import GitFailed as GitFailed
     from capsule.errors import InvalidDocument as InvalidDocument
@@ -68,7 +68,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "capsule.engines.changes": "Change Changes",
     "capsule.engines.queries": "Facets Filter Found Hit Listed Stats",
-    "capsule.engines.values": "Trashed",
+    "capsule.engines.interface": "Trashed",
     "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
     "NotFound Problem Refused Remedy StorageFailed StoreBusy",
     "capsule.format.documents.head": "Head",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capsule.store.offered import of_room
-from capsule.store.store import CoreStore
+from capsule.store.store import CoreStore, room_attribute
 
 if TYPE_CHECKING:
     from capsule.messaging.agents import Agents
@@ -60,13 +59,13 @@ class Store(CoreStore):
         export: Conversations in the formats of other programs.
     """
 
-    agents: Agents = of_room("messaging")
-    projects: Projects = of_room("messaging")
-    groups: Groups = of_room("messaging")
-    channels: Channels = of_room("messaging")
-    messages: Messages = of_room("messaging")
-    notes: Notes = of_room("messaging")
-    configuration: Configuration = of_room("messaging")
-    sessions: Sessions = of_room("sessions")
-    import_: Import = of_room("transfer")
-    export: Export = of_room("transfer")
+    agents: Agents = room_attribute("messaging")
+    projects: Projects = room_attribute("messaging")
+    groups: Groups = room_attribute("messaging")
+    channels: Channels = room_attribute("messaging")
+    messages: Messages = room_attribute("messaging")
+    notes: Notes = room_attribute("messaging")
+    configuration: Configuration = room_attribute("messaging")
+    sessions: Sessions = room_attribute("sessions")
+    import_: Import = room_attribute("transfer")
+    export: Export = room_attribute("transfer")

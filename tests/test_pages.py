@@ -30,7 +30,7 @@ import yaml
 import capsule
 from capsule import Store, errors
 from capsule.locks.locks import Locks
-from capsule.store.offered import Offered
+from capsule.store.store import StoreAttribute
 from capsule_cli.app import parts
 from capsule_cli.framework import choices_of, everywhere
 from tests.core.cli.test_program import command_of
@@ -359,7 +359,9 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
             (name, member) for owner in Store.__mro__ for name, member in vars(owner).items()
         ]
         parts = [
-            type(getattr(store, name)) for name, member in members if isinstance(member, Offered)
+            type(getattr(store, name))
+            for name, member in members
+            if isinstance(member, StoreAttribute)
         ] + [Locks]
     owners = [
         owner for owner in (*Store.__mro__, *parts) if owner.__module__.startswith("capsule.")

@@ -32,17 +32,17 @@ LAYERS = (
     ),
     ("capsule.format",),
     ("capsule.disk",),
+    ("capsule.rules",),
     (
         "capsule.engines.files.disk",
         "capsule.engines.files.state",
-        "capsule.engines.capabilities",
+        "capsule.engines.entries",
+        "capsule.engines.interface",
+        "capsule.engines.machine",
         "capsule.engines.queries",
         "capsule.engines.changes",
-        "capsule.engines.leases",
-        "capsule.engines.marks",
-        "capsule.engines.values",
+        "capsule.engines.read_marks",
     ),
-    ("capsule.rules",),
     ("capsule.engines",),
     ("capsule.locate",),
     ("capsule.watch",),
@@ -250,6 +250,15 @@ def test_nothing_above_the_engines_imports_from_a_kind_of_engine() -> None:
     of_a_kind = re.compile(r"capsule\.engines\.(files|index|memory)\b")
     for module in (module for module in MODULES if not is_in(module, "capsule.engines")):
         assert not [other for other in imports(module) if of_a_kind.match(other)], module
+
+
+def test_the_engines_of_memory_and_of_files_import_no_other_kind_of_engine() -> None:
+    for kind in ("files", "memory"):
+        others = {"files", "memory", "postgres"} - {kind}
+        for module in (name for name in MODULES if is_in(name, f"capsule.engines.{kind}")):
+            for other in others:
+                package = f"capsule.engines.{other}"
+                assert not [name for name in imports(module) if is_in(name, package)], module
 
 
 def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:

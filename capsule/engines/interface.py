@@ -1,25 +1,38 @@
-"""The interface of an engine: transactions on one document, and queries over all of them.
+"""What the Store asks of a storage engine, and the values and errors that both sides exchange.
 
-What must stay true: the Store and everything above it know documents, places and versions, and
-never bytes, offsets, paths or SQL. A write is all or nothing, and durable when the call returns.
-What only some engines can do is a protocol in `capabilities`, which is asked for.
+An `Engine` opens a `Transaction` on one document, and has `Leases`, a `Trash` and `SideFiles` beside
+the documents. `retry`, `edit_document` and `deleted_last` are written once for all kinds of engine.
+What only some engines can do is a protocol of its own (`ExternalEdits`, `DatabaseEngine`). `queries.py`
+has the queries over all conversations.
+
+What must stay true:
+
+- The Store and everything above it know documents, positions and versions, and never bytes,
+  offsets, paths or SQL. What needs files asks `Engine.outside_edits`, which refuses by name.
+- A write is all or nothing, and durable when the call returns.
+- A lease ends when its holder releases it or dies, however it dies. Its fencing number is higher
+  than those of all earlier holders, and a write that names a lease is done only while its holder
+  has it.
+- A document in a file is judged and changed through `HeldFile` only, that is under its mutex.
+- Nothing here belongs to one kind of engine, and a quick command may load this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from capsule.engines.leases import Leases
-from capsule.engines.values import News, Reads, Tracker, Trashed, Version
-from capsule.errors import NotFound, Remedy
+from capsule.errors import CapsuleError, Interfered, NotFound, Remedy, StoreBusy
 
 if TYPE_CHECKING:
-    from capsule.engines.capabilities import OutsideEdits
+    from capsule.disk.whole_files import Signature
+    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.machine import Machine
     from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
+    from capsule.format.saved.repair import Mended
     from capsule.rules.consent import State
     from capsule.rules.policy import Object
     from capsule.rules.visibility import Sight
@@ -40,6 +53,358 @@ def missing(kind: str, id: str) -> NotFound:
     return NotFound(
         f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id
     )
+
+
+# -- Leases ----------------------------------------------------------------------------------------
+
+_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The kind under which `ReadSet` names the lease that a decision needs.
+LEASES = "leases"
+
+
+def is_instance(name: str) -> bool:
+    """Whether a name is that of an instance."""
+    return _INSTANCE.fullmatch(name) is not None
+
+
+class Lease(NamedTuple):
+    """A lease that was taken; it is released at the end of a `with` block. `fence` is its fencing
+    number.
+    """
+
+    leases: Leases
+    name: str
+    fence: int
+
+    @property
+    def reads(self) -> dict[tuple[str, str], Lease]:
+        """The entry for `ReadSet` that makes a write depend on this lease."""
+        return {(LEASES, self.name): self}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leases.release(self.name)
+
+
+class Leases(Protocol):
+    """The leases of one store. An instance has the lease of its own id, and says there what others
+    may know of it.
+
+    Attributes:
+        boot: What tells the run of the system that frees the leases of the dead from all others;
+            empty: nothing does. Containers of one machine have the same.
+    """
+
+    @property
+    def boot(self) -> str: ...
+
+    def take(
+        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    ) -> Lease:
+        """Take a lease, until it is released or this process ends.
+
+        Args:
+            name: The name. An instance, a UUID, takes its own again to say something else; no other
+                is taken twice.
+            about: What an instance says about itself, as small JSON; None: what it said before.
+            timeout_s: How long to wait for another holder, in seconds; None: for ever.
+
+        Raises StoreBusy, which names the holder if that is known; Refused, StorageFailed.
+        """
+
+    def ensure_held(self, lease: Lease) -> None:
+        """Raise StoreBusy if a lease was released or lost."""
+
+    def release(self, name: str) -> None:
+        """Release a lease, if this process has it."""
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        """What each live instance says about itself. Cost: a look at each instance."""
+
+    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+        """Whether an instance lives, True also if that can't be found out; None: the engine knows
+        none of that host.
+
+        Args:
+            instance: The instance.
+            host: The name of the machine that it runs on; None: one that the engine knows.
+            boot: The `boot` of its leases; empty: not known.
+        """
+
+    def beat(self, session: str) -> None:
+        """Note that the worker of a session is at work now, not durably. Any process may."""
+
+    def beaten(self, session: str) -> str | None:
+        """The time of the last `beat`, by the clock of the store; None: there was none."""
+
+
+# -- Values ----------------------------------------------------------------------------------------
+
+
+class DocumentVersion(Protocol):
+    """One version of a document of a kind without entries. Only its engine can compare it with
+    another one.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of this version."""
+
+
+#: The documents without entries that a decision read, by kind and id, each with its version; None:
+#: there was none. And the lease that it needs, under `LEASES` and its name: a write after that was
+#: lost raises StoreBusy.
+ReadSet = Mapping[tuple[str, str], DocumentVersion | Lease | None]
+
+
+class Trashed(NamedTuple):
+    """A document in the trash: a deleted conversation, or messages that were taken out of one.
+
+    Attributes:
+        id: The conversation's id.
+        deleted_at: When it came into the trash.
+        token: Its name in the trash.
+        path: Where it lies.
+    """
+
+    id: str
+    deleted_at: str
+    token: str
+    path: str
+
+
+class Tracker(Protocol):
+    """Tells which documents were touched."""
+
+    def changed(self) -> set[str] | None:
+        """The ids whose files were touched since the last call, every acknowledged write among
+        them.
+
+        None when that can't be told: scan. Writes through a mapping or a second name of a file are
+        not seen.
+        """
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when there is an answer to be had, for `select.poll`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there will be answers."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class DocumentNotifier:
+    """Tells which documents of any kind a store wrote.
+
+    Args:
+        track: `Engine.tracker`. It is called again when the tracker that it gave ends.
+    """
+
+    def __init__(self, track: Callable[[], Tracker]) -> None:
+        self._track = track
+        self._tracker = track()
+
+    def changed(self) -> set[tuple[str, str]] | None:
+        """The kind and id of each document that was written since the last call, every acknowledged
+        write among them.
+
+        None when that can't be told: look at all. Raises `StorageFailed`, `Refused`.
+        """
+        names = self._tracker.changed()
+        if not self._tracker.is_open:
+            self._tracker, names = self._track(), None
+        parts = (name.partition("-") for name in names or ())
+        return None if names is None else {(kind, id) for kind, _, id in parts}
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when there is an answer to be had; it may be another one
+        after `changed`.
+        """
+        return self._tracker.fileno()
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._tracker.close()
+
+
+class EntriesSince(NamedTuple):
+    """What became of the entries of a document since an earlier look.
+
+    Attributes:
+        place: What the next look begins from.
+        entries: The entries that were appended since; or all, if `is_all`.
+        is_all: Whether it is the first look, or the document was changed otherwise than by
+            appending.
+    """
+
+    place: Any
+    entries: list[dict[str, Any]]
+    is_all: bool
+
+
+# -- What only some engines can do -----------------------------------------------------------------
+
+
+@runtime_checkable
+class DatabaseEngine(Protocol):
+    """An engine whose documents are rows of a database."""
+
+    def flaws(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with the rows of documents: a kind, an id, and what it is. Costs a pass
+        over all entries.
+        """
+
+    def durability(self) -> str:
+        """What an acknowledged message survives, in words."""
+
+
+class ScannedFile(NamedTuple):
+    """One file met by a scan: its id, its signature, and whether it is a regular file at all.
+
+    A tuple, as a scan of thousands makes one for each.
+
+    Attributes:
+        links: Names that the file has; through one elsewhere it changes without an event here.
+    """
+
+    id: str
+    path: str
+    signature: Signature
+    regular: bool
+    links: int = 1
+
+
+class Leftover(NamedTuple):
+    """Something a dead process left behind (`instance`, `temporary`), or a document that
+    `vanished`.
+    """
+
+    kind: str
+    id: str
+    path: str
+    what: str
+
+
+class HeldFile(Protocol):
+    """A document under its mutex, whatever lies in its place.
+
+    Attributes:
+        kind, id: The document.
+        path: Where it lies.
+    """
+
+    kind: str
+    id: str
+    path: str
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the store knows of a version that it left."""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a write was begun that nobody is known to have finished. Known once the records
+        were read.
+        """
+
+    def is_as_left(self) -> bool:
+        """Whether the file is as the store left it. Cost: a look."""
+
+    def read(self) -> tuple[bytes, Signature] | None:
+        """The whole file and its signature; None when there is none."""
+
+    def records(self) -> list[list[bytes]]:
+        """What the store wrote lately, the oldest write first, as `format.merge.records`
+        gives it.
+        """
+
+    def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
+        """Take in whatever was done to a document with entries from outside; its signature then.
+
+        Args:
+            mend: Also have a damaged file made whole that no crash of a write left so, by this;
+                what the store remembers comes back then. It is for a person to ask for.
+
+        Raises NotFound, InvalidDocument, Interfered. Cost: none when it is as the store left it;
+        else reading it.
+        """
+
+    def mended(self, data: bytes, signature: Signature) -> Mended | None:
+        """A file that isn't valid, made whole; None when no crash of a write can have left
+        it so.
+        """
+
+    def put(
+        self,
+        expected: Signature | None,
+        data: bytes,
+        records: list[bytes],
+        *,
+        canonical: bool = True,
+    ) -> str:
+        """Write the whole document; its tag then.
+
+        Args:
+            expected: What the caller decided upon; None: there must be no file.
+            data: The document.
+            records: What is to be remembered of it.
+            canonical: Whether it is a capsule in the canonical layout.
+        """
+
+    def quarantine(self, data: bytes, reason: str) -> str:
+        """Keep bytes in the quarantine; the path."""
+
+    def delete(self) -> Trashed:
+        """Move the document to the trash."""
+
+
+class ExternalEdits(Protocol):
+    """Documents that are files, which other programs may write, move and leave beside others.
+
+    Attributes:
+        derived: The files that are made of them, such as the index.
+    """
+
+    derived: Derived
+
+    def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
+        """One file, whose mutex is held in a `with` block. Raises StoreBusy, Refused."""
+
+    def scan(self, kind: str) -> Iterator[ScannedFile]:
+        """Every file among the documents of a kind, in no order."""
+
+    def read_stray(self, kind: str, name: str) -> bytes | None:
+        """A file among the documents of a kind, by its name without `.json`, unchecked; None: there
+        is none.
+        """
+
+    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises
+        NotFound.
+        """
+
+    def is_as_left(self, kind: str, id: str) -> bool:
+        """Whether a file is as the store left it. Takes no mutex: False also while a writer is at
+        work.
+        """
+
+    def committed(self, path: str) -> bytes | None:
+        """The version of a document that the commit has which is checked out; None:
+        there is none.
+        """
+
+    def leftovers(self, kind: str) -> list[Leftover]:
+        """What dead processes left, and known documents whose file vanished."""
+
+    def sweep(self, kind: str, leftover: Leftover) -> str:
+        """Put one leftover away; in words what was done."""
+
+
+# -- Every engine ----------------------------------------------------------------------------------
 
 
 class DocumentState(NamedTuple):
@@ -86,7 +451,7 @@ class Transaction(Protocol):
 
     id: str
     name: str
-    reads: Reads
+    reads: ReadSet
     waits: bool
     judged: tuple[Object, State] | None
 
@@ -103,7 +468,7 @@ class Transaction(Protocol):
         parse.
         """
 
-    def follow(self, since: Any = None, own: list[Document] | None = None) -> News:
+    def follow(self, since: Any = None, own: list[Document] | None = None) -> EntriesSince:
         """As `Engine.follow`, of the document as it is here. If this transaction alone appended
         since then, `own` has its entries, which are not read again."""
 
@@ -177,7 +542,7 @@ class Transaction(Protocol):
         """Move the document to the trash."""
 
 
-class Files(Protocol):
+class SideFiles(Protocol):
     """Files that are no documents: those of messages, and attachments."""
 
     def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
@@ -236,7 +601,7 @@ class Engine(Protocol):
     """The documents of one store."""
 
     @property
-    def files(self) -> Files:
+    def files(self) -> SideFiles:
         """The files that it keeps beside the documents."""
 
     @property
@@ -267,7 +632,7 @@ class Engine(Protocol):
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
     ) -> int:
         """Write a new document, durably; its size in bytes.
 
@@ -282,8 +647,13 @@ class Engine(Protocol):
         """
 
     def put(
-        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
-    ) -> Version:
+        self,
+        kind: str,
+        id: str,
+        data: bytes,
+        expected: DocumentVersion | None,
+        reads: ReadSet | None = None,
+    ) -> DocumentVersion:
         """Write a document of a kind without entries, durably, if it is as it was when that was
         decided.
 
@@ -303,7 +673,9 @@ class Engine(Protocol):
     def exists(self, kind: str, id: str) -> bool:
         """Whether a document with this id exists."""
 
-    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+    def version(
+        self, kind: str, id: str, known: DocumentVersion | None = None
+    ) -> DocumentVersion | None:
         """The present version of a document of a kind without entries; None: there is none.
 
         Args:
@@ -320,7 +692,7 @@ class Engine(Protocol):
     def document(self, kind: str, id: str) -> Document:
         """The document, current and in canonical order. Raises `NotFound`, `InvalidDocument`."""
 
-    def follow(self, kind: str, id: str, since: Any = None) -> News:
+    def follow(self, kind: str, id: str, since: Any = None) -> EntriesSince:
         """The entries that were appended to a document since an earlier look.
 
         Args:
@@ -355,7 +727,7 @@ class Engine(Protocol):
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
 
-    def outside_edits(self, purpose: str = "this") -> OutsideEdits:
+    def outside_edits(self, purpose: str = "this") -> ExternalEdits:
         """The documents as files, for a purpose that the error names. Raises Refused: this engine
         keeps none.
         """
@@ -371,7 +743,7 @@ class Engine(Protocol):
         Args:
             kind: Tells by their ids which documents of this kind any program touched. None: tells
                 `kind-id` of all that stores wrote, and perhaps again when it is flushed; of a write
-                by another program nothing before a store has taken it in. See `Notices`.
+                by another program nothing before a store has taken it in. See `DocumentNotifier`.
         """
 
     # -- Beside the documents ----------------------------------------------------------------------
@@ -399,3 +771,69 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
+
+
+# -- For all engines -------------------------------------------------------------------------------
+
+Change = Callable[[bytes | None], bytes | None]
+_TRIES = 5
+#: Of many that write one document, each has its turn within so many tries.
+_EDITS = 1000
+
+
+def retry(act: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES) -> T:
+    """What `act` gives, which starts over when another program wrote `what` in between. Raises
+    StoreBusy.
+    """
+    for _ in range(tries):
+        try:  # Not by `suppress`, which costs more than this.
+            return act()
+        except Interfered:
+            continue
+    raise retries_exhausted(name, id)
+
+
+def retries_exhausted(name: str, id: str) -> StoreBusy:
+    """The error that another program wrote `what` again and again."""
+    why = f"{name} keeps being rewritten by another program; try again when it is done"
+    return StoreBusy(why, id=id, holder="another program")
+
+
+def edit_document(
+    engine: Engine, kind: str, id: str, change: Change, known: DocumentVersion | None = None
+) -> DocumentVersion | None:
+    """Read, change and write a document of a kind without entries, durably; the version that there
+    is then.
+
+    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It
+    runs again if another program wrote the document meanwhile. It begins with the version `known`,
+    if that was read just now. Raises its errors, StoreBusy, and what a write raises.
+    """
+    for _ in range(_EDITS):
+        with suppress(Interfered):
+            before, known = known or engine.version(kind, id), None
+            after = change(None if before is None else before.data)
+            return before if after is None else engine.put(kind, id, after, before)
+    raise retries_exhausted(engine.name(kind, id), id)
+
+
+def document_in(trash: Trash, token: str) -> Document:
+    """Return a document in the trash, as the current format has it. Raises NotFound,
+    InvalidDocument.
+    """
+    from capsule.format import migrations
+    from capsule.format.json import codec
+
+    return migrations.current(codec.decode(trash.read(token), token), token)[0]
+
+
+def deleted_last(trash: Trash, ids: Collection[str]) -> dict[str, Document]:
+    """Return those of these conversations that are in the trash, by id, each as it was deleted
+    last. Damaged ones are left out. Cost: reading them.
+    """
+    documents: dict[str, Document] = {}
+    for trashed in reversed(trash.entries(CONVERSATIONS)):
+        if trashed.id in ids:
+            with suppress(CapsuleError):
+                documents[trashed.id] = document_in(trash, trashed.token)
+    return documents

@@ -23,7 +23,12 @@ from capsule.format.references import moment
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.marks import Behind, Mine, Place, Said
+    from capsule.engines.read_marks import (
+        MessagePosition,
+        Participation,
+        UnreadFilter,
+        UnreadSummary,
+    )
     from capsule.format.documents.head import Head
     from capsule.format.filters import Filter as Where
 
@@ -248,7 +253,7 @@ class Queries(Protocol):
         Raises InvalidInput.
         """
 
-    def messages(self, where: object, conversation: str | None = None) -> list[Place]:
+    def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
         """The messages that a filter fits, of one conversation or of all sound ones, each in its
         order.
 
@@ -288,8 +293,8 @@ class Queries(Protocol):
         """
 
     def mine(
-        self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True
-    ) -> list[Mine]:
+        self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
+    ) -> list[Participation]:
         """The sound conversations that an agent takes part in, the latest first.
 
         Args:
@@ -300,13 +305,15 @@ class Queries(Protocol):
         """
 
     def behind(
-        self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True
-    ) -> list[Place]:
+        self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
+    ) -> list[MessagePosition]:
         """The wanted messages of a conversation, or of all (None), the latest first. Costs a
         look-up for each.
         """
 
-    def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
+    def said(
+        self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
+    ) -> UnreadSummary:
         """What was said in a conversation, as far as it is wanted; nothing in one that is not
         there.
 

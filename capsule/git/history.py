@@ -37,7 +37,7 @@ from capsule.format.validation import decoded
 from capsule.git.objects import Blobs, changes
 from capsule.git.repository import Repository
 from capsule.git_program import Git
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 #: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").

@@ -31,7 +31,7 @@ from capsule.git.repository import Repository
 from capsule.git.textconv import readable
 from capsule.git_program import Git
 from capsule.settings import Settings
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 

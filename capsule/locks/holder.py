@@ -24,9 +24,7 @@ from capsule.rules import locking
 from capsule.rules.locking import Identity
 
 if TYPE_CHECKING:
-    from capsule.engines.capabilities import HeldFile
-    from capsule.engines.interface import Engine
-    from capsule.engines.values import Trashed
+    from capsule.engines.interface import Engine, HeldFile, Trashed
     from capsule.settings import Settings
     from capsule.store.change.conversation import Conversation
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from capsule.engines.capabilities import Scanned
+from capsule.engines.interface import ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
@@ -23,7 +23,7 @@ from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.format.validation import decoded
 from capsule.rules.locking import describe
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 #: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is
@@ -120,7 +120,7 @@ class Copy:
         return describe(head.lock or {})
 
 
-def copy_in(store: CoreStore, file: Scanned, kind: str = KIND) -> Copy | None:
+def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> Copy | None:
     """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:

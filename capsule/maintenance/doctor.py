@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from capsule.engines.capabilities import HeldFile, InDatabase, Scanned
-from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.interface import WITH_ENTRIES, DatabaseEngine, HeldFile, ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
@@ -28,9 +27,9 @@ from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import Known, rebuilt, remembered
 from capsule.rules.locking import describe
-from capsule.store.objects.attributes import waiting_problems
+from capsule.store.base import KIND
+from capsule.store.change.pending_overrides import pending_override_problems
 from capsule.store.objects.summaries import standing_of
-from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
 
 Progress = Callable[[int, int], None]
@@ -121,7 +120,7 @@ def examine(
     for problem in store.settings.unknown:
         yield Finding.of("", "settings", problem)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
-    if isinstance(store.engine, InDatabase) and not repair:
+    if isinstance(store.engine, DatabaseEngine) and not repair:
         yield from _in_database(store, store.engine, kinds, progress)
         return
     files = store.engine.outside_edits("a repair")
@@ -159,7 +158,7 @@ def _caught(id: str, path: str, examine: Callable[[], Iterator[Finding]]) -> Ite
 def _of_file(
     store: CoreStore,
     kind: str,
-    file: Scanned,
+    file: ScannedFile,
     claimed: dict[str, dict[str, list[str]]],
     repair: bool,
     ancestor: Ancestor | None,
@@ -188,7 +187,7 @@ def _of_file(
 
 
 def _waiting(store: CoreStore) -> Iterator[Finding]:
-    for problem in waiting_problems(store.engine):
+    for problem in pending_override_problems(store.engine):
         yield Finding.of("", "damaged", problem)
 
 
@@ -210,7 +209,7 @@ class _Examination:
         self,
         store: CoreStore,
         kind: str,
-        scanned: Scanned,
+        scanned: ScannedFile,
         claimed: dict[str, list[str]],
         repair: bool,
     ) -> None:
@@ -442,7 +441,7 @@ class _Examination:
 
 
 def _in_database(
-    store: CoreStore, rows: InDatabase, kinds: Iterable[str], progress: Progress | None
+    store: CoreStore, rows: DatabaseEngine, kinds: Iterable[str], progress: Progress | None
 ) -> Iterator[Finding]:
     """The findings about a store in a database. What a person can do is to restore a backup."""
     yield Finding("", str(store.root), 0, 0, "durability", rows.durability())
@@ -488,7 +487,7 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _record(store: CoreStore, file: Scanned, kind: str) -> Iterator[Finding]:
+def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[Finding]:
     """The findings about a document without a history. The store replaces it whole, so no write in
     progress is one.
     """

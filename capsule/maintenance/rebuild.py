@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from capsule.engines.capabilities import HeldFile, Scanned
+from capsule.engines.interface import HeldFile, ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import migrations
 from capsule.format.documents.message import check_message
@@ -26,7 +26,7 @@ from capsule.format.saved import records
 from capsule.format.saved.repair import Mended
 from capsule.format.validation import decoded
 from capsule.ids import message_id_for
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
@@ -60,7 +60,7 @@ class Known(NamedTuple):
 _NOTHING = Known({}, {})
 
 
-def remembered(store: CoreStore, kind: str, file: Scanned) -> dict[str, Known]:
+def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Known]:
     """What the last commit and the index know of a document. Call it without the mutex, which the
     index may need.
     """

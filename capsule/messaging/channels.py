@@ -25,8 +25,8 @@ from capsule.messaging.groups import Document, TypedConversations, random_suffix
 from capsule.messaging.projects import Projects
 from capsule.rules.consent import State
 from capsule.rules.policy import Object, may
+from capsule.store.base import KIND
 from capsule.store.creation import TakenId
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.queries import FieldValue

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.engines import opening
-from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.retrying import again
+from capsule.engines.interface import CONVERSATIONS, retry
 from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.documents.channels import channel_id, check_channel_name
@@ -338,7 +337,7 @@ class Configuration:
             )
             return numbered
 
-        return again(record, KIND_OF_APPLIED, tries=_TRIES)
+        return retry(record, KIND_OF_APPLIED, tries=_TRIES)
 
     def _ensure_owner(self) -> None:
         if self._store.agent is not None:

@@ -31,8 +31,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from capsule import timestamps
-from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.retrying import edited
+from capsule.engines.interface import CONVERSATIONS, edit_document
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
 from capsule.format.documents.new import CURRENT
@@ -42,8 +41,7 @@ from capsule.rules.policy import Object, Profile, State, may
 from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Engine
-    from capsule.engines.values import Version
+    from capsule.engines.interface import DocumentVersion, Engine
     from capsule.format.documents.channels import Channel
     from capsule.format.documents.head import Head
     from capsule.store.store import CoreStore
@@ -89,7 +87,7 @@ class DocumentCollection:
         self._engine = engine
         self._listed: Callable[[], Iterable[str]] = self.ids
         #: The documents as they were last read: an agent may have thousands of cursors.
-        self._last: dict[str, tuple[Version, Document]] = {}
+        self._last: dict[str, tuple[DocumentVersion, Document]] = {}
 
     def listing_only(self, ids: Callable[[], Iterable[str]]) -> Self:
         """The same documents, with errors that name only these."""
@@ -135,7 +133,7 @@ class DocumentCollection:
         now = self.find_with_version(id)
         return now and now[1]
 
-    def find_with_version(self, id: str) -> tuple[Version, Document] | None:
+    def find_with_version(self, id: str) -> tuple[DocumentVersion, Document] | None:
         """As `find`, with the version of the document."""
         last = self._last.get(id)
         known = last and last[0]
@@ -161,7 +159,7 @@ class DocumentCollection:
         """
         return (self.find(id) or {}).get(field) or {}
 
-    def parse_version(self, id: str, version: Version | None) -> Document:
+    def parse_version(self, id: str, version: DocumentVersion | None) -> Document:
         """A version of a document, as a decision read it (`State.reads`); empty if there
         is none.
         """
@@ -172,7 +170,7 @@ class DocumentCollection:
         id: str,
         change: EditDocument,
         make: MakeDocument | None = None,
-        known: Version | None = None,
+        known: DocumentVersion | None = None,
     ) -> None:
         """Change a document in place, and note that its subject was seen.
 
@@ -205,7 +203,7 @@ class DocumentCollection:
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
 
-        version = edited(self._engine, self.kind.name, id, edit, known)
+        version = edit_document(self._engine, self.kind.name, id, edit, known)
         assert version is not None  # What is not there is made.
         last = self._last.get(id)
         self._last[id] = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
-from capsule.engines.marks import Behind
+from capsule.engines.read_marks import UnreadFilter
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import doorbells, notices
 from capsule.messaging.directory import StoreAgents
@@ -30,8 +30,8 @@ from capsule.messaging.unread import (
 )
 
 if TYPE_CHECKING:
-    from capsule.engines.marks import Mark
-    from capsule.engines.values import Version
+    from capsule.engines.interface import DocumentVersion
+    from capsule.engines.read_marks import ReadMark
     from capsule.messaging.directory import Document
     from capsule.messaging.mail import Mail
     from capsule.messaging.unread import Part
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 #: By the key of a cursor, how far an agent has read there.
-ReadMarks = Mapping[str, "Mark"]
+ReadMarks = Mapping[str, "ReadMark"]
 
 
 class Receipts:
@@ -54,7 +54,7 @@ class Receipts:
         self._store = store
         self._people = store.inner.part(StoreAgents)
         self._guard = threading.Lock()
-        self._pending: dict[str, dict[str, Mark]] = {}
+        self._pending: dict[str, dict[str, ReadMark]] = {}
 
     def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
@@ -81,7 +81,7 @@ class Receipts:
         self,
         agent: str,
         marks: ReadMarks,
-        known: Version | None = None,
+        known: DocumentVersion | None = None,
         then: Callable[[Document], object] = lambda document: None,
     ) -> None:
         """Acknowledge everything up to these messages, which the index has.
@@ -110,7 +110,7 @@ class Receipts:
                 if first_unread_position(was, marks_at) > place:
                     continue
                 found = questions.behind(
-                    Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False
+                    UnreadFilter(was, (agent,), mentioning=agent, part=part), id, refresh=False
                 )
                 # A message that was moved or removed is no mark: what stands behind the cursor
                 # comes again.

@@ -37,19 +37,19 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capsule.engines.marks import Behind, first_unread
+from capsule.engines.read_marks import UnreadFilter, first_unread
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.rules import policy
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
-    from capsule.engines.marks import Mark, Mine, Place
+    from capsule.engines.read_marks import MessagePosition, Participation, ReadMark
     from capsule.messaging.mail import Mail
     from capsule.rules.policy import Profile
     from capsule.store.store import CoreStore
@@ -86,14 +86,14 @@ def make_cursor(place: int, mark: str, marks_at: MarksAt) -> Cursor | None:
     }
 
 
-def first_unread_position(marks: Collection[Mark], marks_at: MarksAt) -> int:
+def first_unread_position(marks: Collection[ReadMark], marks_at: MarksAt) -> int:
     """The place behind the furthest of these marks that holds; 0: none does. `marks_at` is as for
     `make_cursor`.
     """
     return first_unread(marks, marks_at([at for at, _ in marks])) if marks else 0
 
 
-def thin_marks(marks: Iterable[Mark], last: int) -> tuple[Mark, ...]:
+def thin_marks(marks: Iterable[ReadMark], last: int) -> tuple[ReadMark, ...]:
     """Of the marks up to a place the furthest one, and those about 1, 2, 4, 8 and so on places
     before it.
     """
@@ -102,7 +102,7 @@ def thin_marks(marks: Iterable[Mark], last: int) -> tuple[Mark, ...]:
     )
 
 
-def marks_in_cursor(cursor: Any) -> tuple[Mark, ...]:
+def marks_in_cursor(cursor: Any) -> tuple[ReadMark, ...]:
     """The marks of a cursor: everything up to any of them that still holds was read.
 
     What can't be understood is left out.
@@ -115,7 +115,7 @@ def marks_in_cursor(cursor: Any) -> tuple[Mark, ...]:
         return ()
     trail = cursor.get("trail")
     trail = trail if isinstance(trail, dict) else {}
-    marks: list[Mark] = []
+    marks: list[ReadMark] = []
     for position, digest in trail.items():
         if position.isdecimal() and isinstance(digest, str):
             marks.append((int(position), digest))
@@ -261,8 +261,8 @@ class ReadingState:
     """
 
     agent: str
-    mine: Mine
-    behind: Behind
+    mine: Participation
+    behind: UnreadFilter
     interest: NotificationPreference
     is_read: bool
     item: InboxItem | None = None
@@ -270,7 +270,7 @@ class ReadingState:
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants
 #: to hear of.
-_CacheKey = tuple["Mine", Any, Any, Any]
+_CacheKey = tuple["Participation", Any, Any, Any]
 #: What of all conversations counts as unread depends on: what decides what an agent may read; its
 #: document, which has what it wants to hear of and how far it has read; and the version of that,
 #: None if there is none that can be read.
@@ -282,7 +282,7 @@ class _AgentCache(NamedTuple):
 
     state: policy.State
     version: Any
-    mines: dict[str, Mine]
+    mines: dict[str, Participation]
     by_basis: dict[str, tuple[_CacheKey, ReadingState | None]]
     seats: dict[str, ReadingState]
 
@@ -356,7 +356,7 @@ class UnreadTracker:
         self,
         agent: str,
         state: policy.State,
-        mine: Mine,
+        mine: Participation,
         cursor: Any,
         parts: Mapping[Part, Any] | None,
         reading: Any,
@@ -379,7 +379,7 @@ class UnreadTracker:
             return None
         interest = NotificationPreference.of(reading, state.profiles[agent])
         since = object.by_id[agent].joined_at if agent in object.by_id else ""
-        behind = Behind(
+        behind = UnreadFilter(
             marks_in_cursor(cursor),
             (agent, *interest.blocked),
             ms_of(since),
@@ -388,7 +388,9 @@ class UnreadTracker:
         )
         return ReadingState(agent, mine, behind, interest, _is_read(mine, behind))
 
-    def unread(self, seat: ReadingState, read: tuple[Mark, ...] | None = None) -> list[Place]:
+    def unread(
+        self, seat: ReadingState, read: tuple[ReadMark, ...] | None = None
+    ) -> list[MessagePosition]:
         """The unread messages of a conversation; those behind `read`, if a listener stands
         elsewhere than the agent.
         """
@@ -435,12 +437,12 @@ class UnreadTracker:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
         return Inbox.of(item for item in self.inbox(agent).conversations if item.wakes).pointer
 
-    def mentioned(self, agent: str) -> list[Place]:
+    def mentioned(self, agent: str) -> list[MessagePosition]:
         """Where others mention an agent, in the conversations that it takes part in, the latest
         first.
         """
         blocked = NotificationPreference.of(None, self.wishes(agent)[0].profiles[agent]).blocked
-        found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        found = self.questions.behind(UnreadFilter(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]
 
@@ -491,12 +493,14 @@ def _narrow_to_part(seat: ReadingState, part: Part) -> ReadingState:
     )
 
 
-def _is_read(mine: Mine, behind: Behind) -> bool:
+def _is_read(mine: Participation, behind: UnreadFilter) -> bool:
     """Whether the last message was read, as in most conversations."""
     return (mine.entries - 1, mine.last) in behind.read
 
 
-def read_mail(store: CoreStore, seat: ReadingState, places: Mapping[int, Place]) -> list[Mail]:
+def read_mail(
+    store: CoreStore, seat: ReadingState, places: Mapping[int, MessagePosition]
+) -> list[Mail]:
     """The messages at these places, if they are still there and the agent may still read them.
 
     Args:
@@ -587,13 +591,13 @@ class MessageListener:
         self._wishes = wishes
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
-        self._found: dict[str, list[Place]] = {}
+        self._found: dict[str, list[MessagePosition]] = {}
         #: The last message of each of these conversations that is known.
-        self._ends: dict[str, Mark] = {}
+        self._ends: dict[str, ReadMark] = {}
         self._asked = asked
         self.since = since
-        self.stands: dict[str, tuple[Mark, ...]] = {}
-        self.done: dict[str, Mine] = {}
+        self.stands: dict[str, tuple[ReadMark, ...]] = {}
+        self.done: dict[str, Participation] = {}
 
     def look(self) -> list[Mail]:
         """What was unread when it sat down."""
@@ -688,7 +692,7 @@ class MessageListener:
                 self.stands[id] = thin_marks([*self.stands[id], *marks], max(marks)[0])
         return mail
 
-    def _read(self, id: str, places: Iterable[Place]) -> list[Mail] | None:
+    def _read(self, id: str, places: Iterable[MessagePosition]) -> list[Mail] | None:
         try:
             return read_mail(
                 self._unread.store, self._seats[id], {each.place: each for each in places}

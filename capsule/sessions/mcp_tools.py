@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import BaseModel, Field
 
-from capsule.engines.values import Notices
+from capsule.engines.interface import DocumentNotifier
 from capsule.errors import InvalidInput
 from capsule.fence import quoted, word
 from capsule.mcp_server.extensions import ServerExtension
@@ -144,7 +144,7 @@ async def ask_question(
 
 
 async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
-    notices, ends = Notices(toolkit.engine.tracker), time.monotonic() + timeout_s
+    notices, ends = DocumentNotifier(toolkit.engine.tracker), time.monotonic() + timeout_s
     try:
         while not (reply := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):
@@ -154,7 +154,7 @@ async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
         notices.close()
 
 
-async def _told(notices: Notices, session: str) -> None:
+async def _told(notices: DocumentNotifier, session: str) -> None:
     """Wait until the host has written to a session."""
     while (written := notices.changed()) is not None and ("inbound", session) not in written:
         await anyio.wait_readable(notices.fileno())

@@ -17,7 +17,7 @@ from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import Object
 from capsule.sessions.rules.deliveries import CONVERSATIONS
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

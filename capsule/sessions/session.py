@@ -17,10 +17,15 @@ from typing import Any, Generic, Literal, TypeVar
 import orjson
 
 from capsule import timestamps
-from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
-from capsule.engines.leases import Lease
-from capsule.engines.retrying import again
-from capsule.engines.values import News
+from capsule.engines.interface import (
+    INBOUND,
+    OUTBOUND,
+    Engine,
+    EntriesSince,
+    Lease,
+    Transaction,
+    retry,
+)
 from capsule.errors import Interfered, InvalidInput
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
@@ -54,7 +59,7 @@ class _File(Generic[F]):
         """Bring the fold up to date."""
         self._take(self._engine.follow(self.kind, self.id, self._place))
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: EntriesSince) -> None:
         self._place = None  # Until all is taken in: else it is begun anew.
         if news.is_all:
             self.fold = self._new(self.id)
@@ -81,7 +86,7 @@ class _File(Generic[F]):
                 self._take(transaction.follow(self._place, written))
                 return written
 
-        return again(write, self._engine.name(self.kind, self.id), self.id)
+        return retry(write, self._engine.name(self.kind, self.id), self.id)
 
 
 class Session:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, WITH_ENTRIES, Engine
-from capsule.engines.retrying import again
+from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, WITH_ENTRIES, Engine, retry
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format.json import canonical, codec
 from capsule.format.kinds import KINDS
@@ -87,12 +87,7 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     for number, (kind, id) in enumerate(jobs, 1):
         copy = _copy_history if kind in WITH_ENTRIES else _copy_plain
         try:
-            _count(
-                done,
-                kind,
-                id,
-                again(lambda copy=copy, kind=kind, id=id: copy(before, after, kind, id)),
-            )  # type: ignore[misc]
+            _count(done, kind, id, retry(partial(copy, before, after, kind, id)))
         except NotFound:
             continue  # It was deleted meanwhile.
         except CapsuleError as error:
@@ -106,10 +101,12 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     for kind in LOCAL:
         for id in before.machine.ids(kind):
             document = before.machine.read(kind, id)
-            after.machine.edit(
-                kind, id, lambda there, document=document: document if there is None else None
-            )  # type: ignore[misc]
+            after.machine.edit(kind, id, partial(_unless_present, document))
     return done
+
+
+def _unless_present(document: Document | None, existing: Document | None) -> Document | None:
+    return document if existing is None else None
 
 
 def _copy_settings(done: Copied, before: Engine, after: Engine) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.retrying import again
+from capsule.engines.interface import CONVERSATIONS, retry
 from capsule.errors import InvalidInput, NotFound, Taken
 from capsule.format import validation
 from capsule.format.documents.head import Head
@@ -60,7 +59,7 @@ def write_new(
             ) from None
 
     with inner.under_way(id):
-        size = again(make, f"conversation {id}", id)
+        size = retry(make, f"conversation {id}", id)
     inner.holder.now_held(id, lock)
     return inner.head_of(id, document, size)
 

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from capsule import rooms
-from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.retrying import overtaken
+from capsule.engines.interface import CONVERSATIONS, retries_exhausted
 from capsule.errors import Interfered, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
@@ -233,7 +232,7 @@ class Inner(Generic[S]):
         own = self.own if is_own else None
         for tries in range(
             TRIES
-        ):  # Not by `again`: an append goes this way, through as few functions as can be.
+        ):  # Not by `retry`: an append goes this way, through as few functions as can be.
             try:
                 with self.engine.transaction(CONVERSATIONS, id) as transaction:
                     conversation = Conversation(
@@ -253,7 +252,7 @@ class Inner(Generic[S]):
                     return result
             except Interfered:
                 continue
-        raise overtaken(f"conversation {id}", id)
+        raise retries_exhausted(f"conversation {id}", id)
 
     def change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Change a conversation whoever holds its lock, for changes that were permitted already."""

@@ -21,8 +21,8 @@ from capsule.store.change.conversation import unasked
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
+    from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.store.writing import Writing
     from capsule.watch.hub import Hub, Waiter
     from capsule.watch.stream import Event, Watch
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("capsule")
 class Listeners:
     """The watchers of a store. Nothing is started before the first watch."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._guard = threading.Lock()
         #: None until the first watch. Stores made by `beside` share the hub of their main store.

@@ -1,14 +1,15 @@
-"""The Store: the one storage layer of conversations, behind every door.
+"""The Store without the rooms: opening and closing it, its objects, deleting, and watching changes.
 
 What must stay true: a write is durable when the method returns. When a method raises, the file is
-as it was, or complete. One rule decides who may write. The module reaches bytes only through the
-storage engine.
+unchanged or complete. One rule decides who may write. Nothing here touches files: the storage
+engine does.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,15 +17,14 @@ from capsule import locate, rooms
 from capsule.engines import opening
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.locks.locks import Locks
+from capsule.rooms import built_in
+from capsule.store.base import BaseStore
 from capsule.store.inner import Inner
 from capsule.store.listeners import Listeners
-from capsule.store.offered import offered
-from capsule.store.writing import Writing
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
-    from capsule.engines.interface import Engine
-    from capsule.engines.values import Trashed
+    from capsule.engines.interface import Engine, Trashed
     from capsule.settings import Settings
     from capsule.store.objects.attributes import Servers, Titles
     from capsule.store.objects.branches import Branches
@@ -36,7 +36,47 @@ if TYPE_CHECKING:
     from capsule.watch.stream import Event, Watch
 
 
-class CoreStore(Writing):
+class StoreAttribute:
+    """A descriptor for an object of a store. Its module is imported when the object is first used.
+    Every access, from any thread, gives the same object.
+
+    Args:
+        import_path: The class of the object, as `module:name`. Empty: `room` names it.
+        room: The room that has the object. Its `room.py` names the class under the name of the
+            attribute.
+    """
+
+    def __init__(self, import_path: str = "", room: str = "") -> None:
+        self._import_path = import_path
+        self._room = room
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, store: Any, owner: type) -> Any:
+        if store is None:
+            return self
+        if self._room:
+            object_class = built_in(self._room).objects[self._name]()
+        else:
+            module, _, name = self._import_path.partition(":")
+            object_class = getattr(import_module(module), name)
+        return vars(store).setdefault(self._name, store.inner.part(object_class))
+
+
+def core_attribute(module: str, name: str) -> Any:
+    """Return a descriptor for an object whose class is in the core, for a typed line in a class."""
+    return StoreAttribute(f"{module}:{name}")
+
+
+def room_attribute(room: str) -> Any:
+    """Return a descriptor for an object of a room, for a typed line in a class. Its use raises
+    Refused if the room is not installed.
+    """
+    return StoreAttribute(room=room)
+
+
+class CoreStore(BaseStore):
     """An open store, without the rooms: one instance, which several threads may use.
     `capsule.Store` adds the rooms.
 
@@ -48,17 +88,17 @@ class CoreStore(Writing):
         locks: The locks on its conversations.
     """
 
-    branches: Branches = offered("capsule.store.objects.branches", "Branches")
-    forks: Forks = offered("capsule.store.objects.forks", "Forks")
-    summaries: Summaries = offered("capsule.store.objects.summaries", "Summaries")
-    edits: Edits = offered("capsule.store.objects.edits", "Edits")
-    titles: Titles = offered("capsule.store.objects.attributes", "Titles")
-    context: Contexts = offered("capsule.store.objects.edits", "Contexts")
-    servers: Servers = offered("capsule.store.objects.attributes", "Servers")
-    trash: Trash = offered("capsule.store.objects.trash", "Trash")
-    versions: Versions = offered("capsule.store.objects.trash", "Versions")
-    conflicts: Conflicts = offered("capsule.store.objects.merges", "Conflicts")
-    incoming: Incoming = offered("capsule.store.objects.merges", "Incoming")
+    branches: Branches = core_attribute("capsule.store.objects.branches", "Branches")
+    forks: Forks = core_attribute("capsule.store.objects.forks", "Forks")
+    summaries: Summaries = core_attribute("capsule.store.objects.summaries", "Summaries")
+    edits: Edits = core_attribute("capsule.store.objects.edits", "Edits")
+    titles: Titles = core_attribute("capsule.store.objects.attributes", "Titles")
+    context: Contexts = core_attribute("capsule.store.objects.edits", "Contexts")
+    servers: Servers = core_attribute("capsule.store.objects.attributes", "Servers")
+    trash: Trash = core_attribute("capsule.store.objects.trash", "Trash")
+    versions: Versions = core_attribute("capsule.store.objects.trash", "Versions")
+    conflicts: Conflicts = core_attribute("capsule.store.objects.merges", "Conflicts")
+    incoming: Incoming = core_attribute("capsule.store.objects.merges", "Incoming")
 
     root: str
     inner: Inner[Self]

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from capsule.engines.interface import CONVERSATIONS, missing
-from capsule.engines.trashed import deleted_last, document_in
+from capsule.engines.interface import CONVERSATIONS, deleted_last, document_in, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
@@ -25,11 +24,18 @@ from capsule.store.change.conversation import REMOVED
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Engine, Transaction, Trash
-    from capsule.engines.leases import Leases
+    from capsule.engines.interface import (
+        DocumentVersion,
+        Engine,
+        Leases,
+        ReadSet,
+        Tracker,
+        Transaction,
+        Trash,
+        Trashed,
+    )
     from capsule.engines.machine import Machine
     from capsule.engines.queries import Queries
-    from capsule.engines.values import Reads, Tracker, Trashed, Version
     from capsule.rules.policy import StateOf
 
 T = TypeVar("T")
@@ -89,19 +95,26 @@ class AgentView:
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
     ) -> int:
         return self._of(kind).create(kind, document, written, reads)
 
     def put(
-        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
-    ) -> Version:
+        self,
+        kind: str,
+        id: str,
+        data: bytes,
+        expected: DocumentVersion | None,
+        reads: ReadSet | None = None,
+    ) -> DocumentVersion:
         return self._of(kind).put(kind, id, data, expected, reads)
 
     def delete(self, kind: str, id: str) -> Trashed:
         return self._of(kind).delete(kind, id)
 
-    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+    def version(
+        self, kind: str, id: str, known: DocumentVersion | None = None
+    ) -> DocumentVersion | None:
         return self._of(kind).version(kind, id, known)
 
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:

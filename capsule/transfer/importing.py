@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
 from capsule.format.json import codec
+from capsule.store.base import KIND
 from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import TakenId, write_new
-from capsule.store.reading import KIND
 from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
 from capsule.transfer.drafts.import_memory import ImportedFile, ImportMemory

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from capsule.engines.changes import Changes
-    from capsule.engines.values import Tracker
+    from capsule.engines.interface import Tracker
 
 _log = logging.getLogger("capsule")
 

@@ -13,7 +13,7 @@ import pytest
 from capsule import NotFound, Refused, Store
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import cleaned
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from tests.core.store.making import EARLY, LATE, channel, make
 
 Document = dict[str, Any]

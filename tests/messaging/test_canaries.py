@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed
 from capsule.messaging.contacts import Permission
+from capsule.store.base import KIND
 from capsule.store.change.conversation import REMOVED
-from capsule.store.reading import KIND
 from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.worlds import AGENTS, PATHS, Room, World, build, worlds
 

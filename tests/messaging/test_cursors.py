@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.marks import first_unread
+from capsule.engines.read_marks import first_unread
 from capsule.messaging.unread import MarksAt, make_cursor, marks_in_cursor, thin_marks
 
 

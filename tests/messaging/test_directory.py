@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
-from capsule.engines.retrying import edited
+from capsule.engines.interface import edit_document
 from capsule.format.json import codec
 from capsule.messaging.directory import StoreAgents, acting_agent
 from capsule.rules.policy import Object, Profile, State
@@ -17,7 +17,7 @@ API, WEB = "api-00000a", "web-00000b"
 
 def write(store: Store, kind: str, id: str, **fields: Any) -> None:
     """Write a document as a person does who edits the file."""
-    edited(store.engine, kind, id, lambda data: codec.encode({"id": id, **fields}))
+    edit_document(store.engine, kind, id, lambda data: codec.encode({"id": id, **fields}))
 
 
 def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:

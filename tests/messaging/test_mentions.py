@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
-from capsule.engines.retrying import edited
+from capsule.engines.interface import edit_document
 from capsule.messaging import doorbells
 from capsule.messaging.doorbells import DoorbellTarget
 from capsule.messaging.unread import find_mentions
@@ -225,7 +225,7 @@ def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
 
 def test_a_damaged_document_of_a_member_keeps_no_message_back(store: Store) -> None:
     doorbells.register(store, "bob", DoorbellTarget("command", {"command": "true"}))
-    edited(store.engine, "agents", "bob", lambda data: b"{}\n")
+    edit_document(store.engine, "agents", "bob", lambda data: b"{}\n")
     assert (
         store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"]
         == "stored"

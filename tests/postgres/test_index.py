@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from capsule import InvalidInput, Store
-from capsule.engines.marks import Behind
 from capsule.engines.postgres import index
+from capsule.engines.read_marks import UnreadFilter
 from tests.postgres.test_opening import sql
 from tests.processes import Child
 
@@ -194,7 +194,7 @@ def test_no_text_keeps_a_message_from_being_written_and_found(
             title=text.replace("\0", "")[:60], messages=[{"role": "user", "content": text}]
         ).id
         assert (id, 0) in found(store, query)
-        said = store.questions.said(id, Behind())
+        said = store.questions.said(id, UnreadFilter())
         assert (
             said.total == 1
             and said.last is not None

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from capsule import Filter, InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, Store
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed
 from capsule.format.documents.agents import project_id
 from capsule.format.kinds import KINDS
 from capsule.store.change.conversation import REMOVED

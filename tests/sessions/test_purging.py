@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from capsule import Store, timestamps
-from capsule.engines.files.disk.layout import FOLDERS, KINDS
-from capsule.engines.retrying import edited
+from capsule.engines.entries import SIDE_FILE_FOLDERS
+from capsule.engines.files.disk.layout import KINDS
+from capsule.engines.interface import edit_document
 from capsule.messaging import doorbells
 from capsule.messaging.doorbells import DoorbellTarget
 from capsule.sessions.events import delivered, incoming, outgoing
@@ -67,7 +68,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     session.tell(lambda folds: [delivered(message="a", platform_id="p")])
     store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
     for kind in ("applied", "keys", "projects"):
-        edited(store.engine, kind, "9", lambda data: canary(kind).encode())
+        edit_document(store.engine, kind, "9", lambda data: canary(kind).encode())
         store.engine.delete(kind, "9")
 
 
@@ -76,14 +77,14 @@ def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Pa
     storage = store.engine.storage
     _deleted_of_every_kind(store)
     missing = {kind for kind in KINDS if not storage.remembered(kind)}
-    assert missing | {kind for kind in FOLDERS if not store.engine.files.names(kind, "s")} == {
-        "attachments"
-    }
+    assert missing | {
+        kind for kind in SIDE_FILE_FOLDERS if not store.engine.files.names(kind, "s")
+    } == {"attachments"}
     for kind in KINDS:  # Of dead writers.
         Path(storage.layout.temporary(kind, "s")).parent.mkdir(exist_ok=True)
         Path(storage.layout.temporary(kind, "s")).write_text(canary(kind))
     store.trash.purge()
-    assert canaries_left(root, KINDS | FOLDERS.keys()) == set()
+    assert canaries_left(root, KINDS | SIDE_FILE_FOLDERS.keys()) == set()
 
 
 def test_a_purge_keeps_the_files_of_a_message_that_waits(store: Store, root: Path) -> None:

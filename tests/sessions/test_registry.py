@@ -12,8 +12,8 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule import Store
+from capsule.engines.interface import edit_document
 from capsule.engines.memory.engine import MemoryEngine
-from capsule.engines.retrying import edited
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema
 from capsule.sessions.registry import (
@@ -57,7 +57,7 @@ def test_a_change_keeps_what_it_does_not_name_and_one_that_changes_nothing_write
     engine = MemoryEngine()
     registry = Registry(engine)
     registry.edit(lambda state: state.put(*ITEMS))
-    edited(
+    edit_document(
         engine,
         "sessions",
         "registry",

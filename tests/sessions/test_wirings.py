@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from capsule.engines.interface import edit_document
 from capsule.engines.memory.engine import MemoryEngine
-from capsule.engines.retrying import edited
 from capsule.format.json import codec
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.registry import AgentGroup, Registry, State, Wiring
@@ -140,7 +140,7 @@ def test_older_words_are_read_as_those_of_today_and_written_as_such(
 ) -> None:
     engine = MemoryEngine()
     entry = {"channel": "c", "place": "p", "agent": "anna", **older}
-    edited(
+    edit_document(
         engine,
         "sessions",
         "registry",

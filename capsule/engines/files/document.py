@@ -55,7 +55,7 @@ from capsule.engines.files.state import (
     encode_header,
     new_tag,
 )
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused, StorageFailed
 from capsule.format.json.anatomy import Anatomy, head_of, survey
 from capsule.timestamps import WIDTH

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import orjson
 
 from capsule.disk import whole_files
-from capsule.engines.entries import _HEAD, found_in, head_in
+from capsule.engines.entries import _HEAD, entry_with_id, head_fields
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import take_in
 from capsule.engines.files.state import (
@@ -37,10 +37,21 @@ from capsule.engines.files.state import (
     decode_header,
 )
 from capsule.engines.files.storage import AttachedFiles, FileMachine, FileStorage, FileTrash
-from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, DocumentState, missing
-from capsule.engines.leases import LEASES, Lease
-from capsule.engines.retrying import again
-from capsule.engines.values import News, Reads, Tracker, Trashed, Version
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    LEASES,
+    WITH_ENTRIES,
+    Document,
+    DocumentState,
+    DocumentVersion,
+    EntriesSince,
+    Lease,
+    ReadSet,
+    Tracker,
+    Trashed,
+    missing,
+    retry,
+)
 from capsule.errors import (
     CapsuleError,
     Interfered,
@@ -132,11 +143,11 @@ class FileTransaction:
     """
 
     def __init__(
-        self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[Reads], None]
+        self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[ReadSet], None]
     ) -> None:
         self.id = held.id
         self.name = held.path
-        self.reads: Reads = {}
+        self.reads: ReadSet = {}
         self.waits = True
         self.judged: tuple[Object, State] | None = None
         self._held, self._tag = held, ""
@@ -195,7 +206,7 @@ class FileTransaction:
 
     def _read_head(self) -> Document:
         if self._known.anatomy is None:
-            return head_in(self.document())
+            return head_fields(self.document())
         return codec.decode(self._held.head(self._known), self.name)
 
     def document(self) -> Document:
@@ -212,13 +223,13 @@ class FileTransaction:
                 self._whole = canonical.in_order(document)
         return self._whole
 
-    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
+    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> EntriesSince:
         place = Place.of(self._known)
         if since == place or own is not None:
-            return News(place, own or [], False)
+            return EntriesSince(place, own or [], False)
         if since is None or not since.goes_on_in(self._known):
-            return News(place, self.document()["history"], True)
-        return News(
+            return EntriesSince(place, self.document()["history"], True)
+        return EntriesSince(
             place, entries_in(self._held.history(self._known, since.tail), self.name), False
         )
 
@@ -228,7 +239,7 @@ class FileTransaction:
         """
         known, at = self._known, self._known.anatomy
         if at is None:
-            return found_in(self.document()["history"], id)
+            return entry_with_id(self.document()["history"], id)
         if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
             self.name, known, lambda start: self._held.history(known, start)
         ):
@@ -268,7 +279,7 @@ class FileTransaction:
             self._ensure_unchanged(self.reads)
         at = self._known.anatomy
         if at is None:
-            changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
+            changed = self._with_head(head or head_fields(self.document()) | {"updatedAt": stamp})
             changed |= {"history": [*changed["history"], *entries]}
             count = len(changed["history"])
             self._replace(
@@ -352,7 +363,7 @@ class FileTransaction:
             if kept:
                 self._held.storage.keeping.drop(kept.token)
             raise
-        self._go_on(known, head_in(document), document)
+        self._go_on(known, head_fields(document), document)
 
     def set_aside(self, reason: str) -> str:
         got = self._held.read()
@@ -408,7 +419,7 @@ class FilesEngine:
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
     ) -> int:
         data = codec.encode(document)
         with self._held(kind, document["id"], reads) as held:
@@ -420,8 +431,13 @@ class FilesEngine:
         return known.signature.size
 
     def put(
-        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
-    ) -> Version:
+        self,
+        kind: str,
+        id: str,
+        data: bytes,
+        expected: DocumentVersion | None,
+        reads: ReadSet | None = None,
+    ) -> DocumentVersion:
         """Costs reading and writing a small file, and as `version` for each that was read."""
         with self._held(kind, id, reads) as held:
             got = held.read()
@@ -431,7 +447,7 @@ class FilesEngine:
             return FileVersion(data, known.signature, False)
 
     @contextmanager
-    def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
+    def _held(self, kind: str, id: str, reads: ReadSet | None) -> Iterator[HeldDocument]:
         """The mutex of a document, and, in the order of names, of those that its decision read and
         nobody changed.
         """
@@ -443,7 +459,7 @@ class FilesEngine:
             self._ensure_unchanged(reads or {})
             yield held[kind, id]
 
-    def _ensure_unchanged(self, reads: Reads) -> None:
+    def _ensure_unchanged(self, reads: ReadSet) -> None:
         """Raise Interfered if a document has another version. Costs an lstat for each, and reading
         what changed.
         """
@@ -461,7 +477,9 @@ class FilesEngine:
                 raise missing(kind, id)
             return held.delete()
 
-    def version(self, kind: str, id: str, known: Version | None = None) -> FileVersion | None:
+    def version(
+        self, kind: str, id: str, known: DocumentVersion | None = None
+    ) -> FileVersion | None:
         """Costs an lstat, and reading the file unless it is as it was."""
         scanned, now_ns = self.storage.find(kind, id), time.time_ns()
         if (
@@ -497,21 +515,21 @@ class FilesEngine:
             kind, id, lambda data, is_canonical: _document(data, is_canonical, name)
         )
 
-    def follow(self, kind: str, id: str, since: Place | None = None) -> News:
+    def follow(self, kind: str, id: str, since: Place | None = None) -> EntriesSince:
         """Costs an lstat if nothing changed."""
         name = self.name(kind, id)
         if since is not None:
             try:
                 if whole_files.SIGNATURE(self.storage.sys.lstat(name)) == since.signature:
-                    return News(since, [], False)
+                    return EntriesSince(since, [], False)
             except OSError:
                 pass  # The next look says why.
         data, known, start = self._bytes(kind, id, since)
         if start and known is not None and known.anatomy is not None:
-            return News(
+            return EntriesSince(
                 Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False
             )
-        return News(
+        return EntriesSince(
             known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True
         )
 
@@ -526,7 +544,7 @@ class FilesEngine:
             _UNSOUND
         ):  # The signature has vouched for a file that somebody wrote through a mapping.
             try:
-                again(lambda: self._settle(kind, id, trust=False))
+                retry(lambda: self._settle(kind, id, trust=False))
             except (Refused, StorageFailed):
                 decoded(data, self.name(kind, id), id)
         data, known, _ = self._bytes(kind, id)
@@ -562,7 +580,7 @@ class FilesEngine:
         if not self.storage.exists(kind, id) and self.storage.noted(kind, id) is None:
             raise missing(kind, id)
         try:
-            return again(lambda: self._settle(kind, id))
+            return retry(lambda: self._settle(kind, id))
         except (Refused, StorageFailed):
             return None
 
@@ -577,7 +595,7 @@ class FilesEngine:
         waited for.
         """
         try:
-            return again(partial(self._settle, CONVERSATIONS, id, _SOON_S))
+            return retry(partial(self._settle, CONVERSATIONS, id, _SOON_S))
         except (Refused, StorageFailed, StoreBusy):
             return None
 
@@ -612,7 +630,7 @@ class FilesEngine:
                     raise Interfered
                 return got[0], known, 0
 
-        return again(look)  # Writers leave no gap: read what they have, under the mutex.
+        return retry(look)  # Writers leave no gap: read what they have, under the mutex.
 
     def outside_edits(self, purpose: str = "this") -> FileStorage:
         return self.storage
@@ -623,7 +641,7 @@ class FilesEngine:
     def index(self) -> Index:
         """The index of the conversations, made when it is first asked for."""
         if self._index is None:
-            from capsule.engines.index.refreshing import FilesIndex
+            from capsule.engines.files.index import FilesIndex
 
             with self._guard:
                 if self._index is None:
@@ -656,7 +674,7 @@ class FilesEngine:
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
                 try:
-                    completed += again(partial(self._completed, kind, id))
+                    completed += retry(partial(self._completed, kind, id))
                 except CapsuleError as error:  # The others are flushed all the same.
                     failed = failed or error
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
@@ -688,9 +706,9 @@ class FilesEngine:
             except OSError as error:
                 storage.mark_unflushed(kind, id)
                 raise whole_files.failure(error, path, "flush") from error
-        # Looked at again behind the flush: another one may have failed before it.
+        # Looked at retry behind the flush: another one may have failed before it.
         if known is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
-            again(partial(self._ensure_durable, kind, id))
+            retry(partial(self._ensure_durable, kind, id))
 
     def _ensure_durable(self, kind: str, id: str) -> None:
         with self.transaction(kind, id) as transaction:

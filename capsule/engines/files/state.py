@@ -20,7 +20,6 @@ from typing import NamedTuple
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.capabilities import Scanned as Scanned
 from capsule.engines.files.disk.log import Position
 from capsule.format.json.anatomy import Anatomy, closing_of
 from capsule.timestamps import WIDTH, sortable

@@ -19,7 +19,6 @@ from functools import partial
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
-from capsule.engines.capabilities import Leftover, Scanned
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.format_record import FormatRecord
 from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
@@ -30,10 +29,8 @@ from capsule.engines.files.disk.trash import QUARANTINE, TRASH, Keeping
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import committed, forget_texts
 from capsule.engines.files.state import HEADER_BYTES, MARKED, Known, decode_header
-from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
 from capsule.engines.machine import Machine
-from capsule.engines.retrying import again
-from capsule.engines.values import Tracker, Trashed
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused
 from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
@@ -299,14 +296,14 @@ class FileStorage:
             name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != "."
         )
 
-    def scan(self, kind: str) -> Iterator[Scanned]:
+    def scan(self, kind: str) -> Iterator[ScannedFile]:
         """Every document of a kind, in no order. Costs one scandir, and an lstat a file."""
         with whole_files.naming(self._directory(kind), "list"):
             try:
                 for name, path, status in self._names(kind):
                     if name.endswith(_SUFFIX) and not name.startswith("."):
                         regular = stat.S_ISREG(status.st_mode)
-                        yield Scanned(
+                        yield ScannedFile(
                             name[: -len(_SUFFIX)],
                             path,
                             whole_files.signature(status),
@@ -333,7 +330,7 @@ class FileStorage:
                         status = self.sys.lstat(path)
                         yield flat, path, status
 
-    def find(self, kind: str, id: str) -> Scanned | None:
+    def find(self, kind: str, id: str) -> ScannedFile | None:
         """One document as a scan meets it; None when there is none of that name. Any text may be
         the id.
         """
@@ -347,7 +344,7 @@ class FileStorage:
             return None
         except OSError as error:
             raise whole_files.failure(error, path, "look for") from error
-        return Scanned(
+        return ScannedFile(
             id, path, whole_files.signature(status), stat.S_ISREG(status.st_mode), status.st_nlink
         )
 
@@ -592,7 +589,7 @@ class FileTrash:
         gone = storage.keeping.purge(older_than_s)
         for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.remembered(kind)):
             try:
-                again(partial(forget_texts, storage, *name))
+                retry(partial(forget_texts, storage, *name))
             except InvalidDocument as error:
                 _log.warning("%s; what the store remembers of it was not purged", error.message)
         self._drop_index()
@@ -624,7 +621,7 @@ class FileMachine(Machine):
                 if after is not None:
                     held.replace(got[1] if got else None, after, None, [])
 
-        again(edit, self._storage.path(kind, id), id, _TRIES)
+        retry(edit, self._storage.path(kind, id), id, _TRIES)
 
     def _delete(self, kind: str, id: str) -> None:
         with self._storage.hold(kind, id) as held:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.search.search import SearchPage
     from capsule.engines.index.tables.facts import Fits
     from capsule.engines.interface import Engine
-    from capsule.engines.marks import Behind, Mine, Place, Said
     from capsule.engines.queries import (
         Facets,
         FieldValue,
@@ -47,6 +46,12 @@ if TYPE_CHECKING:
         Progress,
         SearchRequest,
         Stats,
+    )
+    from capsule.engines.read_marks import (
+        MessagePosition,
+        Participation,
+        UnreadFilter,
+        UnreadSummary,
     )
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
@@ -66,7 +71,7 @@ def last_valid_version(
     Returns: None if the index does not have the conversation. Cost: reading its rows.
     """
     # Only a damaged file needs these; a list must not wait for them.
-    from capsule.engines.index.reading import lines_of, messages_of
+    from capsule.engines.index.parsing import lines_of, messages_of
     from capsule.format.documents.new import empty_context, new_metadata
     from capsule.format.facts import FIELDS, NUMBER, TEXT
     from capsule.format.json.canonical import order_message
@@ -225,7 +230,7 @@ class IndexQueries:
 
         return SearchPage, Fits
 
-    def messages(self, where: object, conversation: str | None = None) -> list[Place]:
+    def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
         from capsule.engines.index.tables.facts import messages_with
         from capsule.format.filters import parse
 
@@ -317,7 +322,7 @@ class IndexQueries:
         said since.
         """
         from capsule.engines.index.tables.participation import behind
-        from capsule.engines.marks import Behind
+        from capsule.engines.read_marks import UnreadFilter
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Any:
             changes, cursor = self._index.changes(db, since, limit)
@@ -329,13 +334,13 @@ class IndexQueries:
             hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
             for id, until in hidden.items():
                 if until is not None:
-                    places = behind(db, Behind(since_ms=until), id, SEES_ALL)
+                    places = behind(db, UnreadFilter(since_ms=until), id, SEES_ALL)
                     said[id] = {place.message: place.place for place in places}
             return changes, cursor, hidden, said, changed - self._index.heads().keys()
 
         changes, cursor, hidden, said, gone = self._index.query(None, read, ids)
         if gone:
-            from capsule.engines.trashed import deleted_last
+            from capsule.engines.interface import deleted_last
 
             deleted = deleted_last(self._engine.trash, gone)
             since_of = {id: asker.since_in(deleted[id]) if id in deleted else None for id in gone}
@@ -345,11 +350,11 @@ class IndexQueries:
     # -- Messages ----------------------------------------------------------------------------------
 
     def mine(
-        self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True
-    ) -> list[Mine]:
+        self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
+    ) -> list[Participation]:
         from capsule.engines.index.tables.participation import mine
 
-        def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Mine]:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Participation]:
             found = mine(db, agent, known)
             hidden = self._hidden()
             return (
@@ -359,8 +364,8 @@ class IndexQueries:
         return self._index.query(None, read, None if refresh else ())
 
     def behind(
-        self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True
-    ) -> list[Place]:
+        self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
+    ) -> list[MessagePosition]:
         from capsule.engines.index.tables.participation import behind
 
         ids = () if not refresh else None if conversation is None else (conversation,)
@@ -368,7 +373,9 @@ class IndexQueries:
             self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids
         )
 
-    def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
+    def said(
+        self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
+    ) -> UnreadSummary:
         from capsule.engines.index.tables.participation import said
 
         ids = (conversation,) if refresh else ()

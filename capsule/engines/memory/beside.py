@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 
 from capsule import timestamps
-from capsule.engines.files.disk.layout import FOLDERS
-from capsule.engines.values import Trashed
+from capsule.engines.entries import SIDE_FILE_FOLDERS
+from capsule.engines.interface import Trashed
 from capsule.errors import NotFound, Refused
 from capsule.ids import check_file_name, check_id
 
@@ -79,7 +79,9 @@ class MemoryFiles:
 
     def names(self, kind: str, id: str) -> list[str]:
         return sorted(
-            name for folder, name in [*self._files] if folder == FOLDERS[kind].format(check_id(id))
+            name
+            for folder, name in [*self._files]
+            if folder == SIDE_FILE_FOLDERS[kind].format(check_id(id))
         )
 
     def drop(self, kind: str, id: str, name: str) -> None:
@@ -87,4 +89,4 @@ class MemoryFiles:
 
     @staticmethod
     def _place(kind: str, id: str, name: str) -> tuple[str, str]:
-        return FOLDERS[kind].format(check_id(id)), check_file_name(name)
+        return SIDE_FILE_FOLDERS[kind].format(check_id(id)), check_file_name(name)

@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
 from capsule.disk.directory_tracker import TouchedNames
-from capsule.engines.interface import CONVERSATIONS, Document, missing
-from capsule.engines.leases import Lease, is_instance
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    Document,
+    DocumentVersion,
+    EntriesSince,
+    Lease,
+    ReadSet,
+    Trashed,
+    is_instance,
+    missing,
+)
 from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory.beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory.transaction import MemoryTransaction, Stored
-from capsule.engines.values import News, Reads, Trashed, Version
 from capsule.errors import Interfered, Refused, StoreBusy, Taken
 from capsule.format.json import codec
 from capsule.ids import check_id
@@ -85,7 +93,7 @@ class MemoryEngine:
         id: str,
         document: Document,
         data: bytes = b"",
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
         *,
         tag: str = "",
         time: str = "",
@@ -104,7 +112,7 @@ class MemoryEngine:
             self._touched(kind, id)
         return stored
 
-    def ensure_unchanged(self, reads: Reads) -> None:
+    def ensure_unchanged(self, reads: ReadSet) -> None:
         """Raise Interfered if a document has another version."""
         for place, version in reads.items():
             if isinstance(version, Lease):
@@ -124,7 +132,7 @@ class MemoryEngine:
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
     ) -> int:
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
@@ -135,8 +143,13 @@ class MemoryEngine:
             return len(stored.data)
 
     def put(
-        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
-    ) -> Version:
+        self,
+        kind: str,
+        id: str,
+        data: bytes,
+        expected: DocumentVersion | None,
+        reads: ReadSet | None = None,
+    ) -> DocumentVersion:
         document = codec.decode(data, self.name(kind, id))
         with self._exclusive(kind, id):
             return self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
@@ -154,7 +167,7 @@ class MemoryEngine:
         with self._exclusive(kind, id):
             return self.remove(kind, id)
 
-    def remove(self, kind: str, id: str, reads: Reads | None = None) -> Trashed:
+    def remove(self, kind: str, id: str, reads: ReadSet | None = None) -> Trashed:
         """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
             self.ensure_unchanged(reads or {})
@@ -166,7 +179,9 @@ class MemoryEngine:
     def exists(self, kind: str, id: str) -> bool:
         return (kind, id) in self._documents
 
-    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+    def version(
+        self, kind: str, id: str, known: DocumentVersion | None = None
+    ) -> DocumentVersion | None:
         return self._documents.get((kind, id))
 
     def ids(self, kind: str) -> list[str]:
@@ -192,7 +207,7 @@ class MemoryEngine:
     def document(self, kind: str, id: str) -> Document:
         return self._stored(kind, id).document
 
-    def follow(self, kind: str, id: str, since: tuple[str, int] | None = None) -> News:
+    def follow(self, kind: str, id: str, since: tuple[str, int] | None = None) -> EntriesSince:
         return self._stored(kind, id).follow(since)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
-from capsule.engines.index.reading import Found, Version, whole
+from capsule.engines.index.parsing import IndexedVersion, IndexUpdate, parse_file
 from capsule.engines.index.tables import journal
 from capsule.engines.index.tables.rows import Rows
 from capsule.engines.interface import CONVERSATIONS
@@ -64,9 +64,8 @@ class MemoryIndex(Index):
             for _, id, stored in sorted(there, key=lambda each: each[0])
         )
 
-    def _found(self, id: str, stored: Stored) -> Found:
-        version = Version(str(stored.serial), len(stored.data), stored.serial)
-        file = whole(
-            stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True
-        )
-        return file._replace(tag=stored.tag, by_store=True)
+    def _found(self, id: str, stored: Stored) -> IndexUpdate:
+        version = IndexedVersion(str(stored.serial), len(stored.data), stored.serial)
+        name = self._engine.name(CONVERSATIONS, id)
+        update = parse_file(stored.data, version, name, id)
+        return update._replace(tag=stored.tag, by_store=True)

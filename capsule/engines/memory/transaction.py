@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.entries import found_in, head_in
-from capsule.engines.interface import Document, DocumentState
-from capsule.engines.values import News, Reads, Trashed
+from capsule.engines.entries import entry_with_id, head_fields
+from capsule.engines.interface import Document, DocumentState, EntriesSince, ReadSet, Trashed
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import canonical, codec
@@ -41,12 +40,14 @@ class Stored:
             self._data = codec.encode(self.document)
         return self._data
 
-    def follow(self, since: tuple[str, int] | None) -> News:
+    def follow(self, since: tuple[str, int] | None) -> EntriesSince:
         """The entries since a place, which is a tag and a number of entries."""
         history = self.document["history"]
         tag, count = since or ("", 0)
         goes_on = tag == self.tag
-        return News((self.tag, len(history)), history[count if goes_on else 0 :], not goes_on)
+        return EntriesSince(
+            (self.tag, len(history)), history[count if goes_on else 0 :], not goes_on
+        )
 
 
 class MemoryTransaction:
@@ -57,13 +58,13 @@ class MemoryTransaction:
     def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
         self.id = id
         self.name = engine.name(kind, id)
-        self.reads: Reads = {}
+        self.reads: ReadSet = {}
         self.waits = True
         self.judged: tuple[Object, State] | None = None
         self._kind = kind
         self._engine = engine
         self._now = stored
-        self.head = ParsedHead(stored.tag, head_in(stored.document))
+        self.head = ParsedHead(stored.tag, head_fields(stored.document))
 
     @property
     def state(self) -> DocumentState:
@@ -77,11 +78,11 @@ class MemoryTransaction:
 
     def follow(
         self, since: tuple[str, int] | None = None, own: list[Document] | None = None
-    ) -> News:
+    ) -> EntriesSince:
         return self._now.follow(since)
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        return found_in(self._now.document["history"], id)
+        return entry_with_id(self._now.document["history"], id)
 
     def appended(self) -> list[Document]:
         return list(self._now.document["history"])
@@ -120,7 +121,7 @@ class MemoryTransaction:
 
     def _with_head(self, head: Document) -> Document:
         codec.encode(head)  # Refuses what no file could hold.
-        kept = head_in(self._now.document)
+        kept = head_fields(self._now.document)
         return canonical.in_order(
             head
             | {key: value for key, value in self._now.document.items() if key not in kept | head}
@@ -156,7 +157,7 @@ class MemoryTransaction:
             ends_active=ends_active,
         )
         if new_tag:
-            self.head = ParsedHead(self._now.tag, head_in(document))
+            self.head = ParsedHead(self._now.tag, head_fields(document))
 
     def set_aside(self, reason: str) -> str:
         return self._engine.trash.keep(reason, self.id, self._now.data).token

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.disk.layout import FOLDERS
+from capsule.engines.entries import SIDE_FILE_FOLDERS
+from capsule.engines.interface import Trashed
 from capsule.engines.postgres.writing import new_token, not_in_trash
-from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.ids import check_file_name, check_id
 
@@ -124,7 +124,7 @@ class PostgresFiles:
         return bytes(row[0])
 
     def names(self, kind: str, id: str) -> list[str]:
-        folder = FOLDERS[kind].format(check_id(id))
+        folder = SIDE_FILE_FOLDERS[kind].format(check_id(id))
         rows = self._database.read(
             "SELECT name FROM @files WHERE folder = %s ORDER BY name", folder
         )
@@ -137,4 +137,4 @@ class PostgresFiles:
 
 
 def _place(kind: str, id: str, name: str) -> tuple[str, str]:
-    return FOLDERS[kind].format(check_id(id)), check_file_name(name)
+    return SIDE_FILE_FOLDERS[kind].format(check_id(id)), check_file_name(name)

@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    WITH_ENTRIES,
+    Document,
+    DocumentVersion,
+    EntriesSince,
+    ReadSet,
+    Trashed,
+    missing,
+    retry,
+)
 from capsule.engines.postgres import layout, schema, told
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
@@ -23,8 +33,6 @@ from capsule.engines.postgres.leases import PostgresLeases
 from capsule.engines.postgres.told import Events
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
-from capsule.engines.retrying import again
-from capsule.engines.values import News, Reads, Trashed, Version
 from capsule.errors import CapsuleError, Interfered, Refused, Remedy, StorageFailed, StoreBusy
 from capsule.forks import call_in_child
 from capsule.format.documents.head import ParsedHead
@@ -154,7 +162,7 @@ class PostgresEngine:
         with self._guard:
             self._seen.pop(place, None)
 
-    def save(self, save: Save, reads: Reads, events: Events, **more: Any) -> State:
+    def save(self, save: Save, reads: ReadSet, events: Events, **more: Any) -> State:
         """As `Writing.save`, and remember what is there then."""
         state = self._writing.save(save, reads, events, **more)
         if not state.version:  # It was written by a try whose answer was lost.
@@ -162,7 +170,7 @@ class PostgresEngine:
             return state
         return self._noted(save["kind"], save["id"], state)
 
-    def remove(self, kind: str, id: str, version: int, data: bytes, reads: Reads) -> Trashed:
+    def remove(self, kind: str, id: str, version: int, data: bytes, reads: ReadSet) -> Trashed:
         """As `Writing.remove`, and forget it."""
         self._forget((kind, id))
         event = "deleted" if kind == CONVERSATIONS else ""
@@ -173,14 +181,14 @@ class PostgresEngine:
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: Reads | None = None,
+        reads: ReadSet | None = None,
     ) -> int:
         state = self._create(kind, document, reads or {}, "created")
         if written is not None:
             written(layout.tag_of(state.tag))
         return state.size
 
-    def _create(self, kind: str, document: Document, reads: Reads, event: str) -> State:
+    def _create(self, kind: str, document: Document, reads: ReadSet, event: str) -> State:
         new, history = layout.pieces(document), document["history"]
         save: Save = {
             "kind": kind,
@@ -195,8 +203,13 @@ class PostgresEngine:
         return self.save(save, reads, told.created(kind, document, event))
 
     def put(
-        self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None
-    ) -> Version:
+        self,
+        kind: str,
+        id: str,
+        data: bytes,
+        expected: DocumentVersion | None,
+        reads: ReadSet | None = None,
+    ) -> DocumentVersion:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
         try:
@@ -231,7 +244,7 @@ class PostgresEngine:
                 raise missing(kind, id)
             return self.remove(kind, id, found[0], found[1], {})
 
-        return again(act, self.name(kind, id), id)
+        return retry(act, self.name(kind, id), id)
 
     def exists(self, kind: str, id: str) -> bool:
         return self.number(kind, id) != 0
@@ -243,7 +256,9 @@ class PostgresEngine:
         )
         return row[0] if row else 0
 
-    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+    def version(
+        self, kind: str, id: str, known: DocumentVersion | None = None
+    ) -> DocumentVersion | None:
         """Costs a round trip, in which the document comes only if it is another one."""
         statement = (
             "SELECT version, CASE WHEN version <> %s THEN data END FROM @documents WHERE "
@@ -288,7 +303,7 @@ class PostgresEngine:
     def document(self, kind: str, id: str) -> Document:
         return codec.decode(self.read(kind, id), self.name(kind, id))
 
-    def follow(self, kind: str, id: str, since: Place | None = None) -> News:
+    def follow(self, kind: str, id: str, since: Place | None = None) -> EntriesSince:
         """Costs a round trip, in which only what is new comes."""
         era, count = since or (-1, 0)
         row = self.database.one(
@@ -302,7 +317,9 @@ class PostgresEngine:
         )
         if row is None:
             raise missing(kind, id)
-        return News((row[0], row[1]), layout.entries_in(row[2], self.name(kind, id)), row[0] != era)
+        return EntriesSince(
+            (row[0], row[1]), layout.entries_in(row[2], self.name(kind, id)), row[0] != era
+        )
 
     def entry(self, kind: str, id: str, message: str) -> tuple[int, Document] | None:
         """The place of an entry, and the entry; None: there is none of this id."""

@@ -20,8 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import orjson
 
 from capsule.engines.index.index import Index
+from capsule.engines.index.parsing import (
+    IndexedVersion,
+    IndexUpdate,
+    lines_of,
+    messages_of,
+    parse_file,
+    with_head,
+)
 from capsule.engines.index.queries import IndexQueries
-from capsule.engines.index.reading import Found, Version, _with_head, lines_of, messages_of, whole
 from capsule.engines.index.tables import journal
 from capsule.engines.index.visibility import ALWAYS_MS, VisibilityFilter, numbers
 from capsule.engines.interface import CONVERSATIONS
@@ -112,9 +119,9 @@ class _Document(NamedTuple):
     start: int
 
     @property
-    def token(self) -> Version:
+    def token(self) -> IndexedVersion:
         """What tells its version from others."""
-        return Version(f"{self.version}.{self.era}", self.size, self.version)
+        return IndexedVersion(f"{self.version}.{self.era}", self.size, self.version)
 
 
 def _xmin(snapshot: str) -> int:
@@ -251,7 +258,7 @@ class PostgresIndex(Index):
                     rows.remove(id, row, by_store=True)
 
     @staticmethod
-    def _read_anew(tables: Tables, id: str) -> Found | None:
+    def _read_anew(tables: Tables, id: str) -> IndexUpdate | None:
         return next((_found(_Document(*row)) for row in tables.query(_READ_THESE, [id], [0])), None)
 
     def drop(self) -> None:
@@ -357,14 +364,14 @@ class PostgresAsking(IndexQueries):
         return None
 
 
-def _found(document: _Document) -> Found | None:
+def _found(document: _Document) -> IndexUpdate | None:
     """What the index needs of a conversation, of which it has the entries before `start`; None:
     that is not enough.
     """
     name, tag = f"{_PREFIX}{document.id}.json", layout.tag_of(document.tag)
     if not document.start:
         data = layout.joined(document.head, document.rest, document.updated_at, document.bodies)
-        file = whole(data, document.token, name, document.id, None, None, True)
+        file = parse_file(data, document.token, name, document.id)
         return file._replace(tag=tag, by_store=True)
     entries = layout.entries_in(document.bodies, name)
     messages = messages_of(entries, map(lines_of, entries))
@@ -373,9 +380,9 @@ def _found(document: _Document) -> Found | None:
     fields = layout.head_of(document.head, document.updated_at, name)
     if document.rest:
         fields |= layout.head_of(document.rest, document.updated_at, name)
-    file = Found(
+    file = IndexUpdate(
         document.token, False, tag=tag, by_store=True, start=document.start, messages=messages
     )
-    return _with_head(
+    return with_head(
         file._replace(entries=document.entries), fields, Head.of(fields, name, document.size)
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from capsule.engines.entries import head_in
+from capsule.engines.entries import head_fields
 from capsule.engines.interface import DocumentState
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
@@ -60,7 +60,7 @@ def tag_of(tag: int) -> str:
 
 def pieces(document: Document) -> Pieces:
     """The pieces of a document in canonical order. Raises InvalidInput: JSON can't hold it."""
-    head = head_in(document)
+    head = head_fields(document)
     rest = {key: value for key, value in document.items() if key not in head and key != "history"}
     return Pieces(
         fields(head),

@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 
 from capsule import timestamps
-from capsule.engines.leases import Lease, is_instance
+from capsule.engines.interface import Lease, is_instance
 from capsule.engines.postgres.writing import lost
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.forks import call_in_child

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from capsule.engines.index.reading import Row
+from capsule.engines.index.parsing import ConversationRow
 from capsule.engines.index.search.query import fold
 from capsule.engines.index.search.words import Title
 from capsule.engines.index.tables.rows import Placed, Rows
@@ -55,16 +55,21 @@ class PostgresRows(Rows):
             dict(zip((column[0] for column in cursor.description), row, strict=True))
             for row in cursor
         ]
-        self._there: dict[str, Row] = {row["id"]: row for row in rows}
+        self._there: dict[str, ConversationRow] = {row["id"]: row for row in rows}
 
-    def get(self, id: str) -> Row | None:
+    def get(self, id: str) -> ConversationRow | None:
         return self._there.get(id)
 
     def _set(self, num: int, values: dict[str, Any]) -> None:
         super()._set(num, values | self._stamp)
 
     def _write(
-        self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None
+        self,
+        num: int,
+        id: str,
+        row: ConversationRow | None,
+        values: dict[str, Any],
+        head: Head | None = None,
     ) -> None:
         super()._write(num, id, row, values | self._stamp, head)
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.reading import tools_of
+from capsule.engines.index.parsing import tools_of
 from capsule.engines.index.search import search
 from capsule.engines.index.search.query import Phrase
 from capsule.engines.index.search.search import TITLE_WEIGHTS, Corpus, Match, SearchPage, corpus_of

@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.entries import found_in, head_in
-from capsule.engines.interface import CONVERSATIONS, Document, DocumentState
+from capsule.engines.entries import entry_with_id, head_fields
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    Document,
+    DocumentState,
+    EntriesSince,
+    ReadSet,
+    Trashed,
+)
 from capsule.engines.postgres import layout, told
 from capsule.engines.postgres.layout import State
 from capsule.engines.postgres.writing import Save, message_key
-from capsule.engines.values import News, Reads, Trashed
 from capsule.errors import Interfered
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
@@ -47,7 +53,7 @@ class PostgresTransaction:
     ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
-        self.reads: Reads = {}
+        self.reads: ReadSet = {}
         self.waits = True
         self.judged: tuple[Object, Consent] | None = None
         self._engine = engine
@@ -89,14 +95,14 @@ class PostgresTransaction:
             )
         return self._document
 
-    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
+    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> EntriesSince:
         place = self._now.era, self._now.entries
         self._has_read = True
         if own is not None:
-            return News(place, own, False)
+            return EntriesSince(place, own, False)
         if since == place:
             self.ensure_sure()
-            return News(place, [], False)
+            return EntriesSince(place, [], False)
         news = self._engine.follow(self._kind, self.id, since)
         if news.place != place:
             raise Interfered
@@ -105,7 +111,7 @@ class PostgresTransaction:
     def find(self, id: str) -> tuple[int, Document] | None:
         """Costs a look-up."""
         if self._document is not None:
-            return found_in(self._document["history"], id)
+            return entry_with_id(self._document["history"], id)
         self.ensure_sure()
         found = self._engine.entry(self._kind, self.id, id)
         if found is None:
@@ -134,7 +140,7 @@ class PostgresTransaction:
         before, goes_on = self._now, not (self._has_read or self._missing - {*ids})
         if self.head.current is not None and not before.ends_active:
             goes_on = False
-        after = {} if head is None else head_in(head)
+        after = {} if head is None else head_fields(head)
         save = self._decided(exact=not goes_on, ends_active=ends_active)
         save |= {
             "messages": [*map(message_key, ids)],
@@ -162,7 +168,7 @@ class PostgresTransaction:
             others = {
                 key: value
                 for key, value in self.document().items()
-                if key not in head_in(self.document())
+                if key not in head_fields(self.document())
             }
             others = {key: value for key, value in others.items() if key != "history"}
             rest = layout.fields(
@@ -174,7 +180,7 @@ class PostgresTransaction:
         stamp = str(head.get("updatedAt", ""))
         save = self._decided(exact=self._has_read or bool(self._missing), ends_active=ends_active)
         save |= {"stamp": None if stamp == before.updated_at else stamp}
-        save |= {"head": layout.fields(head_in(head)), "rest": rest}
+        save |= {"head": layout.fields(head_fields(head)), "rest": rest}
         self._write(
             save,
             told.reheaded(self._kind, before.head.document, head, has_context=context is not None),
@@ -182,7 +188,7 @@ class PostgresTransaction:
 
     def _rest_with(self, head: Document) -> str | None:
         """What is not in the columns of a head, if this one has some of it; None: as it is."""
-        if set(head) <= set(head_in(head)):
+        if set(head) <= set(head_fields(head)):
             return None
         document = canonical.in_order(self.document() | head)
         return layout.pieces(document | {"history": []}).rest

@@ -16,11 +16,10 @@ from uuid import uuid4
 
 import orjson
 
-from capsule.engines.leases import Lease
+from capsule.engines.interface import Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.layout import State
 from capsule.engines.postgres.told import PLAIN, Events
-from capsule.engines.values import Reads, Trashed
 from capsule.errors import Interfered, NotFound, StoreBusy, Taken
 from capsule.format.documents.head import ParsedHead
 
@@ -87,7 +86,7 @@ class Writing:
     def save(
         self,
         save: Save,
-        reads: Reads,
+        reads: ReadSet,
         events: Events = PLAIN,
         *,
         data: bytes | None = None,
@@ -141,7 +140,7 @@ class Writing:
         )
 
     def remove(
-        self, kind: str, id: str, version: int, data: bytes, event: str, reads: Reads
+        self, kind: str, id: str, version: int, data: bytes, event: str, reads: ReadSet
     ) -> Trashed:
         """Move a version of a document to the trash. Raises as `save`."""
         token = new_token(kind, id)
@@ -160,7 +159,7 @@ class Writing:
         self._ensure_done(status, reads)
         return Trashed(id, at, token, "")
 
-    def _ensure_done(self, status: str, reads: Reads) -> None:
+    def _ensure_done(self, status: str, reads: ReadSet) -> None:
         if status == "lease":
             name = next(lease.name for lease in reads.values() if isinstance(lease, Lease))
             raise lost(name)
@@ -169,7 +168,7 @@ class Writing:
         self._wrote()
 
 
-def _guard(kind: str, id: str, reads: Reads) -> dict[str, Any]:
+def _guard(kind: str, id: str, reads: ReadSet) -> dict[str, Any]:
     """What must be as it was: other documents by their versions, and leases."""
     others = [read for at, read in reads.items() if at != (kind, id)]
     versions = {
@@ -188,7 +187,7 @@ def _guard(kind: str, id: str, reads: Reads) -> dict[str, Any]:
 
 
 class PostgresVersion:
-    """A version of a document without entries. See `Version`."""
+    """A version of a document without entries. See `DocumentVersion`."""
 
     def __init__(self, data: bytes, number: int) -> None:
         self.data = data

@@ -23,8 +23,8 @@ from capsule.messaging.unread import UnreadTracker, read_mail
 from capsule.rules.policy import Object
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
+from capsule.store.base import KIND
 from capsule.store.listeners import Listeners
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.messaging.mail import Mail

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.disk.directory_tracker import TouchedNames
-from capsule.engines.interface import INBOUND, OUTBOUND
-from capsule.engines.values import Notices
+from capsule.engines.interface import INBOUND, OUTBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Adapter
@@ -134,7 +133,7 @@ class Host:
 
     def _serve(self, stop: threading.Event) -> None:
         touched: Collection[tuple[str, str]] | None = None
-        notices = Notices(
+        notices = DocumentNotifier(
             self._engine.tracker
         )  # Before the first look, so that nothing happens in between.
         try:
@@ -156,7 +155,7 @@ class Host:
         """End the wait of the loop."""
         self._bell.touch(None)
 
-    def _wait(self, notices: Notices) -> None:
+    def _wait(self, notices: DocumentNotifier) -> None:
         """Wait until something is written, a worker ends, or something is due."""
         now, at = timestamps.now(), time.monotonic()
         soonest = min([self._next_sweep, *self._again.copy().values()]) - at

@@ -42,8 +42,7 @@ from capsule.sessions.session import Edit, Session
 from capsule.sessions.session_state import OutboundMessage
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Engine
-    from capsule.engines.leases import Lease
+    from capsule.engines.interface import Engine, Lease
     from capsule.sessions.adapters.interface import Arrived
     from capsule.sessions.events import Event
     from capsule.sessions.registry import Serves, SessionRow, State

@@ -21,8 +21,7 @@ from threading import Event as Stop
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.interface import INBOUND
-from capsule.engines.values import Notices
+from capsule.engines.interface import INBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
 from capsule.fence import Fence, many, visible, word
 from capsule.sessions.events import outgoing, reply_id, state, tool
@@ -35,7 +34,7 @@ from capsule.sessions.worker import command
 from capsule.sessions.worker.command import FOR_GOOD, Ended
 
 if TYPE_CHECKING:
-    from capsule.engines.leases import Lease
+    from capsule.engines.interface import Lease
     from capsule.sessions.events import AckState, Event
     from capsule.sessions.session_state import InboundMessage, SessionState
     from capsule.store.store import CoreStore
@@ -175,7 +174,7 @@ class Worker:
         )
         self._engine.leases.take(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
-        notices, began = Notices(self._engine.tracker), time.monotonic()
+        notices, began = DocumentNotifier(self._engine.tracker), time.monotonic()
         idle_since = began
         self._look_at(None)
         while not stop.is_set():

@@ -20,8 +20,7 @@ from capsule.format.text.titles import title_by_rule
 from capsule.store.change.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Transaction
-    from capsule.engines.values import Reads
+    from capsule.engines.interface import ReadSet, Transaction
     from capsule.format.documents.head import ParsedHead
     from capsule.rules.policy import Action, Object, State, StateOf
     from capsule.settings import Settings
@@ -42,7 +41,7 @@ def ensure_may(
     state_of: StateOf,
     others: Collection[str] = (),
     known: State | None = None,
-) -> Reads:
+) -> ReadSet:
     """What else this was decided on; `known` is the state, if it was read already.
 
     Raises Refused, or NotFound where it is hidden, if the agent may not do it.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.format.tree.branches import Alternatives, Choose, Removal, Slot, Switched
     from capsule.format.tree.tree import Tree
+    from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.store.writing import Writing
 
 Entry = dict[str, Any]
 #: What a new version of a message takes over from the old one.
@@ -34,7 +34,7 @@ _SAME_IN_A_BRANCH = ("from", "replyTo", "thread", "topic", "toolCallId", "attach
 class Branches:
     """The branches of the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     # -- Reading -----------------------------------------------------------------------------------

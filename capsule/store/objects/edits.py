@@ -23,20 +23,20 @@ from capsule.format.json import anatomy, canonical, codec
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import edited, retitle
 from capsule.format.validation import decoded
+from capsule.store.base import KIND
 from capsule.store.change.appends import as_model, encoded_within
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.models import Message
+    from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.store.writing import Writing
 
 Whose = Literal["own", "agent", "person"]
 _TEXT_FIRST = b'{\n    "fullContext": "'
 
 
-def named(store: Writing, id: str, message_id: str) -> str:
+def named(store: BaseStore, id: str, message_id: str) -> str:
     """How to name a message inside a write: an agent's words for it are taken from what it may
     read.
     """
@@ -48,7 +48,7 @@ def named(store: Writing, id: str, message_id: str) -> str:
 class Edits:
     """Changes of existing messages and files."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def message(
@@ -229,7 +229,7 @@ class Encoded(Protocol):
 class Contexts:
     """The project contexts of the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def get(self, id: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
+from capsule.engines.interface import Trashed
 from capsule.engines.queries import ListRequest
-from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents import new
 from capsule.format.documents.channels import channel_in
@@ -22,15 +22,15 @@ from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id
 from capsule.rules import locking
+from capsule.store.base import KIND
 from capsule.store.creation import made_once, write_new
 from capsule.store.objects.trash import discard
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.store.writing import Writing
 
 _log = logging.getLogger("capsule")
 #: The fields of the source's metadata that a fork copies.
@@ -65,7 +65,7 @@ def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
 class Forks:
     """The forks of the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def create(
@@ -210,7 +210,7 @@ class Forks:
         return list(all_)
 
 
-def delete_alone(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
+def delete_alone(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
     """Move a conversation to the trash; its forks become forks of its own source. See
     `Store.delete`.
     """
@@ -231,7 +231,7 @@ def delete_alone(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed
     return trashed
 
 
-def _set_source(store: Writing, fork: str, deleted: str, source: str | None) -> None:
+def _set_source(store: BaseStore, fork: str, deleted: str, source: str | None) -> None:
     """Give a fork of `deleted` another source; None: it is then no fork."""
 
     def act(conversation: Conversation) -> None:

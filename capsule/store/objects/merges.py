@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.retrying import again
+from capsule.engines.interface import retry
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
 from capsule.format import migrations, validation
 from capsule.format.json import codec
@@ -25,16 +25,16 @@ from capsule.format.merge.notes import conflicts_in, resolve, take_out
 from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.rules.locking import describe
+from capsule.store.base import KIND
 from capsule.store.change.conversation import TRIES, unasked
-from capsule.store.objects.attributes import entitle
-from capsule.store.reading import KIND
+from capsule.store.change.head_changes import set_title
 
 if TYPE_CHECKING:
-    from capsule.engines.capabilities import HeldFile
+    from capsule.engines.interface import HeldFile
     from capsule.format.documents.head import Head
     from capsule.format.merge.notes import Conflict, Merged
+    from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.store.writing import Writing
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -61,7 +61,7 @@ class Brought:
 class Incoming:
     """Versions of documents from other clones. It needs a store of files."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
@@ -136,7 +136,7 @@ class Incoming:
                 self._create_theirs(id, theirs)
                 return Brought("created")
 
-        return again(once, id, id, TRIES)
+        return retry(once, id, id, TRIES)
 
     def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> Brought:
         if _is_newer(theirs):
@@ -200,7 +200,7 @@ class Incoming:
             ) as held:
                 return act(held)
 
-        return again(once, id, id, TRIES)
+        return retry(once, id, id, TRIES)
 
 
 def _is_newer(data: bytes) -> bool:
@@ -271,7 +271,7 @@ def _merged(
 class Conflicts:
     """The conflicts in the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def resolve(self, id: str, field: str, value: Any) -> Head:
@@ -299,7 +299,7 @@ class Conflicts:
                 nothing = f"conversation {id} has nothing to settle about {field[:100]!r}"
                 raise NotFound(nothing, remedy=Remedy("conflicts"), id=id)
             if field == "title":
-                entitle(document, value, "user")
+                set_title(document, value, "user")
             else:
                 resolve(document, field, value)
             validation.check_made({**document, "history": []}, "; nothing was changed")

@@ -27,7 +27,7 @@ from capsule.store.objects.forks import closed_as
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.writing import Writing
+    from capsule.store.base import BaseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) ->
 class Summaries:
     """The summaries of the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def mark(self, id: str, up_to: str | None = None) -> Mark:

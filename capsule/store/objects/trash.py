@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.retrying import again
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed, retry
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.documents.head import Head
@@ -27,13 +26,13 @@ from capsule.format.saved.records import head_record
 from capsule.format.tree.pruning import put_back
 from capsule.format.validation import decoded
 from capsule.ids import check_id
+from capsule.store.base import KIND
 from capsule.store.change.appends import signed
 from capsule.store.change.conversation import REMOVED, Conversation, unasked
 from capsule.store.creation import write_new
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.store.writing import Writing
+    from capsule.store.base import BaseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Removed:
     Attributes:
         trashed: The entry in the trash.
         title: The conversation's title then.
-        reason: `deleted`, `pruned`, `edited` or `restored` (restored messages replaced them).
+        reason: `deleted`, `pruned`, `edit_document` or `restored` (restored messages replaced them).
         messages: The messages before the write.
         by: The agent that wrote; empty: the store's owner, or it is unknown.
     """
@@ -58,7 +57,7 @@ class Removed:
 class Trash:
     """The trash of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def head(self, trashed: Trashed) -> Head:
@@ -213,7 +212,7 @@ class Trash:
         return self._store.engine.trash.entries(KIND)
 
 
-def discard(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
+def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
     """Move a conversation or a damaged file to the trash, without its forks.
 
     Args:
@@ -260,7 +259,7 @@ class Restored:
 class Versions:
     """Earlier versions of the conversations of a store."""
 
-    def __init__(self, store: Writing) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
 
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
@@ -296,7 +295,7 @@ class Versions:
         except NotFound:
             return self._anew(wanted)
         except InvalidDocument:
-            return again(lambda: self._in_place_of_damaged(id, wanted))
+            return retry(lambda: self._in_place_of_damaged(id, wanted))
 
     def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
         """Replace a valid file."""
@@ -316,8 +315,8 @@ class Versions:
         stamp = timestamps.now(wanted["updatedAt"])
         metadata = wanted["metadata"] | {"lock": lock}
         history = [signed(message, self._store.agent) for message in wanted["history"]]
-        again = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
-        return Restored(write_new(self._store.inner, canonical.in_order(again)), None)
+        retry = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
+        return Restored(write_new(self._store.inner, canonical.in_order(retry)), None)
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""

@@ -18,7 +18,7 @@ import orjson
 
 import capsule
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
-from capsule.store.reading import KIND
+from capsule.store.base import KIND
 from capsule.transfer.drafts.digests import provenance_of
 from capsule.transfer.drafts.report import ImportResult
 from capsule.transfer.records.round_trip import CAPSULE_KEY

@@ -15,7 +15,7 @@ from capsule.web.view import View, get, post
 from capsule.web.words import address
 
 if TYPE_CHECKING:
-    from capsule.engines.values import Trashed
+    from capsule.engines.interface import Trashed
     from capsule.store.objects.trash import Removed
 
 #: The number of conversations with conflicts, of damaged files, and of entries of the trash in a

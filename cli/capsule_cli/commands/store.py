@@ -364,7 +364,7 @@ def _problems(path: str) -> list[Problem]:
         os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION
     ).problems_of
     if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
-        from capsule.store.objects.attributes import problems_of
+        from capsule.store.change.pending_overrides import problems_of
 
     try:
         return problems_of(read_file(path), path)

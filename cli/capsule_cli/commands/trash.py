@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format.references import one_of
 from capsule.ids import is_id

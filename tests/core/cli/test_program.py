@@ -357,11 +357,11 @@ OF_SOME_WRITES = {
     "capsule.format.saved.reconcile",
     "capsule.format.tree.pruning",
 }
-OF_SOME_WRITES |= {"capsule.store.objects.attributes", "capsule.store.creation"}
+OF_SOME_WRITES |= {"capsule.store.change.head_changes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
 OF_NEW_MESSAGES = {
     "capsule.engines.index.tables.facts",
-    "capsule.engines.index.reading",
+    "capsule.engines.index.parsing",
     "capsule.engines.index.tables.rows",
 }
 OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}

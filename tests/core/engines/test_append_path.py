@@ -78,6 +78,6 @@ def test_an_append_reaches_the_disk_through_few_functions(tmp_path: Path) -> Non
         ways, called = min(measured, key=lambda path: len(set(path[1])))
     assert {"pwrite", "fdatasync"} <= set(ways)
     for call, way in ways.items():
-        assert way[0] == "Writing.append", call
+        assert way[0] == "BaseStore.append", call
         assert len(way) <= DEEPEST, (call, way)
     assert len(set(called)) <= DISTINCT, sorted(set(called))

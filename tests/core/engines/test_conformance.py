@@ -17,8 +17,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.interface import CONVERSATIONS, Engine, Transaction
-from capsule.engines.retrying import edited
+from capsule.engines.interface import CONVERSATIONS, Engine, Transaction, edit_document
 from capsule.errors import (
     Interfered,
     InvalidDocument,
@@ -242,14 +241,14 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(
 
     assert engine.ids(kind) == [] and not engine.exists(kind, "anna")
     for _ in range(2):
-        edited(engine, kind, "anna", change)
+        edit_document(engine, kind, "anna", change)
     assert (
         seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
     )
     with pytest.raises(RuntimeError):
-        edited(engine, kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
+        edit_document(engine, kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
     assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
-    edited(engine, kind, "anna", lambda data: b'{"n": 2}')
+    edit_document(engine, kind, "anna", lambda data: b'{"n": 2}')
     assert engine.read(kind, "anna") == b'{"n": 2}'
 
 
@@ -315,7 +314,7 @@ def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engin
         {("agents", "bob"): engine.version(*place)},
         {place: engine.version(*place)},
     ):
-        edited(engine, *place, lambda data: (data or b"") + b"\n")
+        edit_document(engine, *place, lambda data: (data or b"") + b"\n")
         with pytest.raises(Interfered):
             engine.put("agents", "carl", b"{}", None, reads)
         with pytest.raises(Interfered):
@@ -337,7 +336,7 @@ def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engin
 def test_counts_by_threads_lose_nothing(engine: Engine) -> None:
     def add(_: int) -> None:
         for _ in range(10):
-            edited(
+            edit_document(
                 engine,
                 "agents",
                 "anna",
@@ -352,7 +351,7 @@ def test_counts_by_threads_lose_nothing(engine: Engine) -> None:
 def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> None:
     with pytest.raises(NotFound):
         engine.delete("agents", "anna")
-    edited(engine, "agents", "anna", lambda data: b'{"n": 1}')
+    edit_document(engine, "agents", "anna", lambda data: b'{"n": 1}')
     trashed = engine.delete("agents", "anna")
     assert engine.ids("agents") == [] and engine.trash.entries("agents") == [trashed]
     with pytest.raises(NotFound):

@@ -15,9 +15,14 @@ import pytest
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, Engine
-from capsule.engines.retrying import edited
-from capsule.engines.values import Notices
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    INBOUND,
+    OUTBOUND,
+    DocumentNotifier,
+    Engine,
+    edit_document,
+)
 from capsule.errors import NotFound, Refused
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
@@ -102,7 +107,7 @@ def test_what_was_appended_is_followed_and_another_change_is_read_whole(
         )
 
 
-def wait(notices: Notices, count: int) -> set[tuple[str, str]]:
+def wait(notices: DocumentNotifier, count: int) -> set[tuple[str, str]]:
     """What is noticed, once it is so many: those of two writes may come one after the other."""
     poll, found = select.poll(), set[tuple[str, str]]()
     poll.register(notices.fileno(), select.POLLIN)
@@ -114,7 +119,7 @@ def wait(notices: Notices, count: int) -> set[tuple[str, str]]:
 
 def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     make(engine, INBOUND)
-    notices = Notices(engine.tracker)
+    notices = DocumentNotifier(engine.tracker)
     assert notices.changed() == set()
     append(engine, INBOUND, "one")
     engine.flush()  # Which may be noticed too.
@@ -122,7 +127,7 @@ def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     engine.read(INBOUND, "s_1")
     assert notices.changed() == set()
     make(engine, CONVERSATIONS, "a-b")
-    edited(engine, "sessions", "registry", lambda data: b"{}")
+    edit_document(engine, "sessions", "registry", lambda data: b"{}")
     assert wait(notices, 2) == {(CONVERSATIONS, "a-b"), ("sessions", "registry")}
     notices._tracker.close()  # As where another directory takes the name.
     assert notices.changed() is None and notices.changed() == set()
@@ -177,7 +182,7 @@ def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(
     make(engine, OUTBOUND)
     engine.files.keep("inbox", "s_1", "report.pdf", b"data")
     engine.leases.beat("s_1")
-    edited(engine, "sessions", "registry", lambda data: b"{}\n")
+    edit_document(engine, "sessions", "registry", lambda data: b"{}\n")
     engine.close()
     folder = tmp_path / "sessions" / "s_1"
     with Store.open(tmp_path) as store:

@@ -11,8 +11,8 @@ import pytest
 
 from capsule import Store
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.marks import Behind, Said
 from capsule.engines.queries import Queries
+from capsule.engines.read_marks import UnreadFilter, UnreadSummary
 from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id
 from capsule.timestamps import ms_of
@@ -157,8 +157,8 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
         (5, messages[5]["id"], "anna", "5", EARLY),
     )
 
-    def said_after(conversation: str = "plan", **wanted: Any) -> Said:
-        return questions.said(conversation, Behind(**wanted))
+    def said_after(conversation: str = "plan", **wanted: Any) -> UnreadSummary:
+        return questions.said(conversation, UnreadFilter(**wanted))
 
     assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
     assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (
@@ -220,7 +220,7 @@ def test_mentions_and_parts_are_found_behind_a_place(
         [{**said("bob", id), "id": id, **more} for id, more in zip("abcdef", fields, strict=True)],
     )
     make(store, "other", [], [said("bob", "0")])
-    behind = Behind(**wanted)
+    behind = UnreadFilter(**wanted)
     assert "".join(each.message for each in store.questions.behind(behind, "plan")) == found
     assert store.questions.said("plan", behind).total == len(found)
     if wanted.keys() & {"read", "covered"}:

@@ -11,8 +11,8 @@ import pytest
 from capsule import InvalidInput, Store
 from capsule.engines.changes import Changes
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.marks import Behind
 from capsule.engines.queries import Filter, ListRequest, Queries, SearchRequest
+from capsule.engines.read_marks import UnreadFilter
 from capsule.format.documents.new import new_capsule
 from capsule.rules.policy import State
 from capsule.rules.visibility import Sight
@@ -137,8 +137,13 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
     ),
     ("stats", lambda ask: (ask.stats().conversations, ask.stats().messages), (3, 6), (2, 3)),
     ("mine", lambda ask: {mine.id for mine in ask.mine("anna")}, {"closed", "late"}, {"late"}),
-    ("behind", lambda ask: of(ask.behind(Behind())), ALL, SEEN),
-    ("said", lambda ask: [ask.said(id, Behind()).total for id in MEMBERS], [2, 2, 2], [2, 0, 1]),
+    ("behind", lambda ask: of(ask.behind(UnreadFilter())), ALL, SEEN),
+    (
+        "said",
+        lambda ask: [ask.said(id, UnreadFilter()).total for id in MEMBERS],
+        [2, 2, 2],
+        [2, 0, 1],
+    ),
     (
         "marks",
         lambda ask: [[*ask.marks(id, [0, 1])] for id in MEMBERS],

@@ -14,7 +14,7 @@ import pytest
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.index.tables.rows import Rows
-from capsule.engines.marks import Behind
+from capsule.engines.read_marks import UnreadFilter
 from capsule.format.json import codec
 from tests.core.index.state import asked, index_of, state, state_of_the_files
 from tests.core.storage.faults import store_on
@@ -452,7 +452,7 @@ def test_questions_that_are_asked_together_are_about_one_state(store: Store, roo
     with Store.open(root) as other:
 
         def count() -> int:
-            return len(store.questions.behind(Behind(), id, refresh=False))
+            return len(store.questions.behind(UnreadFilter(), id, refresh=False))
 
         def ask() -> list[int]:
             before = count()

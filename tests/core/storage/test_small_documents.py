@@ -15,7 +15,7 @@ import pytest
 
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.retrying import edited
+from capsule.engines.interface import edit_document
 from tests.torture.filesystem import Disk, Recorder, materialise
 
 
@@ -36,7 +36,7 @@ def test_a_save_of_an_editor_during_a_change_stays(
     engine, path = FilesEngine(storage), root / "agents" / "anna.json"
     path.parent.mkdir()
     if before is not None:
-        edited(engine, "agents", "anna", lambda data: before)
+        edit_document(engine, "agents", "anna", lambda data: before)
     saved: list[bytes] = []
 
     def change(data: bytes | None) -> bytes:
@@ -45,7 +45,7 @@ def test_a_save_of_an_editor_during_a_change_stays(
             save(path, saved[0])
         return (data or b"") + b"\n"
 
-    edited(engine, "agents", "anna", change)
+    edit_document(engine, "agents", "anna", change)
     assert [file.name for file in path.parent.iterdir()] == ["anna.json"]
     assert engine.read("agents", "anna") == saved[0] + b"\n"
 
@@ -56,11 +56,11 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(
     root, place, old, new = memory / "store", memory / "after", b'{"n": 1}\n', b'{"n": 2}\n' * 200
     (root / "conversations").mkdir(parents=True)
     (root / "agents").mkdir()
-    edited(FilesEngine(FileStorage(str(root))), "agents", "anna", lambda data: old)
+    edit_document(FilesEngine(FileStorage(str(root))), "agents", "anna", lambda data: old)
     disk, recorder = Disk(root), Recorder(root)
     engine = FilesEngine(FileStorage(str(root), sys=recorder))
-    edited(engine, "agents", "anna", lambda data: new)
-    edited(engine, "agents", "bob", lambda data: new)
+    edit_document(engine, "agents", "anna", lambda data: new)
+    edit_document(engine, "agents", "bob", lambda data: new)
     for number in range(len(recorder.events) + 1):
         if number:
             disk.play(recorder.events[number - 1])
@@ -70,7 +70,7 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(
                 assert tree["agents/anna.json"] == tree["agents/bob.json"] == new
             materialise(tree, place)
             left = FilesEngine(FileStorage(str(place)))
-            edited(left, "agents", "anna", lambda data: (data or b"") + b"\n")
+            edit_document(left, "agents", "anna", lambda data: (data or b"") + b"\n")
             assert left.read("agents", "anna") == tree["agents/anna.json"] + b"\n"
             left.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.changes import Change
-from capsule.engines.index import refreshing
+from capsule.engines.files import index
 from capsule.format.json import codec
 from tests.core.watch.conftest import Follower, has
 
@@ -88,7 +88,7 @@ def test_saves_of_an_editor_have_the_source_outside(
     sound = path.read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(
-            refreshing, "_QUIET_S", 60
+            index, "_QUIET_S", 60
         )  # A busy machine may stop an editor in the middle of a save.
         save(path, sound.replace(b"hello", b"good morning").replace(b'"Plan"', b'"Plans"'))
         news = follower.until(has("edited", "head"))
@@ -108,7 +108,7 @@ def test_saves_of_an_editor_have_the_source_outside(
 def test_a_save_that_adds_and_removes_messages_is_reported_with_their_ids(
     root: Path, store: Store, follower: Follower, save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refreshing, "_QUIET_S", 60)
+    monkeypatch.setattr(index, "_QUIET_S", 60)
     id = store.create(messages=[{"role": "user", "content": word} for word in ("one", "two")]).id
     follower.next("created")
     first, second = (str(message.id) for message in store.tail(id, 2))

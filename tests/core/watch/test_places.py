@@ -14,8 +14,8 @@ import pytest
 
 from capsule import Store
 from capsule.disk.directory_tracker import WatchfilesWatcher
-from capsule.engines.index import refreshing
-from capsule.engines.values import Notices, Tracker
+from capsule.engines.files import index
+from capsule.engines.interface import DocumentNotifier, Tracker
 from capsule.errors import StorageFailed
 from capsule.store.listeners import Listeners
 from capsule.watch import hub
@@ -73,7 +73,7 @@ def test_a_write_without_a_notice_is_found_by_the_next_scan(
 ) -> None:
     monkeypatch.setattr(hub, "_RESCAN_S", 0.1)
     monkeypatch.setattr(hub, "_RESCAN_COSTS", 1)  # On a busy machine a scan may take long.
-    monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
+    monkeypatch.setattr(index, "_RESCAN_NS", 100_000_000)
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
     with (
@@ -105,7 +105,7 @@ def test_after_a_name_that_is_not_utf_8_notices_come_one_by_one_again(tmp_path: 
 
 def test_notices_that_nobody_holds_end_their_thread(root: Path, store: Store) -> None:
     before = threading.active_count()
-    notices = Notices(store.engine.tracker)
+    notices = DocumentNotifier(store.engine.tracker)
     assert threading.active_count() == before + 1
     del notices
     assert threading.active_count() == before

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import opened, sync_directory
+from capsule.engines.entries import SIDE_FILE_FOLDERS
 from capsule.errors import Refused
 from capsule.ids import check_id
 
@@ -35,12 +36,6 @@ KINDS = (
 #: The folder of each kind, from the root.
 _FOLDERS = {
     kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind, kind) for kind in KINDS
-}
-#: Where the files of a kind lie that are no documents; `attachments` belong to all.
-FOLDERS = {
-    "inbox": "sessions/{}/inbox",
-    "outbox": "sessions/{}/outbox",
-    "attachments": "attachments",
 }
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
@@ -91,7 +86,7 @@ class Layout(NamedTuple):
 
     def folder(self, kind: str, id: str) -> str:
         """The directory of the files of a kind that are no documents."""
-        return f"{self.root}/{FOLDERS[kind].format(check_id(id))}"
+        return f"{self.root}/{SIDE_FILE_FOLDERS[kind].format(check_id(id))}"
 
     def derived(self, *parts: str) -> str:
         """A path in `.capsule/`, for a message; to reach what is there, ask a `Directory`."""

@@ -28,7 +28,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import drop_name, names_file, naming, opened
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.files.disk.mutex import Mutex, Mutexes
-from capsule.engines.leases import Lease, is_instance
+from capsule.engines.interface import Lease, is_instance
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.ids import check_id
 

@@ -24,7 +24,7 @@ from capsule.disk.whole_files import (
     sync_directory,
 )
 from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.engines.values import Trashed
+from capsule.engines.interface import Trashed
 from capsule.errors import NotFound, Remedy
 
 TRASH, QUARANTINE = "trash", "quarantine"

@@ -18,7 +18,7 @@ import orjson
 from capsule.engines.index.search.query import fold
 
 #: messages.num, content, tools.
-Row = tuple[int, str, str | None]
+WordsRow = tuple[int, str, str | None]
 #: Title, and the tags as a JSON array.
 Title = tuple[str, str]
 _NO_TITLE: Title = ("", "[]")
@@ -40,7 +40,7 @@ _REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?,
 _BUILDING_HASH, _HASH = 8 << 20, 1 << 20
 #: So many parts of one level FTS5 joins by itself (`automerge`).
 _ON_A_LEVEL = 4
-_BRIEF: list[Row] = [(-1, "x", None)]
+_BRIEF: list[WordsRow] = [(-1, "x", None)]
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -49,14 +49,14 @@ def create(db: sqlite3.Connection) -> None:
     db.execute(_NAMES)
 
 
-def add(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def add(db: sqlite3.Connection, rows: Iterable[WordsRow]) -> None:
     """Take in the texts of messages, in the order of their numbers where there is a choice: it is
     the quickest.
     """
     db.executemany(_ADD, _folded(rows))
 
 
-def adding(db: sqlite3.Connection, rows: list[Row]) -> Callable[[], object]:
+def adding(db: sqlite3.Connection, rows: list[WordsRow]) -> Callable[[], object]:
     """What adds the texts of messages that came into their table one behind the other; only while
     `build` fills it.
 
@@ -69,7 +69,7 @@ def adding(db: sqlite3.Connection, rows: list[Row]) -> Callable[[], object]:
     return partial(db.execute, _ADD_ROWS, (rows[0][0], rows[-1][0]) if rows else (0, 0))
 
 
-def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def remove(db: sqlite3.Connection, rows: Iterable[WordsRow]) -> None:
     """Take out the texts of messages, which must be those that were added."""
     db.executemany(_REMOVE, _folded(rows))
 
@@ -101,7 +101,7 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     _configure(db, _HASH)
 
 
-def _folded(rows: Iterable[Row]) -> Iterator[Row]:
+def _folded(rows: Iterable[WordsRow]) -> Iterator[WordsRow]:
     return (
         (num, fold(content), tools if tools is None else fold(tools))
         for num, content, tools in rows

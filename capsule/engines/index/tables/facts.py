@@ -17,8 +17,8 @@ import orjson
 from capsule import timestamps
 from capsule.engines.index.search.query import composed, tokens
 from capsule.engines.index.visibility import VisibilityFilter
-from capsule.engines.marks import Place
 from capsule.engines.queries import FieldValue
+from capsule.engines.read_marks import MessagePosition
 from capsule.errors import InvalidInput
 from capsule.format import filters
 from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
@@ -212,7 +212,7 @@ def messages_with(
     conversation: str | None,
     hidden: VisibilityFilter,
     finds: type[Fits] = Fits,
-) -> list[Place]:
+) -> list[MessagePosition]:
     """The places of the messages that a filter lets through, of one conversation or of all (None),
     in their order.
     """
@@ -225,7 +225,7 @@ def messages_with(
         "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {' AND '.join(conditions)} ORDER BY m.capsule, m.at"
     )
-    return [Place(*row) for row in db.execute(question, values)]
+    return [MessagePosition(*row) for row in db.execute(question, values)]
 
 
 def values_of(

@@ -15,7 +15,15 @@ import orjson
 from capsule import timestamps
 from capsule.engines.index.heads import HEAD_FIELDS
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
-from capsule.engines.marks import Behind, Last, Mark, Mine, Place, Said, first_unread
+from capsule.engines.read_marks import (
+    LastMessage,
+    MessagePosition,
+    Participation,
+    ReadMark,
+    UnreadFilter,
+    UnreadSummary,
+    first_unread,
+)
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
@@ -46,7 +54,9 @@ _IN_PART = (
 )
 
 
-def mine(db: sqlite3.Connection, agent: str, known: Mapping[str, Mine]) -> list[Mine]:
+def mine(
+    db: sqlite3.Connection, agent: str, known: Mapping[str, Participation]
+) -> list[Participation]:
     """The conversations that an agent takes part in, the latest first; nothing is read of those
     that are as `known`.
     """
@@ -71,7 +81,7 @@ def _mine(
     tag: str,
     version: str | None,
     last: int | None,
-) -> Mine:
+) -> Participation:
     of = orjson.loads(head)
     whose = (
         members_in(of[_MEMBERS]),
@@ -79,7 +89,7 @@ def _mine(
         of[_CHANNEL] and Channel(**of[_CHANNEL]),
         of[_MAKER],
     )
-    return Mine(
+    return Participation(
         id,
         of[_TYPE],
         title,
@@ -107,7 +117,9 @@ def marks(
     return {at: (id, _FRONT % front) for at, id, front in db.execute(question, (conversation,))}
 
 
-def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
+def _first_behind(
+    db: sqlite3.Connection, conversation: str | None, read: Sequence[ReadMark]
+) -> int:
     """The place behind what was read, of one conversation. Of all conversations (None) nothing was
     read.
     """
@@ -141,7 +153,7 @@ def find(
 
 
 def _condition(
-    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter
+    db: sqlite3.Connection, wanted: UnreadFilter, conversation: str | None, hidden: VisibilityFilter
 ) -> tuple[str, list[Any]]:
     """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values
     bound in it.
@@ -167,8 +179,8 @@ def _condition(
 
 
 def said(
-    db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: VisibilityFilter
-) -> Said:
+    db: sqlite3.Connection, conversation: str, wanted: UnreadFilter, hidden: VisibilityFilter
+) -> UnreadSummary:
     """How many messages of a conversation are wanted, who wrote them, and the last of them."""
     condition, values = _condition(db, wanted, conversation, hidden)
     rows = db.execute(
@@ -178,22 +190,22 @@ def said(
         (conversation, *values),
     ).fetchall()
     if not rows:
-        return Said(0)
+        return UnreadSummary(0)
     at = max(last for *_, last in rows)
     question = (
         "SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts WHERE capsule = "
         f"{_NUM} AND at = ?"
     )
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
-    last = Last(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
-    return Said(
+    last = LastMessage(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
+    return UnreadSummary(
         sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last
     )
 
 
 def behind(
-    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter
-) -> list[Place]:
+    db: sqlite3.Connection, wanted: UnreadFilter, conversation: str | None, hidden: VisibilityFilter
+) -> list[MessagePosition]:
     """The places of the wanted messages, of one conversation or of all (None), the latest first."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
@@ -204,5 +216,5 @@ def behind(
     )
     places = []
     for id, at, message, front in db.execute(question, (*bound, *values)):
-        places.append(Place(id, at, message, _FRONT % front))
+        places.append(MessagePosition(id, at, message, _FRONT % front))
     return places

@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 
 from capsule.engines.index.heads import HEAD_FIELDS, fields_of
-from capsule.engines.index.reading import Found, Message, Row
+from capsule.engines.index.parsing import ConversationRow, IndexedMessage, IndexUpdate
 from capsule.engines.index.search import words
 from capsule.format.documents.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import ms_of, sortable
 
-#: The fields of a `Message` but its facts in their order, behind its number, its conversation and
+#: The fields of an `IndexedMessage` but its facts in their order, behind its number, its conversation and
 #: its place.
 _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, "
@@ -29,7 +29,7 @@ _MESSAGE = (
 )
 #: The number of a message, its conversation, its place there, the digest of the ids up to it; and
 #: the message.
-Placed = tuple[tuple[int, int, int, int], Message]
+Placed = tuple[tuple[int, int, int, int], IndexedMessage]
 #: The bytes of the conversations that come into an empty index together.
 _BATCH_BYTES = 4 << 20
 
@@ -49,7 +49,7 @@ class Rows:
         ).fetchone()[0]
         self.changes: list[tuple[str, str, dict[str, Any]]] = []
 
-    def get(self, id: str) -> Row | None:
+    def get(self, id: str) -> ConversationRow | None:
         """The row of a conversation, by the names of its columns."""
         cursor = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
         row = cursor.fetchone()
@@ -64,7 +64,12 @@ class Rows:
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
     def _write(
-        self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None
+        self,
+        num: int,
+        id: str,
+        row: ConversationRow | None,
+        values: dict[str, Any],
+        head: Head | None = None,
     ) -> None:
         """Have the row of a conversation say these values and nothing else, with its title and who
         takes part.
@@ -88,19 +93,19 @@ class Rows:
             )
             self._db.executemany("INSERT INTO members VALUES(?, ?)", members)
 
-    def _tell(self, kind: str, id: str, state: Found, was: str = "", **fields: Any) -> None:
+    def _tell(self, kind: str, id: str, state: IndexUpdate, was: str = "", **fields: Any) -> None:
         source = "store" if state.by_store else "outside"
         if state.tag and kind != "appended":
             fields |= {"tag": state.tag, "was": was}
         self.changes.append((kind, id, {**fields, "source": source}))
 
-    def remove(self, id: str, row: Row, *, by_store: bool) -> None:
+    def remove(self, id: str, row: ConversationRow, *, by_store: bool) -> None:
         """Note that the file is gone. The row stays, as the file may come back."""
         self._remove_messages("capsule", row["num"])
         self._write(row["num"], id, row, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
-    def put(self, id: str, row: Row | None, state: Found) -> None:
+    def put(self, id: str, row: ConversationRow | None, state: IndexUpdate) -> None:
         """Have the rows of a conversation say what was found in its file."""
         if row is None or row["gone"]:
             self._new(id, row, state)
@@ -113,7 +118,7 @@ class Rows:
 
     # -- A conversation that was not there ---------------------------------------------------------
 
-    def _new(self, id: str, row: Row | None, state: Found) -> None:
+    def _new(self, id: str, row: ConversationRow | None, state: IndexUpdate) -> None:
         num = row["num"] if row else self._next_capsule
         self._next_capsule = max(self._next_capsule, num + 1)
         self._add_words(self._insert([(num, id, state)]))
@@ -125,7 +130,7 @@ class Rows:
         elif state.head is not None and state.head.lock is not None:
             self._tell("locked", id, state, lock=state.head.lock, count=state.entries)
 
-    def fill(self, conversations: Iterable[tuple[str, Found]]) -> None:
+    def fill(self, conversations: Iterable[tuple[str, IndexUpdate]]) -> None:
         """Fill an empty index; many messages at a time, as that is the quickest.
 
         While another thread has SQLite take in the words of some conversations, this one reads the
@@ -143,7 +148,7 @@ class Rows:
                 adding = beside.submit(words.adding(self._db, _words_of(self._insert(batch))))
             adding.result()
 
-    def _insert(self, conversations: list[tuple[int, str, Found]]) -> list[Placed]:
+    def _insert(self, conversations: list[tuple[int, str, IndexUpdate]]) -> list[Placed]:
         """Make the rows of conversations that have no messages there; the words of their messages
         are not added.
         """
@@ -163,7 +168,7 @@ class Rows:
         return placed
 
     def _placed(
-        self, capsule: int, at: int, messages: list[Message], first: int = 0
+        self, capsule: int, at: int, messages: list[IndexedMessage], first: int = 0
     ) -> list[Placed]:
         """Messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
@@ -222,7 +227,7 @@ class Rows:
             ],
         )
 
-    def _sound(self, id: str, row: Row, state: Found) -> None:
+    def _sound(self, id: str, row: ConversationRow, state: IndexUpdate) -> None:
         """A file that was read; its messages from `start` on, and its head unless only `updatedAt`
         changed.
         """
@@ -254,7 +259,7 @@ class Rows:
         if state.head is not None:
             self._tell_head(id, row, state, state.head)
 
-    def _counted(self, row: Row, state: Found) -> tuple[int, int, int]:
+    def _counted(self, row: ConversationRow, state: IndexUpdate) -> tuple[int, int, int]:
         """How many words and tokens a conversation has, and how many messages that name
         a parent.
         """
@@ -267,7 +272,9 @@ class Rows:
             (row["num"],),
         ).fetchone()
 
-    def _messages(self, row: Row, state: Found) -> tuple[list[str], list[str], list[str]]:
+    def _messages(
+        self, row: ConversationRow, state: IndexUpdate
+    ) -> tuple[list[str], list[str], list[str]]:
         """Bring the messages from `found.start` on up to date; ids appended, edited (or put in
         between), removed.
         """
@@ -302,7 +309,7 @@ class Rows:
         capsule: int,
         at: int,
         old: list[tuple[int, str, int]],
-        new: list[Message],
+        new: list[IndexedMessage],
         *,
         at_end: bool,
     ) -> tuple[list[str], list[str], list[str]]:
@@ -314,7 +321,7 @@ class Rows:
         for row in reversed(old):
             there.setdefault(row[1], []).append(row)
         edited: list[str] = []
-        added: list[tuple[int, Message]] = []
+        added: list[tuple[int, IndexedMessage]] = []
         last_kept = -1
         for i, message in enumerate(new):
             same = there.get(message.id)
@@ -365,15 +372,15 @@ class Rows:
     def _change_title(self, num: int, old: words.Title, new: words.Title) -> None:
         words.change_title(self._db, num, old, new)
 
-    def _tell_head(self, id: str, row: Row, state: Found, head: Head) -> None:
+    def _tell_head(self, id: str, row: ConversationRow, state: IndexUpdate, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(HEAD_FIELDS)
         now = orjson.loads(fields_of(head))
         fields = [name for name, old, new in zip(HEAD_FIELDS, was, now, strict=True) if old != new]
         if state.current != row["current"]:
             fields.append("current_node")
-        if not fields and state.rest[0] != row["rest"]:
+        if not fields and state.head_checksums[0] != row["rest"]:
             fields.append("metadata")
-        if state.rest[1] != row["context"]:
+        if state.head_checksums[1] != row["context"]:
             fields.append("context")
         if fields:
             self._tell("head", id, state, row["tag"], fields=fields, count=state.entries)
@@ -383,9 +390,11 @@ class Rows:
             self._tell(kind, id, state, row["tag"], lock=lock, count=state.entries)
 
 
-def _batches(conversations: Iterable[tuple[str, Found]]) -> Iterator[list[tuple[int, str, Found]]]:
+def _batches(
+    conversations: Iterable[tuple[str, IndexUpdate]],
+) -> Iterator[list[tuple[int, str, IndexUpdate]]]:
     """Conversations with their numbers, of which some are taken in together."""
-    batch: list[tuple[int, str, Found]] = []
+    batch: list[tuple[int, str, IndexUpdate]] = []
     size = 0
     for num, (id, state) in enumerate(conversations, 1):
         batch.append((num, id, state))
@@ -396,11 +405,11 @@ def _batches(conversations: Iterable[tuple[str, Found]]) -> Iterator[list[tuple[
     yield batch
 
 
-def _words_of(placed: list[Placed]) -> list[words.Row]:
+def _words_of(placed: list[Placed]) -> list[words.WordsRow]:
     return [(place[0], message.content, message.tools) for place, message in placed]
 
 
-def _file(state: Found) -> dict[str, Any]:
+def _file(state: IndexUpdate) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
     token, size, order, changed_ns = state.version
     return {
@@ -408,11 +417,11 @@ def _file(state: Found) -> dict[str, Any]:
         "size": size,
         "written": order,
         "changed_ns": changed_ns,
-        "racy": state.young,
+        "racy": state.must_recheck,
     }
 
 
-def _counts(messages: list[Message]) -> tuple[int, int, int]:
+def _counts(messages: list[IndexedMessage]) -> tuple[int, int, int]:
     """How many words and tokens messages have, and how many of them name a parent."""
     words = tokens = parents = 0
     for message in messages:
@@ -422,20 +431,20 @@ def _counts(messages: list[Message]) -> tuple[int, int, int]:
     return words, tokens, parents
 
 
-def _values(state: Found, counts: Iterable[int], linear: bool) -> dict[str, Any]:
+def _values(state: IndexUpdate, counts: Iterable[int], linear: bool) -> dict[str, Any]:
     """The columns of a conversation that was read, by their names; those of its head where that was
     read.
     """
     head, values = state.head, _file(state) | {"entries": state.entries, "linear": linear}
     values |= zip(("words", "tokens"), counts, strict=True)
-    if state.place is not None:
-        values |= dict(zip(("history", "tail", "digest"), state.place, strict=True))
+    if state.history_span is not None:
+        values |= dict(zip(("history", "tail", "digest"), state.history_span, strict=True))
     if state.updated_at:
         values |= {"updated_at": state.updated_at, "updated_ms": ms_of(sortable(state.updated_at))}
     if head is None and state.updated_at:
         return values
     values |= {"tag": state.tag, "damaged": state.damaged, "current": state.current}
-    values["rest"], values["context"] = state.rest
+    values["rest"], values["context"] = state.head_checksums
     if head is not None:
         values |= {
             "head": fields_of(head).decode(),

@@ -14,17 +14,17 @@ from capsule.format.documents.members import Member
 
 #: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what
 #: stands in front.
-Mark = tuple[int, str]
+ReadMark = tuple[int, str]
 
 
-def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
+def first_unread(marks: Iterable[ReadMark], there: Mapping[int, tuple[str, str]]) -> int:
     """The place behind the furthest of these marks that holds, given the ids and digests at their
     places; 0: none.
     """
     return max([at + 1 for at, id in marks if id in there.get(at, ())], default=0)
 
 
-class Place(NamedTuple):
+class MessagePosition(NamedTuple):
     """Where a message is: its conversation, its place there, its id, and if asked for the digest of
     the ids so far.
     """
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     front: str = ""
 
 
-class Mine(NamedTuple):
+class Participation(NamedTuple):
     """A conversation that an agent takes part in.
 
     Attributes:
@@ -65,7 +65,7 @@ class Mine(NamedTuple):
     version: str = ""
 
 
-class Last(NamedTuple):
+class LastMessage(NamedTuple):
     """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it
     was written.
     """
@@ -77,7 +77,7 @@ class Last(NamedTuple):
     time: str
 
 
-class Behind(NamedTuple):
+class UnreadFilter(NamedTuple):
     """Which messages of a conversation count: those behind what was read, and not all of these.
 
     Attributes:
@@ -91,19 +91,19 @@ class Behind(NamedTuple):
         covered: Such parts, each with what was read of it.
     """
 
-    read: tuple[Mark, ...] = ()
+    read: tuple[ReadMark, ...] = ()
     not_by: tuple[str, ...] = ()
     since_ms: int = 0
     mentioning: str = ""
     part: tuple[str, str] | None = None
-    covered: tuple[tuple[tuple[str, str], tuple[Mark, ...]], ...] = ()
+    covered: tuple[tuple[tuple[str, str], tuple[ReadMark, ...]], ...] = ()
 
 
-class Said(NamedTuple):
+class UnreadSummary(NamedTuple):
     """Messages from a place on: how many, who wrote them in the order of their first, and the last
     one.
     """
 
     total: int
     senders: tuple[str, ...] = ()
-    last: Last | None = None
+    last: LastMessage | None = None

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.state import Known, Scanned
+from capsule.engines.files.state import Known
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
-from capsule.engines.values import Tracker
+from capsule.engines.interface import ScannedFile, Tracker
 from capsule.errors import CapsuleError
 
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
-    from capsule.engines.index.reading import Found, Row
+    from capsule.engines.index.parsing import ConversationRow, IndexUpdate
     from capsule.engines.index.tables.rows import Rows
+
 
 #: Files taken in within one transaction, for which other processes wait.
 _BATCH = 50
@@ -104,7 +105,7 @@ class FilesIndex(Index):
             since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
             self._again |= {id for id, file in self._seen.items() if max(file[2:]) > since}
 
-    def _touched(self, ids: Iterable[str] | None) -> dict[str, Scanned | None]:
+    def _touched(self, ids: Iterable[str] | None) -> dict[str, ScannedFile | None]:
         """The files that may differ from their rows."""
         assert self._seen is not None
         if ids is not None:
@@ -121,7 +122,7 @@ class FilesIndex(Index):
             if (id in names and file) or self._differs(id, file)
         }
 
-    def _differs(self, id: str, file: Scanned | None) -> bool:
+    def _differs(self, id: str, file: ScannedFile | None) -> bool:
         assert self._seen is not None
         seen = self._seen.get(id)
         return id in self._again or (None if file is None else file.signature) != seen
@@ -145,11 +146,11 @@ class FilesIndex(Index):
         if tracker is not None:
             tracker.close()
 
-    def _scan(self) -> dict[str, Scanned | None]:
+    def _scan(self) -> dict[str, ScannedFile | None]:
         assert self._seen is not None
         self._scanned_ns = time.monotonic_ns()
         seen, again = self._seen, self._again
-        touched: dict[str, Scanned | None] = {}
+        touched: dict[str, ScannedFile | None] = {}
         linked = set()
         count = 0
         for file in self._storage.scan(self._kind):
@@ -169,7 +170,7 @@ class FilesIndex(Index):
     def _take_in(
         self,
         db: sqlite3.Connection,
-        touched: dict[str, Scanned | None],
+        touched: dict[str, ScannedFile | None],
         started_ns: int,
         progress: Progress | None,
         *,
@@ -229,7 +230,7 @@ class FilesIndex(Index):
         (self._again.add if again else self._again.discard)(id)
         self._changed(id)
 
-    def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
+    def _await_the_missing(self, touched: dict[str, ScannedFile | None]) -> None:
         """Give documents that vanished a moment to come back: vim moves the old version
         away first.
         """
@@ -246,7 +247,7 @@ class FilesIndex(Index):
         except CapsuleError:
             return False
 
-    def _known(self, file: Scanned) -> Known | None:
+    def _known(self, file: ScannedFile) -> Known | None:
         """What the store knows of a file; one that changed since the store wrote it is taken in
         first.
         """
@@ -270,9 +271,9 @@ class FilesIndex(Index):
         except CapsuleError:
             return None
 
-    def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
+    def _one(self, rows: Rows, id: str, file: ScannedFile | None) -> tuple[Signature | None, bool]:
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
-        from capsule.engines.index.reading import signature_in
+        from capsule.engines.files.index_reader import signature_in
 
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
@@ -288,33 +289,35 @@ class FilesIndex(Index):
                 if state is not None and row["racy"] and not is_same and state.start:
                     # Only the end was read: what lies before may have changed within the same tick
                     # as the last time.
-                    state = state._replace(young=True)
+                    state = state._replace(must_recheck=True)
         if state is None:
             if row is not None and not row["gone"]:
                 rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
             return None, False
         rows.put(id, row, state)
-        return signature_in(state.version.token), state.young
+        return signature_in(state.version.token), state.must_recheck
 
-    def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
+    def _found(
+        self, file: ScannedFile, before: ConversationRow | None, *, verify: bool = False
+    ) -> IndexUpdate | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place
         is done.
         """
-        from capsule.engines.index.reading import look
+        from capsule.engines.files.index_reader import read_for_index
 
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
         while True:
-            state = look(self._storage, self._kind, now, self._known, before, verify)
+            state = read_for_index(self._storage, self._kind, now, self._known, before, verify)
             if is_ours or state is None or not state.damaged or not file.regular:
                 return state
-            is_ours = state.mendable or self._remembers(file.id)
+            is_ours = state.repairable or self._remembers(file.id)
             if is_ours:
                 try:
                     self._settle(file.id)
                 except CapsuleError:
                     return state
             else:
-                if not state.young or time.monotonic() > deadline:
+                if not state.must_recheck or time.monotonic() > deadline:
                     return state
                 time.sleep(_POLL_S)
             again = self._storage.find(self._kind, file.id)
@@ -332,7 +335,7 @@ class FilesIndex(Index):
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
         total = sum(file.signature.size for file in files)
 
-        def states() -> Iterator[tuple[str, Found]]:
+        def states() -> Iterator[tuple[str, IndexUpdate]]:
             done = 0
             for file in files:
                 state = self._found(file, None)
