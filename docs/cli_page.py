@@ -16,7 +16,7 @@ from typer import Context
 from capsule import errors
 from capsule_cli.app import overview, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
-from capsule_cli.framework import choices_of, everywhere, piece_of
+from capsule_cli.framework import choices_of, global_parameters, usage_of
 from capsule_cli.names import SHORT
 
 __all__ = ["OPTIONS", "PAGES", "pages"]
@@ -193,7 +193,7 @@ def _overview() -> Iterator[str]:
     others = ", ".join(f"`{short}` is `{name}`" for short, name in SHORT.items())
     yield f"Short names: {others}. `capsule help COMMAND` prints the help of one.\n"
     yield "## Options of every command\n\nThey may be given before or after the command's name.\n"
-    yield from _table(("option", ""), [_option(param) for param in everywhere()])
+    yield from _table(("option", ""), [_option(param) for param in global_parameters()])
     yield "## Options that mean the same everywhere\n"
     rows = [
         (f"`{name}`", value.replace("|", "\\|"), means) for name, (value, means) in OPTIONS.items()
@@ -218,7 +218,7 @@ def _page(title: str, names: list[str]) -> Iterator[str]:
 def _commands(parent: Context, words: str, command: Any) -> Iterator[str]:
     """A command, and those of a group behind it."""
     context = Context(command, info_name=words.rpartition(" ")[2], parent=parent)
-    own = [param for param in command.params if param not in everywhere()]
+    own = [param for param in command.params if param not in global_parameters()]
     yield f"{'##' if words.count(' ') == 1 else '###'} {words}\n"
     yield "    " + " ".join([words, *command.collect_usage_pieces(context)]) + "\n"
     yield f"{inspect.cleandoc(command.help)}\n"
@@ -231,7 +231,7 @@ def _commands(parent: Context, words: str, command: Any) -> Iterator[str]:
 
 
 def _argument(param: Any) -> tuple[str, str]:
-    return f"`{piece_of(param)}`", _help(param)
+    return f"`{usage_of(param)}`", _help(param)
 
 
 def _option(param: Any) -> tuple[str, str]:

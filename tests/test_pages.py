@@ -32,7 +32,7 @@ from capsule import Store, errors
 from capsule.locks.locks import Locks
 from capsule.store.store import StoreAttribute
 from capsule_cli.app import parts
-from capsule_cli.framework import choices_of, everywhere
+from capsule_cli.framework import choices_of, global_parameters
 from tests.core.cli.test_program import command_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -271,7 +271,7 @@ def test_an_option_means_one_thing_everywhere(cli_page: Any) -> None:
     table = {name: value for name, (value, _) in cli_page.OPTIONS.items()}
     assert table == {name: next(iter(values[name])) for name in table}
     alone = {name for name, kinds in values.items() if sum(map(len, kinds.values())) == 1}
-    of_every_command = {name for param in everywhere() for name in param.opts}
+    of_every_command = {name for param in global_parameters() for name in param.opts}
     shared = {
         name for name in values.keys() - alone - of_every_command if re.match("--(?!no-)", name)
     }

@@ -45,7 +45,7 @@ from capsule.mcp_server.logs import ClientLogHandler
 from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
 from capsule.mcp_server.tools.answers.results import in_its_form
-from capsule.mcp_server.tools.calls import Calls, Turns
+from capsule.mcp_server.tools.calls import RecentCalls, WriteLimiter
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -83,7 +83,7 @@ class CapsuleServer(MCPServer[Any]):
         self.list_store_resources: Callable[
             [CoreStore, str | None], tuple[list[Resource], str | None]
         ] = lambda *_: ([], None)
-        self._turns, self._calls, self._register = Turns(), Calls(), register
+        self._turns, self._calls, self._register = WriteLimiter(), RecentCalls(), register
         bus = VisibilityBus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
         self.middleware.extend((in_its_form, self._filter_listed_tools))

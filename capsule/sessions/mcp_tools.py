@@ -22,7 +22,7 @@ from capsule.mcp_server.extensions import ServerExtension
 from capsule.mcp_server.stores import stores_of
 from capsule.mcp_server.tools.answers.results import Answer, Row, answer, rows
 from capsule.mcp_server.tools.registry import ADDS, REPLACES, SETS, Tools
-from capsule.mcp_server.tools.waiting import waited
+from capsule.mcp_server.tools.waiting import wait_with_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +132,7 @@ async def ask_question(
         if said.earlier is not None:
             reply_text = f"{_not_sent(said)}, or with question to wait on."
             return answer(reply_text, Answered(question=question, earlier=said.earlier))
-    reply = await waited(
+    reply = await wait_with_progress(
         ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question)
     )
     if not reply:

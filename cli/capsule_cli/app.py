@@ -21,7 +21,7 @@ from capsule import rooms
 from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.core import CORE, HELP, room_of
-from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
+from capsule_cli.framework import CapsuleGroup, Commands, program_of, with_typer_parameters
 from capsule_cli.names import expand
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
@@ -76,7 +76,7 @@ def _room_of(command: str) -> rooms.Room | None:
     )
 
 
-class _Program(CapsuleGroup):
+class _RootCommand(CapsuleGroup):
     """Finds the command, runs it, and turns an error into words on stderr and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
@@ -149,7 +149,7 @@ class _Program(CapsuleGroup):
 
 app = typer.Typer(
     name="capsule",
-    cls=_Program,
+    cls=_RootCommand,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
@@ -170,7 +170,7 @@ def _version(ctx: typer.Context, value: bool) -> None:
 
 
 @app.callback()
-@typed
+@with_typer_parameters
 def _capsule(
     version: bool = options.flag(
         "--version -V",

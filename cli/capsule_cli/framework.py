@@ -34,9 +34,11 @@ program_of = get_command
 
 
 @cache
-def everywhere() -> tuple[Any, ...]:
+def global_parameters() -> tuple[Any, ...]:
     """The parameters that every command has."""
-    callback = typed(options.everywhere, callback=_ask, expose_value=False, is_eager=True)
+    callback = with_typer_parameters(
+        options.everywhere, callback=_ask, expose_value=False, is_eager=True
+    )
     return tuple(get_command_from_info(CommandInfo(callback=callback), **_PLAIN).params)
 
 
@@ -48,7 +50,7 @@ def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
-def typed(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+def with_typer_parameters(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
     """`function`, with typer's parameters for those that it declares; `more`: what typer gets for
     each of them.
     """
@@ -70,24 +72,24 @@ def choices_of(param: Any) -> tuple[str, ...]:
     return tuple(map(str, param.type_descriptor.choices or ()))
 
 
-def piece_of(param: Any) -> str:
+def usage_of(param: Any) -> str:
     """An argument as the line of usage shows it."""
     name = param.metavar or param.name.upper()
     return (name if param.required else f"[{name}]") + ("..." if param.nargs == -1 else "")
 
 
-class _WithAll:
+class _WithGlobalOptions:
     """A command or a group, with the options that every command has."""
 
     def __init__(self, *words: Any, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(*words, params=[*(params or []), *everywhere()], **settings)  # type: ignore[call-arg]
+        super().__init__(*words, params=[*(params or []), *global_parameters()], **settings)  # type: ignore[call-arg]
 
     def get_params(self, ctx: Any) -> list[Any]:
         # With the option of the help, which typer makes here.
-        return _read_plainly(super().get_params(ctx))  # type: ignore[misc]
+        return _read_without_pydantic(super().get_params(ctx))  # type: ignore[misc]
 
 
-class CapsuleCommand(_WithAll, TyperCommand):
+class CapsuleCommand(_WithGlobalOptions, TyperCommand):
     """A command."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -104,11 +106,11 @@ class CapsuleCommand(_WithAll, TyperCommand):
         """The words after the command's name in the line of usage."""
         return [
             "[OPTIONS]",
-            *(piece_of(param) for param in self.params if param.param_type_name == "argument"),
+            *(usage_of(param) for param in self.params if param.param_type_name == "argument"),
         ]
 
 
-class CapsuleGroup(_WithAll, TyperGroup):
+class CapsuleGroup(_WithGlobalOptions, TyperGroup):
     """A command that has commands of its own."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -163,7 +165,7 @@ class Commands(Mapping[str, Any]):
         return self._made[name]
 
     def _command(self, name: str, function: Callable[..., Any]) -> Any:
-        callback = typed(function)
+        callback = with_typer_parameters(function)
         return get_command_from_info(
             CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN
         )
@@ -190,7 +192,7 @@ class Commands(Mapping[str, Any]):
         return [name for part in self._parts() for name in part.command_names()]
 
 
-def _read_plainly(params: list[Any]) -> list[Any]:
+def _read_without_pydantic(params: list[Any]) -> list[Any]:
     """Let the values of `params` be read without pydantic, whose import takes longer than a short
     command.
 
@@ -200,19 +202,19 @@ def _read_plainly(params: list[Any]) -> list[Any]:
         annotation = getattr(getattr(param, "type_descriptor", None), "annotation", None)
         inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
         if options.is_plain(inner):
-            param.get_runtime_param = _Reading(inner).itself
+            param.get_runtime_param = _ValueReader(inner).itself
         if param.param_type_name == "argument" and not choices_of(param):
             param.display_type_rich = lambda ctx: None  # No `<list[str]>` behind its name.
     return params
 
 
-class _Reading:
+class _ValueReader:
     """Makes a parameter's value of the words of the command line."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
 
-    def itself(self) -> _Reading:
+    def itself(self) -> _ValueReader:
         return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:

@@ -62,7 +62,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     names: list[str] = []
     shared: Values = {}
     values: Values = {}
-    known, arguments = _takers(options.everywhere, shared)
+    known, arguments = _setters(options.everywhere, shared)
     rest = iter(words)
     for word in rest:
         if word == "--":
@@ -76,7 +76,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
         elif function is None:
             names.append(word)
             if function := _function_of(names):
-                of_command, arguments = _takers(function, values)
+                of_command, arguments = _setters(function, values)
                 known |= of_command
         else:
             arguments.pop(0)(word)
@@ -86,7 +86,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     return function, shared, values
 
 
-def _takers(
+def _setters(
     function: Callable[..., Any], into: Values
 ) -> tuple[dict[str, Any], list[partial[None]]]:
     """What puts a word `into` the arguments of a command: by option, with whether it is a flag, and
@@ -102,14 +102,14 @@ def _takers(
         kinds = get_args(param.annotation)
         kind = kinds[0] if NoneType in kinds and bool not in kinds else param.annotation
         into[param.name] = declared.default
-        take = partial(_take, into, param.name, kind, declared.more.get("min"))
+        take = partial(_set_value, into, param.name, kind, declared.more.get("min"))
         known |= dict.fromkeys(declared.names, (kind is bool, take))
         if not declared.names:
             arguments.append(take)
     return known, arguments
 
 
-def _take(into: Values, name: str, kind: Any, least: int | None, word: str) -> None:
+def _set_value(into: Values, name: str, kind: Any, least: int | None, word: str) -> None:
     if not word or not options.is_plain(kind) or _is_option(word) != (kind is bool):
         raise ValueError(word)
     into[name] = kind is bool or options.value_of(kind, word, least)

@@ -31,7 +31,7 @@ _SAID = 2000
 
 
 @dataclass(slots=True)
-class Seen:
+class ProbeReport:
     """The report on a server."""
 
     #: What is wrong, each with its way out.
@@ -48,16 +48,16 @@ class Seen:
     reason: str = ""
 
 
-def examine(
+def probe(
     launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S
-) -> Seen:
+) -> ProbeReport:
     """Start the server as an entry says, ask it what any program asks, and stop it.
 
     Args:
         cwd: Where the program would start it, when the entry doesn't say.
         store: The store that it should serve; None: any.
     """
-    seen = Seen()
+    seen = ProbeReport()
     cwd = launch.cwd or cwd
     name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
     if shutil.which(name, path={**_environment(), **launch.env}.get("PATH")) is None:
@@ -101,7 +101,7 @@ def _environment() -> dict[str, str]:
     return get_default_environment()
 
 
-def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Seen) -> None:
+def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: ProbeReport) -> None:
     import anyio
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client

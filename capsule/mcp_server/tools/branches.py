@@ -19,7 +19,7 @@ from capsule.fence import visible, word
 from capsule.mcp_server.stores import author_field, author_of_call, conversation
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers.results import Branched, about, answer, conversation_of
-from capsule.mcp_server.tools.questions import Going, What, Yes, agreed
+from capsule.mcp_server.tools.questions import Confirmation, PlannedRemoval, What, ensure_confirmed
 from capsule.mcp_server.tools.reading import Id
 from capsule.mcp_server.tools.writing import Confirm, Key
 
@@ -94,8 +94,8 @@ def _beside(id: str, message: Message) -> CallToolResult:
 def delete_messages(
     ctx: Context,
     id: Id,
-    leaving: Annotated[Going, Resolve(questions.going)],
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_remove)],
+    leaving: Annotated[PlannedRemoval, Resolve(questions.planned_removal)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_remove)],
     message: Annotated[str, Field(description="Id, @N or @last; for all but other_branches")] = "",
     what: Annotated[
         What, Field(description="other_branches: all but the active branch")
@@ -104,7 +104,7 @@ def delete_messages(
 ) -> Annotated[CallToolResult, Branched]:
     """Move a message and all its answers, or it alone, or the other branches to the trash, after
     asking the user. Your own message goes alone."""
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     if not leaving.ids:
         return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))

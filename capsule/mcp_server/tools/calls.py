@@ -24,10 +24,10 @@ import orjson
 _THREADS = 64
 _OF_ONE_CONVERSATION = 4
 #: How long a call is known, in seconds; and how many calls are.
-_KNOWN_S, _MOST = 600.0, 10_000
+_REMEMBERED_S, _MAX_REMEMBERED = 600.0, 10_000
 
 
-class Turns:
+class WriteLimiter:
     """Whose turn it is to write, on one server."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Turns:
         return run
 
 
-class Calls:
+class RecentCalls:
     """The calls of the last ten minutes that were carried out. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -81,6 +81,6 @@ class Calls:
         now = time.monotonic()
         before = self._made.pop((agent, session, inside), None)
         self._made[agent, session, inside] = now
-        if len(self._made) > _MOST:
+        if len(self._made) > _MAX_REMEMBERED:
             del self._made[next(iter(self._made))]
-        return now - before if before is not None and now - before <= _KNOWN_S else None
+        return now - before if before is not None and now - before <= _REMEMBERED_S else None

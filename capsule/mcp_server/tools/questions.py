@@ -32,10 +32,11 @@ What = Literal["with_answers", "alone", "other_branches"]
 _ASKS_IN_ITS_ANSWER = "2026-07-28"
 
 
-class Yes(BaseModel):
+class Confirmation(BaseModel):
     """The user's answer. Another form of it counts as no (`errors.of_tool`)."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # The title is part of the form that the client gets.
+    model_config = ConfigDict(extra="forbid", strict=True, title="Yes")
     yes: bool = Field(default=True, title="Do it")
 
 
@@ -52,12 +53,14 @@ def can_ask(ctx: Context) -> bool:
     )
 
 
-def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Yes | Elicit[Yes]:
+def _ask(
+    ctx: Context, question: str, confirm: bool, *, instead: str = ""
+) -> Confirmation | Elicit[Confirmation]:
     """The question; where the client can't ask, `confirm` is the answer, unless there is something
     to do `instead`.
     """
     if can_ask(ctx):
-        return Elicit(question, Yes)
+        return Elicit(question, Confirmation)
     if instead:
         raise ExplainedError(
             "Nothing was done. These are somebody else's words, so the user must be asked, and "
@@ -65,14 +68,14 @@ def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Ye
             f"{question} {instead}"
         )
     if confirm:
-        return Yes()
+        return Confirmation()
     raise ExplainedError(
         f"Nothing was done. This needs the user's consent, and the client can't ask: {question} "
         "If the user agrees, call again with confirm: true."
     )
 
 
-def agreed(asked: ElicitationResult[Yes]) -> None:
+def ensure_confirmed(asked: ElicitationResult[Confirmation]) -> None:
     """Raise unless the user said yes."""
     if isinstance(asked, AcceptedElicitation):
         if asked.data.yes:
@@ -87,7 +90,7 @@ def _named(head: Head) -> str:
     return f"{quoted(head.title)} ({head.id})" if head.title else head.id
 
 
-def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+def ask_to_delete(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Delete this conversation?"""
     store, id = conversation(ctx, id)
     try:
@@ -105,38 +108,38 @@ def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     )
 
 
-class Standing(BaseModel):
+class CurrentTitle(BaseModel):
     """The title that stands there when the user is asked."""
 
     title: str
 
 
-def standing_title(ctx: Context, id: str, title: str) -> Standing:
+def current_title(ctx: Context, id: str, title: str) -> CurrentTitle:
     """The title that is to be replaced; empty when none is."""
     store = store_of(ctx)
-    return Standing(title=store.head(store.resolve(id)).title if title else "")
+    return CurrentTitle(title=store.head(store.resolve(id)).title if title else "")
 
 
-def may_retitle(
+def ask_to_retitle(
     ctx: Context,
     id: str,
     title: str,
     confirm: bool,
-    standing: Annotated[Standing, Resolve(standing_title)],
-) -> Yes | Elicit[Yes]:
+    standing: Annotated[CurrentTitle, Resolve(current_title)],
+) -> Confirmation | Elicit[Confirmation]:
     """Replace a title that a person gave?"""
     if not title:
-        return Yes()
+        return Confirmation()
     store = store_of(ctx)
     head = replace(store.head(store.resolve(id)), title=standing.title)
     if not head.named or head.title == title.strip(" \t"):
-        return Yes()
+        return Confirmation()
     return _ask(
         ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm
     )
 
 
-class Going(BaseModel):
+class PlannedRemoval(BaseModel):
     """The messages that go when the user agrees; none of them where the call takes none out."""
 
     message: str = ""
@@ -153,7 +156,7 @@ class Going(BaseModel):
         return f"{many(len(self.ids), 'message')} ({roles})"
 
 
-def going(ctx: Context, id: str, message: str, what: What) -> Going:
+def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedRemoval:
     """The messages that a call of `delete_messages` takes out."""
     if bool(message) == (what == "other_branches"):
         needs = "takes no message" if message else "needs message: its id, @N or @last"
@@ -163,7 +166,7 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
         removal = store.branches.trim(id, dry_run=True)
         are_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
         words = "all that is not on the active branch"
-        return Going(words=words, ids=removal.ids, roles=removal.roles, are_own=are_own)
+        return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=are_own)
     history, _, _ = store.branches.tree(id)
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
@@ -171,7 +174,7 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     with_it = "and all that answers it" if len(removal.ids) > 1 else "while what answers it stays"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
     are_own = _are_own(ctx, history, removal.ids)
-    return Going(
+    return PlannedRemoval(
         message=which,
         alone=alone,
         words=said,
@@ -186,22 +189,25 @@ def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection
     return all(whose(entry, me) == "own" for entry in history if entry["id"] in ids)
 
 
-def may_remove(
-    ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]
-) -> Yes | Elicit[Yes]:
+def ask_to_remove(
+    ctx: Context,
+    id: str,
+    confirm: bool,
+    leaving: Annotated[PlannedRemoval, Resolve(planned_removal)],
+) -> Confirmation | Elicit[Confirmation]:
     """Delete these messages?"""
     if not leaving.ids:
-        return Yes()
+        return Confirmation()
     store, id = conversation(ctx, id)
     head = store.head(id)
-    going = f"{leaving.words}, {leaving.count}? They go to the store's trash."
-    question = f"Delete from the conversation {_named(head)}: {going}"
+    planned_removal = f"{leaving.words}, {leaving.count}? They go to the store's trash."
+    question = f"Delete from the conversation {_named(head)}: {planned_removal}"
     which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
     command = which if leaving.message else f"The user can do it: capsule branch trim {head.id}"
     return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)
 
 
-class Edited(BaseModel):
+class EditTarget(BaseModel):
     """The message that is edited.
 
     Attributes:
@@ -214,20 +220,20 @@ class Edited(BaseModel):
     needs_yes: bool
 
 
-def edited(ctx: Context, id: str, message: str, content: str) -> Edited:
+def edit_target(ctx: Context, id: str, message: str, content: str) -> EditTarget:
     """The message that a call means."""
     store = store_of(ctx)
     found = store.find_message(store.resolve(id), message)
     is_own = whose({"role": found.role, "from": found.from_}, access_of(ctx).name) == "own"
-    return Edited(id=str(found.id), needs_yes=not is_own and found.content != content)
+    return EditTarget(id=str(found.id), needs_yes=not is_own and found.content != content)
 
 
-def may_edit(
-    ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]
-) -> Yes | Elicit[Yes]:
+def ask_to_edit(
+    ctx: Context, id: str, content: str, meant: Annotated[EditTarget, Resolve(edit_target)]
+) -> Confirmation | Elicit[Confirmation]:
     """Replace words that are not the caller's own?"""
     if not meant.needs_yes:
-        return Yes()
+        return Confirmation()
     store, id = conversation(ctx, id)
     message = store.find_message(id, meant.id)
     beside = "To put a new version beside it: branch with action edit."
@@ -248,13 +254,13 @@ def may_edit(
     )
 
 
-def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Take over the lock of somebody who is gone?"""
     store, id = conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
-        return Yes()
+        return Confirmation()
     question = (
         f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose "
         "program is gone."
@@ -262,13 +268,15 @@ def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     return _ask(ctx, question, confirm)
 
 
-def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elicit[Yes]:
+def ask_to_unlock(
+    ctx: Context, id: str, force: bool, confirm: bool
+) -> Confirmation | Elicit[Confirmation]:
     """Take the lock from somebody else?"""
     store, id = conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
-        return Yes()
+        return Confirmation()
     gone = (
         "whose program is gone"
         if state.state == "orphaned"

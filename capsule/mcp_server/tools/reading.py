@@ -31,7 +31,7 @@ from capsule.mcp_server.tools.answers.results import (
     fitting,
     forms_of,
 )
-from capsule.mcp_server.tools.waiting import waited
+from capsule.mcp_server.tools.waiting import wait_with_progress
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -241,7 +241,7 @@ async def watch_changes(
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:
         wait = partial(store.await_changes, cursor or None, ids=ids)
-        news = await waited(ctx, seconds, "waiting for changes", wait)
+        news = await wait_with_progress(ctx, seconds, "waiting for changes", wait)
     else:
         news = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
     shown = fitting(

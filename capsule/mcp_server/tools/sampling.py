@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 _READ, _WRITTEN = 50_000, 4_000
 
 
-class Summed(BaseModel):
+class SummaryText(BaseModel):
     """The text of a summary, and how far its source went when the client's model read it."""
 
     text: str
     mark: Mark | None = None
 
 
-async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
+async def summary_text(ctx: Context, content: str, summaryOf: str) -> SummaryText:
     """The summary to store: the one that was given, else one that the client's model writes."""
     capabilities = ctx.client_capabilities
     is_offered = (
@@ -50,8 +50,8 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
         and ctx.session.can_send_request
     )
     if content or not summaryOf or not is_offered:
-        return Summed(text=content)
-    mark, asked = await anyio.to_thread.run_sync(_asked, ctx, summaryOf)
+        return SummaryText(text=content)
+    mark, asked = await anyio.to_thread.run_sync(_prompt, ctx, summaryOf)
     request = CreateMessageRequest(
         params=CreateMessageRequestParams(
             messages=[SamplingMessage(role="user", content=TextContent(text=asked))],
@@ -64,7 +64,7 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
         raise ExplainedError(
             "Nothing was made: the client's model wrote no summary. Give one as content."
         )
-    return Summed(text=got.content.text, mark=mark)
+    return SummaryText(text=got.content.text, mark=mark)
 
 
 def read_up_to(store: CoreStore, summary_of: str) -> tuple[str, str | None]:
@@ -75,7 +75,7 @@ def read_up_to(store: CoreStore, summary_of: str) -> tuple[str, str | None]:
     return store.resolve(conversation), message or None
 
 
-def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:
+def _prompt(ctx: Context, conversation: str) -> tuple[Mark, str]:
     from capsule.format.text.tokens import estimate
     from capsule.format.text.transcript import transcript
 

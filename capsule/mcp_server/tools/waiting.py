@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
 T = TypeVar("T")
-_TELL_S = 5
+_PROGRESS_S = 5
 
 
-async def waited(
+async def wait_with_progress(
     ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]
 ) -> T:
     """Wait, with a progress notification now and every five seconds.
@@ -41,7 +41,7 @@ async def waited(
     ended = stores_of(ctx).ended
     failed: CapsuleError | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell, ctx, seconds, purpose, tasks.cancel_scope)
+        tasks.start_soon(_report_progress, ctx, seconds, purpose, tasks.cancel_scope)
         tasks.start_soon(_cancel_after, ended, tasks.cancel_scope)
         try:
             result = await wait(timeout_s=seconds)
@@ -55,7 +55,7 @@ async def waited(
     return result
 
 
-async def has_left(ctx: Context[Any, Any]) -> bool:
+async def is_disconnected(ctx: Context[Any, Any]) -> bool:
     """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break
     meanwhile.
     """
@@ -68,13 +68,13 @@ async def _cancel_after(ended: anyio.Event, wait: anyio.CancelScope) -> None:
     wait.cancel()
 
 
-async def _tell(
+async def _report_progress(
     ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope
 ) -> None:
     begun = time.monotonic()
     while True:
-        if await has_left(ctx):
+        if await is_disconnected(ctx):
             wait.cancel()
-        waited = time.monotonic() - begun
-        await ctx.report_progress(round(waited, 1), seconds, purpose)
-        await anyio.sleep(_TELL_S)
+        wait_with_progress = time.monotonic() - begun
+        await ctx.report_progress(round(wait_with_progress, 1), seconds, purpose)
+        await anyio.sleep(_PROGRESS_S)

@@ -33,9 +33,14 @@ from capsule.mcp_server.tools.answers.results import (
     answer,
     conversation_of,
 )
-from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
+from capsule.mcp_server.tools.questions import (
+    Confirmation,
+    CurrentTitle,
+    EditTarget,
+    ensure_confirmed,
+)
 from capsule.mcp_server.tools.reading import Id, Role
-from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
+from capsule.mcp_server.tools.sampling import SummaryText, read_up_to, summary_text
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -52,7 +57,7 @@ Confirm = Annotated[bool, Field(description="The user agreed; for clients that c
 
 def create_conversation(
     ctx: Context,
-    summary: Annotated[Summed, Resolve(summed)],
+    summary: Annotated[SummaryText, Resolve(summary_text)],
     title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
     content: Annotated[str, Field(description="First message, or the summary")] = "",
     role: Annotated[
@@ -136,13 +141,13 @@ def edit_message(
     id: Id,
     message: Annotated[str, Field(description="Id, @N or @last")],
     content: Annotated[str, Field(description="Its whole new text")],
-    meant: Annotated[Edited, Resolve(questions.edited)],
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_edit)],
+    meant: Annotated[EditTarget, Resolve(questions.edit_target)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_edit)],
 ) -> Annotated[CallToolResult, Written]:
     """Replace a message's text: your own, or the user's after asking them. The old text stays in
     the trash.
     """
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     written = _written(id, store.edits.message(id, meant.id, content, is_agreed=meant.needs_yes))
     return answer(
@@ -153,8 +158,8 @@ def edit_message(
 def update_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_retitle)],
-    standing: Annotated[Standing, Resolve(questions.standing_title)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_retitle)],
+    standing: Annotated[CurrentTitle, Resolve(questions.current_title)],
     title: Annotated[str, Field(description="Its new title")] = "",
     tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
     pinned: Annotated[bool | None, Field(description="At the top of lists")] = None,
@@ -166,7 +171,7 @@ def update_conversation(
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Conversation]:
     """Change what is given. Asks the user before it replaces a title they gave."""
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     head = store.update(
         id,
@@ -184,11 +189,11 @@ def update_conversation(
 def delete_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_delete)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_delete)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.Deleted]:
     """Move a conversation to the trash, after asking the user."""
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
     trashed = store.delete(id, is_agreed=questions.can_ask(ctx))
@@ -201,13 +206,13 @@ def delete_conversation(
 def lock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockAnswer]:
     """Lock a chat: only you can write to it until unlock_conversation, or until this
     server ends.
     """
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     about = ctx.session.client_params  # The program that is the client, as it calls itself.
     program = about and f"{about.client_info.name} {about.client_info.version}".strip()[:100]
@@ -218,14 +223,14 @@ def lock_conversation(
 def unlock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_unlock)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_unlock)],
     force: Annotated[
         bool, Field(description="Also somebody else's lock, after asking the user")
     ] = False,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockAnswer]:
     """Release the lock you hold."""
-    agreed(asked)
+    ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     had = store.locks.release(id, force=force)
     return answer(

@@ -30,7 +30,7 @@ from capsule.mcp_server.tools.answers.results import (
     rows,
     within,
 )
-from capsule.mcp_server.tools.waiting import has_left, waited
+from capsule.mcp_server.tools.waiting import is_disconnected, wait_with_progress
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents
@@ -218,12 +218,12 @@ async def listen(
                 "thread": thread or None,
             }
             wait = partial(reader.messages.await_mail, limit=limit, **about)
-            heard = await waited(ctx, seconds, "waiting for messages", wait)
+            heard = await wait_with_progress(ctx, seconds, "waiting for messages", wait)
             shown, limit = _fitting(heard.messages, forms)
             if limit == len(shown):
                 break
             reader.lost()  # Too much for an answer: ask for fewer.
-        is_lost = await has_left(ctx)
+        is_lost = await is_disconnected(ctx)
     finally:
         if is_lost:
             reader.lost()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import typer
 
 
-class Declared(NamedTuple):
+class ParameterSpec(NamedTuple):
     """What `option` and `argument` were given; an argument has no names. `framework` makes typer's
     parameter of it.
 
@@ -33,7 +33,7 @@ class Declared(NamedTuple):
     more: Mapping[str, Any]
 
 
-def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, Declared | None]]:
+def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, ParameterSpec | None]]:
     """The parameters of a command with their plain types, and what it declares of each; None: typer
     gives it.
     """
@@ -44,7 +44,10 @@ def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, Declar
             declared = declared._replace(
                 default=... if param.default is param.empty else param.default
             )
-        yield param.replace(annotation=kind), declared if isinstance(declared, Declared) else None
+        yield (
+            param.replace(annotation=kind),
+            declared if isinstance(declared, ParameterSpec) else None,
+        )
 
 
 def is_plain(kind: Any) -> bool:
@@ -79,7 +82,7 @@ def option(spec: str, help: str | Callable[[], str], default: Any = None, **more
     """
     words = spec.split()
     value = None if words[-1].startswith("-") else words.pop()
-    return Declared(tuple(words), value, help, default, more)
+    return ParameterSpec(tuple(words), value, help, default, more)
 
 
 def flag(spec: str, help: str, **more: Any) -> Any:
@@ -89,7 +92,7 @@ def flag(spec: str, help: str, **more: Any) -> Any:
 
 def argument(name: str, help: str | Callable[[], str], default: Any = None, **more: Any) -> Any:
     """An argument of a command; its default as of an option."""
-    return Declared((), name, help, default, more)
+    return ParameterSpec((), name, help, default, more)
 
 
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists

@@ -68,7 +68,7 @@ def _takes_options(function: Any) -> bool:
     except (NameError, TypeError, ValueError):  # Typer could not read its types either.
         return False
     said = [part for each in parameters for part in (each.default, *get_args(each.annotation))]
-    return any(isinstance(part, options.Declared) for part in said)
+    return any(isinstance(part, options.ParameterSpec) for part in said)
 
 
 def test_every_command_takes_json_store_agent_and_instance_and_says_so(capsule: Any) -> None:

@@ -98,7 +98,7 @@ async def test_a_write_of_another_ends_the_wait(store: Store, era: str) -> None:
 async def test_the_client_hears_that_the_wait_goes_on(
     store: Store, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.mcp_server.tools.waiting._TELL_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.waiting._PROGRESS_S", 0.01)
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:

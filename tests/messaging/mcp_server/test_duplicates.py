@@ -84,7 +84,7 @@ async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(
 
 def test_only_so_many_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_MOST", 2)
-    made = calls.Calls()
+    made = calls.RecentCalls()
     assert [made.repeated("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)] == [
         None
     ] * 4

@@ -143,7 +143,7 @@ async def test_without_a_message_listen_answers_that_the_time_is_over(
 async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_goes_on(
     store: Store, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.mcp_server.tools.waiting._TELL_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.waiting._PROGRESS_S", 0.01)
     progress: list[tuple[float | None, str | None]] = []
     looks: list[int] = []
     found: list[str] = []

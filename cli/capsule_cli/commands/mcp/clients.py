@@ -29,7 +29,7 @@ from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.clients.doctor import Seen
+    from capsule.mcp_server.clients.doctor import ProbeReport
     from capsule.mcp_server.clients.settings import Entry, Plan
     from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
 
@@ -145,7 +145,7 @@ class _Visit:
     scope: Scope
     path: str
     problems: tuple[str, ...]
-    seen: Seen | None = None
+    seen: ProbeReport | None = None
     entry: Entry | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
                 )
                 visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
                 continue
-            seen = doctor.examine(entry.launch, cwd=places.project, store=store)
+            seen = doctor.probe(entry.launch, cwd=places.project, store=store)
             visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
     if named and not visits:
         problem = f"it has no entry; put it in with: capsule mcp install {client.name}"

@@ -31,7 +31,7 @@ def test_a_server_that_works_is_described(
     monkeypatch.setenv(
         "CAPSULE_STORE", "/nowhere"
     )  # What this process has there does not reach the server.
-    seen = doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
+    seen = doctor.probe(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
     assert seen.problems == []
     assert seen.server.startswith("capsule ")
     assert seen.protocol >= "2025-11-25"
@@ -46,8 +46,8 @@ def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_giv
     launch = Launch(
         CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent)
     )
-    assert doctor.examine(launch, cwd=places.home).store == str(capsule.root)
-    own = doctor.examine(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
+    assert doctor.probe(launch, cwd=places.home).store == str(capsule.root)
+    own = doctor.probe(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
     assert own.store.startswith(places.home)
     assert own.problems == [
         (
@@ -63,9 +63,7 @@ def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(tmp_path: Pa
         ("exec cat", 60, "protocol"),
         ("exec sleep 600", 0.5, "within 0.5 s"),
     ):
-        seen = doctor.examine(
-            Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s
-        )
+        seen = doctor.probe(Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s)
         [found] = seen.problems
         assert problem in found and ("no luck today" in found) == ("luck" in body)
         assert seen.tools == 0
@@ -75,14 +73,14 @@ def test_a_server_that_writes_something_else_to_stdout_is_a_finding(
     capsule: Program, tmp_path: Path
 ) -> None:
     server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
-    seen = doctor.examine(Launch(server), cwd=str(tmp_path))
+    seen = doctor.probe(Launch(server), cwd=str(tmp_path))
     assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
     assert seen.tools > 5
 
 
 def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
     body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
-    seen = doctor.examine(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
+    seen = doctor.probe(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
     assert seen.problems == [
         "it has no tool list_conversations, so it is no Capsule; write the entry anew"
     ]
@@ -95,5 +93,5 @@ def test_an_executable_or_a_directory_that_is_gone_is_a_finding(tmp_path: Path) 
         (Launch(str(tmp_path / "plain"), ("mcp",)), tmp_path / "plain"),
         (Launch(CAPSULE, ("mcp",), cwd=str(tmp_path / "gone")), tmp_path / "gone"),
     ):
-        [problem] = doctor.examine(launch, cwd=str(tmp_path)).problems
+        [problem] = doctor.probe(launch, cwd=str(tmp_path)).problems
         assert str(named) in problem
