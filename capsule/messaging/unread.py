@@ -600,8 +600,8 @@ class MessageListener:
         self.done: dict[str, Participation] = {}
 
     def look(self) -> list[Mail]:
-        """What was unread when it sat down."""
-        mail = self._given()
+        """Return the messages that were unread when the call began."""
+        mail = self._next_batch()
         if len(mail) < self._limit:
             self.done = {id: seat.mine for id, seat in self._seats.items()}
         return mail
@@ -630,7 +630,7 @@ class MessageListener:
             self._wishes[1].get("reading"),
         )
         self._unread.questions.together(lambda: self._look_at(changes, is_new))
-        return self._given()
+        return self._next_batch()
 
     def _look_at(self, changes: Changes, is_new: bool) -> None:
         """Ask the index what is unread after changes, given whether what the agent may or wants to
@@ -668,29 +668,38 @@ class MessageListener:
         self._found = {id: self._unread.unread(seat, self.stands[id]) for id, seat in seats.items()}
         self._ends = {id: (seat.mine.entries - 1, seat.mine.last) for id, seat in seats.items()}
 
-    def _given(self) -> list[Mail]:
-        """The messages that were found, up to the limit."""
-        found = {
-            id: mail
-            for id, places in self._found.items()
-            if (mail := self._read(id, places)) is not None
-        }
-        # By time; the messages of one conversation stay in its order.
-        mail = list(islice(merge(*found.values(), key=attrgetter("timestamp")), self._limit))
-        given = {each.conversation: each for each in mail}
-        for id, there in found.items():
-            last, marks = given.get(id), []
-            if last is not None:
-                marks = [
-                    (each.place, each.front) for each in self._found[id] if each.place <= last.at
+    def _next_batch(self) -> list[Mail]:
+        """Return unread messages by time, up to the limit, and move the marks of each conversation
+        past them.
+        """
+        mail_by_conversation: dict[str, list[Mail]] = {}
+        for id, positions in self._found.items():
+            mail = self._read(id, positions)
+            if mail is not None:
+                mail_by_conversation[id] = mail
+        # By time. The messages of one conversation stay in its order.
+        by_time = merge(*mail_by_conversation.values(), key=attrgetter("timestamp"))
+        batch = list(islice(by_time, self._limit))
+        last_in_batch = {mail.conversation: mail for mail in batch}
+        for id, mail in mail_by_conversation.items():
+            last_returned = last_in_batch.get(id)
+            new_marks: list[ReadMark] = []
+            if last_returned is not None:
+                new_marks = [
+                    (position.place, position.front)
+                    for position in self._found[id]
+                    if position.place <= last_returned.at
                 ]
-            if (
-                last is (there[-1] if there else None) and self._ends[id][1]
-            ):  # So it saw what is not for it, too.
-                marks.append(self._ends[id])
-            if marks:
-                self.stands[id] = thin_marks([*self.stands[id], *marks], max(marks)[0])
-        return mail
+            last_unread = mail[-1] if mail else None
+            end = self._ends[id]
+            # The batch reaches the last unread message, so everything up to the end of the
+            # conversation counts as read, also what is not for this agent.
+            if last_returned is last_unread and end[1]:
+                new_marks.append(end)
+            if new_marks:
+                marks = [*self.stands[id], *new_marks]
+                self.stands[id] = thin_marks(marks, max(new_marks)[0])
+        return batch
 
     def _read(self, id: str, places: Iterable[MessagePosition]) -> list[Mail] | None:
         try:
