@@ -200,8 +200,8 @@ def _written(token: Token) -> dict[str, Any]:
 
 
 def _token(value: dict[str, Any]) -> Token:
-    # A token that was made before there were scopes may do what it could do then.
-    scope, expires_at = value.get("scope", SCOPES[-1]), value.get("expiresAt")
+    scope = value["scope"]
+    expires_at = value.get("expiresAt")
     if scope not in SCOPES:
         raise ValueError(f"{scope!r} is no scope")
     if expires_at is not None:

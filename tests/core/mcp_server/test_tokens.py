@@ -68,12 +68,6 @@ def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
             tokens.add(name)
     with pytest.raises(NotFound, match="capsule mcp tokens list"):
         tokens.revoke("carl")
-    # Before there were scopes, a token allowed everything.
-    value = json.loads(tokens.path.read_bytes())
-    for one in value["tokens"]:
-        del one["scope"]
-    tokens.path.write_text(json.dumps(value), encoding="utf-8")
-    assert [one.scope for one in tokens.all()] == ["admin", "admin"]
 
 
 def test_what_is_stored_is_a_hash_that_only_its_owner_may_read_and_not_in_the_store(
