@@ -34,8 +34,6 @@ from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
 
 COMMANDS = {name: part.command(name) for part in parts() for name in part.command_names()}
-#: Makes commands that have no function of their own.
-PASSING = "capsule_cli.shared.passing"
 GROUPS = [group for part in parts() for group in part.groups]
 TOP = sorted({name for part in parts() for name in part.names_in()})
 
@@ -52,7 +50,7 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
     for part in parts():
         for names, load_functions in part.commands.items():
             assert list(load_functions()) == names.split(", ")
-    for module in {function.__module__ for function in COMMANDS.values()} - {PASSING}:
+    for module in {function.__module__ for function in COMMANDS.values()}:
         # What takes options, and no table names, is a command that nobody can give.
         taking = {
             function
