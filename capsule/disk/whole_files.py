@@ -38,6 +38,9 @@ class Signature(NamedTuple):
     ctime_ns: int
 
 
+#: A signature that no file has.
+NO_SIGNATURE = Signature(0, 0, 0, 0)
+
 _PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _CHUNK = 8 << 20
 _ACL = "system.posix_acl_access"

@@ -190,7 +190,7 @@ def between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | N
     from capsule.engines.files.storage import FileStorage
 
     with closing(FileStorage(root)) as storage, suppress(CapsuleError):
-        if storage.noted(kind, id) is None:
+        if storage.recorded_header(kind, id) is None:
             # The store never wrote it, so nobody is writing it; and this look leaves no trace.
             return None
         with storage.hold(kind, id, timeout_s) as held:

@@ -50,7 +50,8 @@ from capsule.engines.files.primitives import NotAsItWas, Overtaken, Rehead, spli
 from capsule.engines.files.state import (
     HEADER_BYTES,
     MARKED,
-    Known,
+    Durability,
+    StateHeader,
     decode_header,
     encode_header,
     new_tag,
@@ -71,8 +72,34 @@ _UNFLUSHED = (
 )
 
 
-class LoggedDocument:
-    """A document whose mutex is held in a `with` block, with its note and its log.
+_NOT_UNDONE = "undo what it began to %s, so that it may still appear in"
+
+
+class HeldDocument:
+    """A document whose mutex is held in a `with` block, with its state header and its log.
+
+    Methods without a docstring are described in `HeldFile`. What is known to be on the disk is one
+    value, `durability`:
+
+    | event | state after it |
+    | --- | --- |
+    | the mutex is taken | UNREAD, until the header is read |
+    | the failure mark is found | UNFLUSHED |
+    | the header is valid | what it records |
+    | the header is missing, torn or impossible | UNKNOWN |
+    | the header is of an earlier run of the machine | RESTARTED |
+    | the log has a line that the header does not count | INTERRUPTED, until the mutex is released |
+    | an append succeeds | DURABLE: the log has it, and is flushed before it is acknowledged |
+    | a write fails and is undone | as before |
+    | a new version is in place, and the log was flushed with its checkpoint | DURABLE |
+    | another program's version is accepted | EXTERNAL. After INTERRUPTED, UNFLUSHED: UNFLUSHED |
+    | the document is flushed, and the log has the checkpoint | DURABLE |
+    | a flush of the document or of its log fails | UNFLUSHED |
+    | the document is moved back from the trash | RESTORING, and DURABLE once it is accepted |
+
+    The header always records the state, except for INTERRUPTED: until then its writer has recorded
+    what is certain. A checkpoint needs a `Flushed`, which is made only after a flush, and never by
+    a holder that found UNFLUSHED, INTERRUPTED or no header: it writes every byte anew instead.
 
     Args:
         storage: The files of the store.
@@ -80,19 +107,20 @@ class LoggedDocument:
         timeout_s: How long to wait for the mutex, in seconds.
 
     Attributes:
-        path: Where it lies.
-        waits: Whether the end of the block waits until what was written is on the medium.
-        under_way: Whether the log has a write that the header does not count, as its writer died or
-            was interrupted. Known once the records were read.
-        sure: How many writes are in the document for sure: all but the one under way; when the
-            machine was started since, those before the last checkpoint; None: all are. Known
-            likewise.
-        checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or
-            not needed.
-        is_restarted: Whether the header is of another run of the machine.
-        base: Gives the record that a new log is to begin with; set by who knows it.
+        path: The path of its file.
+        waits: Whether the end of the block waits until what was written is on the disk.
+        durability: What is known to be on the disk.
+        certain_writes: Number of logged writes that the document certainly contains. After an
+            interrupted write: all but the last. Without a header of this run of the machine: those
+            before the last checkpoint. None: all. Set by `read_log`.
+        checkpoint_end: The byte at which the entries ended at that checkpoint. -1: it is not known,
+            or not needed. Set by `read_log`.
+        base: Returns the record that a new log begins with. Set by the transaction, which knows it.
+        is_completed: Whether the document got back from its log what a power cut had taken.
     """
 
+    is_completed = False
+    _links = 0
     _mutex: Mutex
 
     def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
@@ -104,10 +132,11 @@ class LoggedDocument:
         self.waits = True
         self._timeout_s = timeout_s
         self._position: Position | None = None
-        self._is_looked_up = self._is_log_found = False
-        self.under_way = self.is_restarted = self._owes_flush = False
-        self.sure: int | None = None
-        self.checkpoint = -1
+        self._is_log_found = False
+        self._must_flush_log = False
+        self.durability = Durability.UNREAD
+        self.certain_writes: int | None = None
+        self.checkpoint_end = -1
         self.base: Callable[[], bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -118,16 +147,18 @@ class LoggedDocument:
             raise failure(error, mutexes.path(name), "open") from error
         if self._mutex.size > HEADER_BYTES:
             try:
-                self._heed_mark()
+                self._check_failure_mark()
             except OSError as error:
                 mutexes.release(self._mutex)
                 raise failure(error, mutexes.path(name), "read") from error
         return self
 
-    def _heed_mark(self) -> None:
-        known = self.known()
-        if not self.is_restarted and (known is None or known.doubt != "bytes"):
-            self.distrust_all()
+    def _check_failure_mark(self) -> None:
+        header = self.header()
+        if self.durability is Durability.RESTARTED:
+            return  # Nothing that the header says counts.
+        if header is None or header.durability is not Durability.UNFLUSHED:
+            self.invalidate_header_and_log()
 
     def __exit__(
         self,
@@ -136,7 +167,7 @@ class LoggedDocument:
         at: TracebackType | None,
     ) -> None:
         mutexes, mutex, log = self.storage.mutexes, self._mutex, self._mutex.log
-        if not self._owes_flush or log is None or error is not None:
+        if not self._must_flush_log or log is None or error is not None:
             mutexes.release(mutex)
             if isinstance(error, OSError):
                 raise failure(error, self.path, "read or write") from error
@@ -155,21 +186,24 @@ class LoggedDocument:
         finally:
             mutexes.leave(mutex)
 
-    def known(self) -> Known | None:
+    def header(self) -> StateHeader | None:
         """What the header says; one that was read or written here last is not decoded again."""
         mutex = self._mutex
         raw = self.sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
         if mutex.memo is None or mutex.memo[0] != raw:
-            header = decode_header(raw)
-            if header is None or header[0].boot != self.storage.boot:
-                self.is_restarted = header is not None
+            decoded_header = decode_header(raw)
+            if decoded_header is None or decoded_header[0].boot_id != self.storage.boot_id:
+                if self.durability is Durability.UNREAD:
+                    is_valid = decoded_header is not None
+                    self.durability = Durability.RESTARTED if is_valid else Durability.UNKNOWN
                 return None
-            mutex.memo = (raw, *header)
-        if not self._is_looked_up:
-            self._position, self._is_looked_up = mutex.memo[2], True
+            mutex.memo = (raw, *decoded_header)
+        if self.durability is Durability.UNREAD:
+            self._position = mutex.memo[2]
+            self.durability = mutex.memo[1].durability
         return mutex.memo[1]
 
-    def logged(self) -> list[list[bytes]]:
+    def read_log(self) -> list[list[bytes]]:
         """The records of each write, oldest first. Costs reading the log."""
         log = self._log()
         if log is None:
@@ -178,9 +212,11 @@ class LoggedDocument:
         writes = log.read()
         writes, before, at = without_checkpoints(writes)
         if had is None:
-            self.sure, self.checkpoint = before, at
+            self.certain_writes = before
+            self.checkpoint_end = at
         elif had[:4] != log.position[:4]:
-            self.under_way, self.sure = True, len(writes) - 1
+            self.durability = Durability.INTERRUPTED
+            self.certain_writes = len(writes) - 1
         if log.is_sure:
             self._position = log.position
         return writes
@@ -189,14 +225,14 @@ class LoggedDocument:
         mutex = self._mutex
         if self._is_log_found and mutex.log is not None:
             return mutex.log
-        known = self.known() if not self._is_looked_up or self._position is None else None
+        header = self.header() if self._position is None else None
         if mutex.log is None or not mutex.log.is_at(self._position):
             self._close_log(is_trusted=self._position is not None)
             # After a start of the machine, what is read is on the medium.
             is_sure = (
-                self.is_restarted
+                self.durability is Durability.RESTARTED
                 or self._position is not None
-                or (known is not None and known.doubt != "bytes")
+                or (header is not None and header.durability is not Durability.UNFLUSHED)
             )
             mutex.log = Log.open(self.sys, self._path(), self._position, is_sure=is_sure)
         self._is_log_found = True
@@ -214,16 +250,16 @@ class LoggedDocument:
         """Make the lines of the log durable. Raises `OSError`."""
         log = self._log()
         if log is not None:
-            with self._heeding_failed_flush():
+            with self._invalidating_on_failed_flush():
                 log.flush()
 
     @contextmanager
-    def _heeding_failed_flush(self) -> Iterator[None]:
+    def _invalidating_on_failed_flush(self) -> Iterator[None]:
         """After a flush that failed, have every byte and the log be written anew."""
         try:
             yield
         except FlushFailed:
-            self.distrust_all()
+            self.invalidate_header_and_log()
             raise
 
     @property
@@ -241,46 +277,48 @@ class LoggedDocument:
 
         None: the document isn't known to have what the log has.
         """
-        known, fd = self.known(), self._mutex.document_fd
-        if known is None or known.doubt == "bytes" or self.under_way or fd < 0:
+        header, fd = self.header(), self._mutex.document_fd
+        must_be_rewritten = (Durability.UNFLUSHED, Durability.INTERRUPTED)
+        if header is None or header.durability in must_be_rewritten or fd < 0:
             return None
-        with self._heeding_failed_flush():
+        if self.durability in must_be_rewritten:  # The header could perhaps not be written.
+            return None
+        with self._invalidating_on_failed_flush():
             if (
-                known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature
+                header.durability is not Durability.DURABLE
+                or SIGNATURE(self.sys.fstat(fd)) != header.signature
             ):  # Another program's version.
                 flush(self.sys.fsync, fd)
                 sync_directory(self.sys, os.path.dirname(self.path))
                 return Flushed(-1)
             if not self.is_durable:
                 flush(self.sys.fdatasync, fd)
-        return Flushed(known.anatomy.tail if known.anatomy else -1)
+        return Flushed(header.anatomy.tail if header.anatomy else -1)
 
-    def distrust_all(self) -> None:
+    def invalidate_header_and_log(self) -> None:
         """Have the next holder, in whichever process, write every byte and the log anew: a flush
         has failed.
         """
         self._close_log(is_trusted=False)
         self._position = None
-        self.write_note(
-            Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes")
-        )
+        self.write_header(StateHeader.of_unknown_file(self.storage.boot_id, Durability.UNFLUSHED))
 
     @property
     def is_unsettled(self) -> bool:
         """Whether writes were logged that the document is not known to have on the medium. Costs
         reading the log of one that nobody has looked at since the machine was started."""
-        if (known := self.known()) is None:
-            return len(self.logged()) > (self.sure or 0)
-        return bool(known.doubt) or not self.is_durable
+        if (header := self.header()) is None:
+            return len(self.read_log()) > (self.certain_writes or 0)
+        return header.durability is not Durability.DURABLE or not self.is_durable
 
-    def owe_flush(self) -> bool:
+    def require_log_flush(self) -> bool:
         """Have the log be flushed before anything under this mutex is acknowledged, unless the
         document is durable. False: somebody has removed it, so that the document itself must be
         flushed."""
         if self.is_durable:
             return True
-        self._owes_flush = self._log() is not None
-        return self._owes_flush
+        self._must_flush_log = self._log() is not None
+        return self._must_flush_log
 
     def log_write(self, records: list[bytes]) -> None:
         """Log what is about to be written to the document; durable once `flush` was called without
@@ -288,17 +326,19 @@ class LoggedDocument:
         """
         if not records:
             return
-        self._owes_flush = True
+        self._must_flush_log = True
         try:
             log, position = self._mutex.log, self._position
             if log is None or position is None or not log.put(records, position):
-                log = self._roomy(records)
+                log = self._log_with_space(records)
                 log.put(records, log.position)
         except OSError as error:
             self._refuse_line(error)
             raise
 
-    def set_checkpoint(self, known: Known, flushed: Flushed, *, is_other: bool) -> Known:
+    def set_checkpoint(
+        self, header: StateHeader, flushed: Flushed, *, is_other: bool
+    ) -> StateHeader:
         """Note that the document is on the medium as it is.
 
         Args:
@@ -309,9 +349,9 @@ class LoggedDocument:
         """
         if self._log() is not None:
             try:
-                log = self._roomy([b" " * 40])
+                log = self._log_with_space([b" " * 40])
                 if log.is_too_large():
-                    self._leave_log()
+                    self._detach_log()
                     log = self._mutex.log = log.renewed([], self.storage.logs.file_mode, flushed)
                 else:
                     log.set_checkpoint(flushed)
@@ -321,16 +361,16 @@ class LoggedDocument:
                 self._refuse_line(error)
                 raise
             self._position = log.position
-        self.write_note(known)
-        return known
+        self.write_header(header)
+        return header
 
-    def log_remark(self, records: list[bytes]) -> None:
+    def log_observation(self, records: list[bytes]) -> None:
         """Log what was found in the document, when there is a log; durable with the next write's
         records.
         """
         if records and self._log() is not None:
             try:
-                log = self._roomy(records)
+                log = self._log_with_space(records)
                 log.note(records)
             except OSError as error:
                 self._refuse_line(error)
@@ -342,20 +382,20 @@ class LoggedDocument:
         flush failed.
         """
         if isinstance(error, FlushFailed):
-            self.distrust_all()
+            self.invalidate_header_and_log()
         else:
             self.withdraw()
 
-    def _leave_log(self) -> None:
+    def _detach_log(self) -> None:
         """Have the header name no log, before its file goes: another process that has it open would
         write to it.
         """
-        known = self.known()
+        header = self.header()
         self._position = None
-        if known is not None and not self.write_note(known):
+        if header is not None and not self.write_header(header):
             raise OSError(errno.EIO, f"{self._mutex.name}: its header could not be written")
 
-    def _roomy(self, records: list[bytes]) -> Log:
+    def _log_with_space(self, records: list[bytes]) -> Log:
         """The log, with space for a write."""
         mutex = self._mutex
         log = self._log()
@@ -364,44 +404,45 @@ class LoggedDocument:
             self.storage.logs.ensure()
             writes = [[self.base()]] if self.base else []
             flushed = self._flush_document()
-            self._leave_log()
+            self._detach_log()
             log = mutex.log = Log.make(self.sys, self._path(), mode, writes, flushed)
         if log.lacks_room(records):
             flushed = self._flush_document()
-            self._leave_log()
+            self._detach_log()
             mutex.log = log = log.renewed(records, mode, flushed)
         else:
             log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
             self._position = log.position
-            if mutex.memo is not None and (known := self.known()) is not None:
-                self.write_note(
-                    known
+            if mutex.memo is not None and (header := self.header()) is not None:
+                self.write_header(
+                    header
                 )  # Before the line is there: it must lie behind what the header counts.
         return log
 
-    def note_down(self, known: Known) -> Known:
+    def commit_write(self, header: StateHeader) -> StateHeader:
         """Count what was begun for done, and note how the document is now. Fails silently: derived,
         see above.
         """
         if self._mutex.log is not None and self._position is not None:
             self._position = self._mutex.log.take()
-        self.write_note(known)
-        return known
+        self.write_header(header)
+        return header
 
-    def write_note(self, known: Known) -> bool:
+    def write_header(self, header: StateHeader) -> bool:
         """Note how the document is now; what was begun stays in the log, and is not counted.
         Whether it could be.
         """
         mutex = self._mutex
-        raw = encode_header(known, self._position)
-        mark = MARKED if known.doubt == "bytes" else b""
-        self._is_looked_up = True
+        raw = encode_header(header, self._position)
+        mark = MARKED if header.durability is Durability.UNFLUSHED else b""
+        if self.durability is not Durability.INTERRUPTED:
+            self.durability = header.durability
         try:
             self.sys.pwrite(mutex.fd, raw + mark, 0)
             if mutex.size > HEADER_BYTES and not mark:
                 self.sys.ftruncate(mutex.fd, HEADER_BYTES)
-            mutex.size, mutex.memo = HEADER_BYTES + len(mark), (raw, known, self._position)
+            mutex.size, mutex.memo = HEADER_BYTES + len(mark), (raw, header, self._position)
         except OSError:
             mutex.memo = None
             return False
@@ -414,7 +455,7 @@ class LoggedDocument:
         if self._mutex.log is None:
             return True
         try:
-            with self._heeding_failed_flush():
+            with self._invalidating_on_failed_flush():
                 self._mutex.log.withdraw()
         except OSError:
             return False
@@ -425,8 +466,8 @@ class LoggedDocument:
         if self._log() is None:
             return
         mode, flushed = self.storage.logs.file_mode, self._flush_document()
-        self._leave_log()
-        with self._heeding_failed_flush():
+        self._detach_log()
+        with self._invalidating_on_failed_flush():
             try:
                 made = Log.make(self.sys, self._path(), mode, writes, flushed)
             except OSError as error:
@@ -439,66 +480,52 @@ class LoggedDocument:
         self._close_log()
         self._mutex.log = made
         self._position = made.position
-        known = self.known()
-        if known is not None:
-            self.write_note(known)
+        header = self.header()
+        if header is not None:
+            self.write_header(header)
 
     def drop_log(self) -> None:
         """Remove the log, durably: what it tells is of another document."""
         self._close_log()
-        self._leave_log()
+        self._detach_log()
         try:
             self.sys.unlink(self._path())
         except FileNotFoundError:
             return
-        with self._heeding_failed_flush():
+        with self._invalidating_on_failed_flush():
             sync_directory(self.sys, self.storage.logs.path)
 
-    def forget_note(self) -> None:
+    def clear_header(self) -> None:
         """Drop the header: how the document is must be found out anew."""
         with suppress(OSError):
             self.sys.ftruncate(self._mutex.fd, 0)
+        self.durability = Durability.UNKNOWN
         self._mutex.size, self._mutex.memo = 0, None
-
-
-_NOT_UNDONE = "undo what it began to %s, so that it may still appear in"
-
-
-class HeldDocument(LoggedDocument):
-    """One document of a `FileStorage`, under its mutex. What has no docstring is described in
-    `HeldFile`.
-
-    Attributes:
-        is_completed: Whether it was brought from its log what a power cut had taken.
-    """
-
-    is_completed = False
-    _links = 0
 
     def make_durable(self) -> None:
         """Make durable what was appended, in the log alone when another program has written the
         document since: then whoever looks at it next does the rest."""
-        known = self.known()
-        if known is None or not self.is_unsettled:
+        header = self.header()
+        if header is None or not self.is_unsettled:
             return
         try:
-            if known.doubt != "bytes":
+            if header.durability is not Durability.UNFLUSHED:
                 # First: what a checkpoint counts that a power cut takes is found in the log.
                 self.flush_log()
-            known = self.look()
-            if known is None:
+            header = self.unchanged_header()
+            if header is None:
                 return
-            if known.doubt == "bytes":
+            if header.durability is Durability.UNFLUSHED:
                 data = whole_files.pread_all(
-                    self.sys, self._mutex.document_fd, known.signature.size
+                    self.sys, self._mutex.document_fd, header.signature.size
                 )
-                self.replace(known.signature, data, None, [])
-            elif known.doubt:
-                self.flush(known)
+                self.replace(header.signature, data, None, [])
+            elif header.durability is not Durability.DURABLE:
+                self.flush(header)
             else:
                 flushed = self._flush_document()
                 if flushed is not None:
-                    self.set_checkpoint(known, flushed, is_other=False)
+                    self.set_checkpoint(header, flushed, is_other=False)
         except OSError as error:
             raise whole_files.failure(error, self.path, "flush") from error
 
@@ -516,34 +543,34 @@ class HeldDocument(LoggedDocument):
         self._links = status.st_nlink
         return status
 
-    def look(self) -> Known | None:
+    def unchanged_header(self) -> StateHeader | None:
         """The document, when it is as the store left it; else None. Costs reading the header of its
         note.
         """
-        known = self.known()
-        if known is None:
+        header = self.header()
+        if header is None:
             return None
         if self._mutex.document_fd >= 0:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode
             # before.
             status = self.sys.fstat(self._mutex.document_fd)
-            if SIGNATURE(status) == known.signature and status.st_nlink:
+            if SIGNATURE(status) == header.signature and status.st_nlink:
                 self._links = status.st_nlink
-                return known
+                return header
         with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
-            return known if whole_files.signature(self._open()) == known.signature else None
+            return header if whole_files.signature(self._open()) == header.signature else None
         return None
 
     @property
     def is_noted(self) -> bool:
-        return self.known() is not None
+        return self.header() is not None
 
     @property
     def is_interrupted(self) -> bool:
-        return self.under_way
+        return self.durability is Durability.INTERRUPTED
 
     def is_as_left(self) -> bool:
-        return self.look() is not None
+        return self.unchanged_header() is not None
 
     def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
         return external_edits.take_in(self, mend=mend).signature
@@ -568,27 +595,27 @@ class HeldDocument(LoggedDocument):
             return data, whole_files.signature(status)
         return None
 
-    def head(self, known: Known) -> bytes:
+    def head(self, header: StateHeader) -> bytes:
         """The bytes before `context`, as a JSON document of its own. Costs reading the head."""
-        anatomy = self._anatomy(known)
+        anatomy = self._anatomy(header)
         head = head_of(
             whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context + 64)
         )
         if head is None:
-            self.distrust(known.doubt)
+            self.invalidate_header(header.durability)
             raise Interfered
         return head
 
-    def history(self, known: Known, start: int, end: int | None = None) -> bytes:
+    def history(self, header: StateHeader, start: int, end: int | None = None) -> bytes:
         """The bytes of `history` between two offsets in the file, by default to the end of its last
         entry.
 
         Raises `Interfered`. Costs reading what is asked for.
         """
-        size = (self._anatomy(known).tail if end is None else end) - start
+        size = (self._anatomy(header).tail if end is None else end) - start
         data = whole_files.pread_all(self.sys, self._mutex.document_fd, size, start)
         if len(data) != size:
-            self.distrust(known.doubt)
+            self.invalidate_header(header.durability)
             raise Interfered
         return data
 
@@ -597,11 +624,11 @@ class HeldDocument(LoggedDocument):
         again when it fails and did not change the document; those of one that was interrupted stay.
         Costs reading the log."""
         with whole_files.naming(self.path, "read the log of"):
-            return self.logged()
+            return self.read_log()
 
-    def adopt(
+    def accept_file(
         self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str
-    ) -> Known:
+    ) -> StateHeader:
         """Take the file as it is for known.
 
         Args:
@@ -610,28 +637,30 @@ class HeldDocument(LoggedDocument):
             records: What is to be remembered of it, if anything is remembered of the document.
             newest: The latest `updatedAt` that it is known to have had.
         """
-        before = self.known()
-        doubt = (
-            "bytes"
-            if self.under_way or (before is not None and before.doubt == "bytes")
-            else "name"
-        )
-        if doubt == "bytes":
+        old_header = self.header()
+        old_durability = None if old_header is None else old_header.durability
+        if self.durability is Durability.INTERRUPTED or old_durability is Durability.UNFLUSHED:
+            durability = Durability.UNFLUSHED
             anatomy = None  # So that the next write writes every byte anew.
-        if before is not None and before.doubt == "restored":
-            with whole_files.naming(self.path, "flush"), self._heeding_failed_flush():
+        else:
+            durability = Durability.EXTERNAL
+        if old_durability is Durability.RESTORING:
+            with whole_files.naming(self.path, "flush"), self._invalidating_on_failed_flush():
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-            doubt = doubt if doubt == "bytes" else ""
+            if durability is Durability.EXTERNAL:
+                durability = Durability.DURABLE
         with whole_files.naming(self.path, "log a change of"):
             raw = (
                 self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at)
                 if anatomy
                 else b""
             )
-            self.log_remark(records)
+            self.log_observation(records)
         stamp = raw.decode("ascii", "replace")
-        return self.note_down(
-            Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest)
+        return self.commit_write(
+            StateHeader(
+                signature, anatomy, new_tag(), stamp, self.storage.boot_id, durability, newest
+            )
         )
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
@@ -642,104 +671,130 @@ class HeldDocument(LoggedDocument):
             else:
                 self.drop_log()
 
-    def _refused(self, error: OSError, doing: str) -> CapsuleError:
+    def _undo_and_describe(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
         if not self.withdraw():
             doing = _NOT_UNDONE % doing
         return whole_files.failure(error, self.path, doing)
 
-    def _done_whole(
-        self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
-    ) -> Known:
+    def _finish_replacement(
+        self,
+        header: StateHeader,
+        now: Signature,
+        anatomy: Anatomy | None,
+        tag: str,
+        stamp: str,
+        time: str,
+    ) -> StateHeader:
         """The document as a write left it that put a durable file in its place, noted."""
-        newest = max(known.newest, known.stamp, stamp)
-        done = Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time)
-        self.note_down(done._replace(doubt="name"))  # Until the log says what file it is.
+        newest = max(header.newest_updated_at, header.updated_at, stamp)
+        done = StateHeader(
+            now, anatomy, tag, stamp, self.storage.boot_id, Durability.DURABLE, newest, time
+        )
+        self.commit_write(
+            done._replace(durability=Durability.EXTERNAL)
+        )  # Until the log says what file it is.
         with whole_files.naming(self.path, "log a change of"):
             self.set_checkpoint(done, Flushed(anatomy.tail if anatomy else -1), is_other=True)
-        self._owes_flush = False
+        self._must_flush_log = False
         return done
 
-    def _anatomy(self, known: Known) -> Anatomy:
-        if known.anatomy is None:
+    def _anatomy(self, header: StateHeader) -> Anatomy:
+        if header.anatomy is None:
             raise ValueError(f"{self.path} has another layout: it can only be replaced")
-        return known.anatomy
+        return header.anatomy
 
     def splice(
-        self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = ""
-    ) -> Known:
+        self,
+        header: StateHeader,
+        entries: list[bytes],
+        stamp: str,
+        records: list[bytes],
+        time: str = "",
+    ) -> StateHeader:
         """Append entries, of a time if that is known, in place, and overwrite `updatedAt`.
 
         Raises `Interfered`, `StorageFailed`. Costs four pwrites, whatever the file's size.
         """
-        anatomy = known.anatomy or self._anatomy(known)
+        anatomy = header.anatomy or self._anatomy(header)
         if self.storage.replaces_on_append or self._links > 1:
             head, at = (
                 whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context),
                 anatomy.updated_at,
             )
             head = head[:at] + stamp.encode() + head[at + WIDTH :]
-            return self.rehead(known._replace(time=time), head, entries, records)
-        if known.doubt:
-            known = self.flush(known)
+            return self.rehead(header._replace(newest_message_time=time), head, entries, records)
+        if header.durability is not Durability.DURABLE:
+            header = self.flush(header)
         try:
             self.log_write(records)
             signature, after = splice(
-                self.sys, self._mutex.document_fd, self.path, known, anatomy, entries, stamp
+                self.sys, self._mutex.document_fd, self.path, header, anatomy, entries, stamp
             )
         except Overtaken:
-            self.distrust(known.doubt, is_done=True)
+            self.invalidate_header(header.durability, is_done=True)
             raise
         except Interfered:
-            self.distrust(known.doubt)
+            self.invalidate_header(header.durability)
             raise
         except NotAsItWas as error:
-            self.distrust(
-                known.doubt
+            self.invalidate_header(
+                header.durability
             )  # Its line stays in the log: whoever finds it there completes what is torn.
             raise whole_files.failure(error, self.path, _NOT_UNDONE % "append to") from error
         except OSError as error:
-            raise self._refused(error, "append to") from error
-        newest = max(known.newest, known.stamp, stamp)
-        return self.note_down(
-            Known(signature, after, known.tag, stamp, self.storage.boot, "", newest, time)
+            raise self._undo_and_describe(error, "append to") from error
+        newest = max(header.newest_updated_at, header.updated_at, stamp)
+        return self.commit_write(
+            StateHeader(
+                signature,
+                after,
+                header.tag,
+                stamp,
+                self.storage.boot_id,
+                Durability.DURABLE,
+                newest,
+                time,
+            )
         )
 
-    def flush(self, known: Known) -> Known:
+    def flush(self, header: StateHeader) -> StateHeader:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`,
         `StorageFailed`.
         """
         with whole_files.naming(self.path, "flush"):
             try:
-                if whole_files.signature(self._open()) != known.signature:
+                if whole_files.signature(self._open()) != header.signature:
                     raise Interfered
             except (
                 FileNotFoundError
             ):  # An editor that moves the old version away first, and puts its own there next.
                 raise Interfered from None
-            with self._heeding_failed_flush():
+            with self._invalidating_on_failed_flush():
                 whole_files.flush(self.sys.fsync, self._mutex.document_fd)
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-            flushed = Flushed(known.anatomy.tail if known.anatomy else -1)
-            return self.set_checkpoint(known._replace(doubt=""), flushed, is_other=True)
+            flushed = Flushed(header.anatomy.tail if header.anatomy else -1)
+            return self.set_checkpoint(
+                header._replace(durability=Durability.DURABLE), flushed, is_other=True
+            )
 
-    def distrust(self, doubt: str, *, is_done: bool = False) -> None:
+    def invalidate_header(self, durability: Durability, *, is_done: bool = False) -> None:
         """Have the next holder read the whole file, and write it anew after a failed flush.
 
         `is_done` says whether the write that was begun is in the file all the same.
         """
-        note = self.note_down if is_done else self.write_note
-        note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
+        note = self.commit_write if is_done else self.write_header
+        note(StateHeader.of_unknown_file(self.storage.boot_id, durability))
         self.close()
 
     def rehead(
         self,
-        known: Known,
+        header: StateHeader,
         head: bytes,
         entries: list[bytes],
         records: list[bytes],
         context: Iterable[bytes] | None = None,
-    ) -> Known:
+    ) -> StateHeader:
         """Write a new head, and a new context if one is given as `Rehead` takes it, and append
         entries, in a new file.
 
@@ -747,21 +802,23 @@ class HeldDocument(LoggedDocument):
         context it replaces.
         """
         version = Rehead(
-            self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context
+            self.sys, self._mutex.document_fd, self._anatomy(header), head, entries, context
         )
         with whole_files.naming(self.path, "log a change of"):
             self.log_write(records)
         try:
-            signature = self._put(known.signature, version.write)
+            signature = self._put(header.signature, version.write)
         except Interfered:
-            self.distrust(known.doubt)
+            self.invalidate_header(header.durability)
             raise
         stamp = head[version.after.updated_at :][:WIDTH].decode("ascii")
-        return self._done_whole(known, signature, version.after, new_tag(), stamp, known.time)
+        return self._finish_replacement(
+            header, signature, version.after, new_tag(), stamp, header.newest_message_time
+        )
 
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]
-    ) -> Known:
+    ) -> StateHeader:
         """Write the whole document. Costs writing it.
 
         Args:
@@ -772,7 +829,7 @@ class HeldDocument(LoggedDocument):
             records: What is to be remembered of it; none where nothing is remembered of a new
                 document.
         """
-        before = self.known()
+        before = self.header()
         if expected is None:
             if self.storage.exists(self.kind, self.id):
                 raise Interfered
@@ -783,8 +840,8 @@ class HeldDocument(LoggedDocument):
             self.log_write(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        return self._done_whole(
-            before or Known(signature, None, "", "", "", ""),
+        return self._finish_replacement(
+            before or StateHeader(signature, None, "", "", "", Durability.DURABLE),
             signature,
             anatomy,
             new_tag(),
@@ -812,7 +869,7 @@ class HeldDocument(LoggedDocument):
                 layout.ensure(self.sys, layout.directory(self.kind, self.id))
                 fd = written_new()
         except OSError as error:
-            raise self._refused(error, "write") from error
+            raise self._undo_and_describe(error, "write") from error
         except BaseException:
             self.withdraw()
             raise
@@ -830,7 +887,7 @@ class HeldDocument(LoggedDocument):
                 self.sys.close(fd)
             self.close()  # What lies at the path is for the next look to find out.
             if isinstance(error.__cause__, FlushFailed):
-                self.distrust_all()
+                self.invalidate_header_and_log()
             raise
         # From here on the new file is the document, whatever is done to it next under this mutex.
         self.close()
@@ -843,8 +900,12 @@ class HeldDocument(LoggedDocument):
 
         A writer that lives says so when an editor was in its way, which may still be saving.
         """
-        known = self.known()
-        return self.under_way and known is not None and known.signature.inode == signature.inode
+        header = self.header()
+        return (
+            self.durability is Durability.INTERRUPTED
+            and header is not None
+            and header.signature.inode == signature.inode
+        )
 
     def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
         """Put a mended file in place of the damaged one, which goes to the quarantine; its path
@@ -867,8 +928,8 @@ class HeldDocument(LoggedDocument):
         with suppress(
             OSError
         ):  # Without this record the log is dropped when the document is restored.
-            self.log_remark([deleted_record(trashed.token)])
-        self.forget_note()
+            self.log_observation([deleted_record(trashed.token)])
+        self.clear_header()
         self.close()
         return trashed
 
@@ -881,7 +942,7 @@ class HeldDocument(LoggedDocument):
     def forget(self) -> None:
         """Forget a document that is gone: its note, and its log."""
         self.rewrite_records([])
-        self.forget_note()
+        self.clear_header()
         self.close()
 
     def restore(self, token: str) -> None:
@@ -890,11 +951,11 @@ class HeldDocument(LoggedDocument):
             try:
                 if self.storage.exists(self.kind, self.id):
                     raise FileExistsError
-                if self.logged()[-1:] != [[deleted_record(token)]]:
+                if self.read_log()[-1:] != [[deleted_record(token)]]:
                     self.drop_log()  # It is of another document that had this id.
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and
                 # learns whose it is.
-                self.distrust("restored")
+                self.invalidate_header(Durability.RESTORING)
                 self.storage.keeping.put_back(token, self.path)
             except FileExistsError:
                 reason = f"{self.path} is there already; rename it or delete it, then restore again"

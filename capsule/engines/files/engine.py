@@ -31,9 +31,10 @@ from capsule.engines.files.external_edits import take_in
 from capsule.engines.files.state import (
     HEADER_BYTES,
     STEP_NS,
+    Durability,
     FileVersion,
-    Known,
-    Place,
+    ReadPosition,
+    StateHeader,
     decode_header,
 )
 from capsule.engines.files.storage import AttachedFiles, FileMachine, FileStorage, FileTrash
@@ -110,7 +111,7 @@ class Caches:
         self._made: OrderedDict[str, tuple[str, int, set[bytes]]] = OrderedDict()
         self._count = 0
 
-    def made_ids(self, id: str, known: Known, history: Callable[[int], bytes]) -> set[bytes]:
+    def made_ids(self, id: str, header: StateHeader, history: Callable[[int], bytes]) -> set[bytes]:
         """The UUIDv5s among the ids of a canonical history.
 
         Args:
@@ -118,14 +119,14 @@ class Caches:
             known: As it is.
             history: Gives the bytes of the history from an offset on.
         """
-        assert known.anatomy is not None
+        assert header.anatomy is not None
         tag, start, ids = self._made.pop(id, ("", 0, set[bytes]()))
         self._count -= len(ids)
-        if tag != known.tag or start > known.anatomy.tail:
-            start, ids = known.anatomy.history, set()
-        if start < known.anatomy.tail:
+        if tag != header.tag or start > header.anatomy.tail:
+            start, ids = header.anatomy.history, set()
+        if start < header.anatomy.tail:
             ids |= anatomy.made_ids(history(start))
-        self._made[id] = (known.tag, known.anatomy.tail, ids)
+        self._made[id] = (header.tag, header.anatomy.tail, ids)
         self._count += len(ids)
         while self._count > _MOST_IDS and len(self._made) > 1:
             self._count -= len(self._made.popitem(last=False)[1][2])
@@ -157,7 +158,7 @@ class FileTransaction:
     def __enter__(self) -> Self:
         held = self._held.__enter__()
         try:
-            self._go_on(held.look() or take_in(held))
+            self._go_on(held.unchanged_header() or take_in(held))
         except BaseException:
             held.__exit__(*sys.exc_info())
             raise
@@ -173,7 +174,7 @@ class FileTransaction:
         self._held.__exit__(kind, error, at)
 
     def _go_on(
-        self, known: Known, head: Document | None = None, document: Document | None = None
+        self, header: StateHeader, head: Document | None = None, document: Document | None = None
     ) -> None:
         """Go on from the document as it is now.
 
@@ -182,40 +183,46 @@ class FileTransaction:
             head: Its head, if that is new.
             document: The whole document, if that is at hand.
         """
-        heads, anatomy = self._caches.heads, known.anatomy
-        self._known, self._whole = known, document
+        heads, anatomy = self._caches.heads, header.anatomy
+        self._header, self._whole = header, document
         if head is not None:
-            self.head = heads.put(self.name, known.tag, head)
-        elif known.tag != self._tag:
-            self.head = heads.get(self.name, known.tag) or heads.put(
-                self.name, known.tag, self._read_head()
+            self.head = heads.put(self.name, header.tag, head)
+        elif header.tag != self._tag:
+            self.head = heads.get(self.name, header.tag) or heads.put(
+                self.name, header.tag, self._read_head()
             )
-        self._tag = known.tag
+        self._tag = header.tag
         if anatomy is not None:
-            stamp, count, ends_active = known.stamp, anatomy.entries, anatomy.ends_active
+            stamp, count, ends_active = header.updated_at, anatomy.entries, anatomy.ends_active
         else:
             whole = self.document()
             stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
-        newest = max(known.newest, stamp)
+        newest = max(header.newest_updated_at, stamp)
         self._held.base = partial(
             head_record, stamp, self.head.document, count
         )  # No method, which would be a cycle.
         self.state = DocumentState(
-            stamp, known.tag, count, known.signature.size, ends_active, newest, known.time
+            stamp,
+            header.tag,
+            count,
+            header.signature.size,
+            ends_active,
+            newest,
+            header.newest_message_time,
         )
 
     def _read_head(self) -> Document:
-        if self._known.anatomy is None:
+        if self._header.anatomy is None:
             return head_fields(self.document())
-        return codec.decode(self._held.head(self._known), self.name)
+        return codec.decode(self._held.head(self._header), self.name)
 
     def document(self) -> Document:
         if self._whole is None:
             got = self._held.read()
-            if got is None or got[1] != self._known.signature:
+            if got is None or got[1] != self._header.signature:
                 raise Interfered
             if (
-                self._known.anatomy is not None
+                self._header.anatomy is not None
             ):  # The note says so only of a document that is valid and current.
                 self._whole = codec.decode(got[0], self.name)
             else:
@@ -223,29 +230,31 @@ class FileTransaction:
                 self._whole = canonical.in_order(document)
         return self._whole
 
-    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> EntriesSince:
-        place = Place.of(self._known)
+    def follow(
+        self, since: ReadPosition | None = None, own: list[Document] | None = None
+    ) -> EntriesSince:
+        place = ReadPosition.of(self._header)
         if since == place or own is not None:
             return EntriesSince(place, own or [], False)
-        if since is None or not since.goes_on_in(self._known):
+        if since is None or not since.goes_on_in(self._header):
             return EntriesSince(place, self.document()["history"], True)
         return EntriesSince(
-            place, entries_in(self._held.history(self._known, since.tail), self.name), False
+            place, entries_in(self._held.history(self._header, since.tail), self.name), False
         )
 
     def find(self, id: str) -> tuple[int, Document] | None:
         """Costs reading back to it; and for an id that was made of something and is not there, only
         what is new.
         """
-        known, at = self._known, self._known.anatomy
+        header, at = self._header, self._header.anatomy
         if at is None:
             return entry_with_id(self.document()["history"], id)
         if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
-            self.name, known, lambda start: self._held.history(known, start)
+            self.name, header, lambda start: self._held.history(header, start)
         ):
             return None
         for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
-            block = self._held.history(known, start)
+            block = self._held.history(header, start)
             if (match := anatomy.entry_with(block, id)) is not None:
                 entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
                 return at.entries - anatomy.begun_in(block) + match[0], entry
@@ -257,13 +266,13 @@ class FileTransaction:
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
-        is_in_log = self._held.owe_flush()
-        if self._known.doubt == "bytes":
+        is_in_log = self._held.require_log_flush()
+        if self._header.durability is Durability.UNFLUSHED:
             document = self.document()
             data = codec.encode(document)
-            self._go_on(self._held.replace(self._known.signature, data, anatomy.survey(data), []))
-        elif self._known.doubt or not is_in_log:
-            self._go_on(self._held.flush(self._known))
+            self._go_on(self._held.replace(self._header.signature, data, anatomy.survey(data), []))
+        elif self._header.durability is not Durability.DURABLE or not is_in_log:
+            self._go_on(self._held.flush(self._header))
 
     def append(
         self,
@@ -277,7 +286,7 @@ class FileTransaction:
     ) -> None:
         if self.reads:
             self._ensure_unchanged(self.reads)
-        at = self._known.anatomy
+        at = self._header.anatomy
         if at is None:
             changed = self._with_head(head or head_fields(self.document()) | {"updatedAt": stamp})
             changed |= {"history": [*changed["history"], *entries]}
@@ -288,13 +297,13 @@ class FileTransaction:
             )
             return
         if at.ends_active != ends_active:
-            self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
+            self._header = self._header._replace(anatomy=at._replace(ends_active=ends_active))
         count = at.entries + len(entries)
         if head is None:
             records = append_records(stamp, entries, count, at.tail)
-            self._go_on(self._held.splice(self._known, encoded, stamp, records, time))
+            self._go_on(self._held.splice(self._header, encoded, stamp, records, time))
         else:
-            self._known = self._known._replace(time=time)
+            self._header = self._header._replace(newest_message_time=time)
             records = [*append_records(stamp, entries, count), head_record(stamp, head, count)]
             self._rehead(head, encoded, records, None)
 
@@ -306,7 +315,7 @@ class FileTransaction:
         ends_active: bool | None = None,
     ) -> None:
         self._ensure_unchanged(self.reads)
-        at = self._known.anatomy
+        at = self._header.anatomy
         if at is None:
             changed = self._with_head(head)
             if context is not None:
@@ -314,7 +323,7 @@ class FileTransaction:
             self.replace(changed)
             return
         if ends_active is not None:
-            self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
+            self._header = self._header._replace(anatomy=at._replace(ends_active=ends_active))
         stamp = head["updatedAt"]
         # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there
         # may be many.
@@ -336,7 +345,7 @@ class FileTransaction:
     ) -> None:
         lines = None if context is None else anatomy.context_lines(context())
         written = anatomy.joined(codec.encode(head))
-        self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
+        self._go_on(self._held.rehead(self._header, written, encoded, records, lines), head)
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         self._replace(document, None, removed)
@@ -358,12 +367,12 @@ class FileTransaction:
             records = records_between(before, document)
         kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
         try:
-            known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+            header = self._held.replace(self._header.signature, data, anatomy.survey(data), records)
         except Interfered:
             if kept:
                 self._held.storage.keeping.drop(kept.token)
             raise
-        self._go_on(known, head_fields(document), document)
+        self._go_on(header, head_fields(document), document)
 
     def set_aside(self, reason: str) -> str:
         got = self._held.read()
@@ -425,10 +434,10 @@ class FilesEngine:
         with self._held(kind, document["id"], reads) as held:
             if self.storage.exists(kind, document["id"]):
                 raise Taken
-            known = held.replace(None, data, anatomy.survey(data), [])
+            header = held.replace(None, data, anatomy.survey(data), [])
             if written is not None:
-                written(known.tag)
-        return known.signature.size
+                written(header.tag)
+        return header.signature.size
 
     def put(
         self,
@@ -443,8 +452,8 @@ class FilesEngine:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
                 raise Interfered
-            known = held.replace(got[1] if got else None, data, None, [])
-            return FileVersion(data, known.signature, False)
+            header = held.replace(got[1] if got else None, data, None, [])
+            return FileVersion(data, header.signature, False)
 
     @contextmanager
     def _held(self, kind: str, id: str, reads: ReadSet | None) -> Iterator[HeldDocument]:
@@ -515,7 +524,7 @@ class FilesEngine:
             kind, id, lambda data, is_canonical: _document(data, is_canonical, name)
         )
 
-    def follow(self, kind: str, id: str, since: Place | None = None) -> EntriesSince:
+    def follow(self, kind: str, id: str, since: ReadPosition | None = None) -> EntriesSince:
         """Costs an lstat if nothing changed."""
         name = self.name(kind, id)
         if since is not None:
@@ -524,22 +533,26 @@ class FilesEngine:
                     return EntriesSince(since, [], False)
             except OSError:
                 pass  # The next look says why.
-        data, known, start = self._bytes(kind, id, since)
-        if start and known is not None and known.anatomy is not None:
+        data, header, start = self._bytes(kind, id, since)
+        if start and header is not None and header.anatomy is not None:
             return EntriesSince(
-                Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False
+                ReadPosition.of(header),
+                entries_in(data[: header.anatomy.tail - start], name),
+                False,
             )
         return EntriesSince(
-            known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True
+            header and ReadPosition.of(header),
+            _document(data, _is_canonical(header), name)["history"],
+            True,
         )
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return self._parsed(CONVERSATIONS, id, parse)
 
     def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        data, known, _ = self._bytes(kind, id)
+        data, header, _ = self._bytes(kind, id)
         try:
-            return parse(data, _is_canonical(known))
+            return parse(data, _is_canonical(header))
         except (
             _UNSOUND
         ):  # The signature has vouched for a file that somebody wrote through a mapping.
@@ -547,37 +560,37 @@ class FilesEngine:
                 retry(lambda: self._settle(kind, id, trust=False))
             except (Refused, StorageFailed):
                 decoded(data, self.name(kind, id), id)
-        data, known, _ = self._bytes(kind, id)
-        return parse(data, _is_canonical(known))
+        data, header, _ = self._bytes(kind, id)
+        return parse(data, _is_canonical(header))
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """Costs reading these entries."""
         for _ in range(_TRIES):
-            known = self._settled(CONVERSATIONS, id)
-            if known is None or known.anatomy is None:
+            header = self._settled(CONVERSATIONS, id)
+            if header is None or header.anatomy is None:
                 break
-            entries = self.storage.tail(CONVERSATIONS, id, known, n) if n > 0 else b"[]"
+            entries = self.storage.tail(CONVERSATIONS, id, header, n) if n > 0 else b"[]"
             if entries is not None and _is_json(entries):
-                return entries, known.anatomy.entries, known.tag
+                return entries, header.anatomy.entries, header.tag
         history = self.document(CONVERSATIONS, id)["history"]
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history), ""
 
     def head(self, id: str) -> tuple[Document, int]:
         """Costs reading the beginning of the file."""
-        known = self._settled(CONVERSATIONS, id)
+        header = self._settled(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
-        size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
+        size = header.signature.size if header else len(self.read(CONVERSATIONS, id))
         head = _quick(*self.storage.beginning(path))
         if head is None or head.get("id") != id or Head.of(head, path, size) is None:
             head, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
         return head, size
 
-    def _settled(self, kind: str, id: str) -> Known | None:
+    def _settled(self, kind: str, id: str) -> StateHeader | None:
         """A document with entries as the store knows it; None in a store that can't be written."""
-        known = self.storage.known(kind, id)
-        if known is not None:
-            return known
-        if not self.storage.exists(kind, id) and self.storage.noted(kind, id) is None:
+        header = self.storage.current_header(kind, id)
+        if header is not None:
+            return header
+        if not self.storage.exists(kind, id) and self.storage.recorded_header(kind, id) is None:
             raise missing(kind, id)
         try:
             return retry(lambda: self._settle(kind, id))
@@ -586,11 +599,11 @@ class FilesEngine:
 
     def _settle(
         self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True
-    ) -> Known:
+    ) -> StateHeader:
         with self.storage.hold(kind, id, timeout_s) as held:
             return take_in(held, trust=trust)
 
-    def _settled_soon(self, id: str) -> Known | None:
+    def _settled_soon(self, id: str) -> StateHeader | None:
         """As `_settled`, for the index: a writer that holds the mutex for long is not
         waited for.
         """
@@ -600,35 +613,35 @@ class FilesEngine:
             return None
 
     def _bytes(
-        self, kind: str, id: str, since: Place | None = None
-    ) -> tuple[bytes, Known | None, int]:
+        self, kind: str, id: str, since: ReadPosition | None = None
+    ) -> tuple[bytes, StateHeader | None, int]:
         """The file's bytes, validated; what the store knows of it, which is None in a store that
         can't be written; and the offset of the bytes: where `since` ended, if the file goes on from
         there, else 0."""
         start = 0
         for _ in range(_TRIES):
-            known = self._settled(kind, id)
+            header = self._settled(kind, id)
             start = (
                 since.tail
-                if since is not None and known is not None and since.goes_on_in(known)
+                if since is not None and header is not None and since.goes_on_in(header)
                 else 0
             )
             got = self.storage.read(kind, id, start)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: the next try tells which.
-            if known is None:
+            if header is None:
                 decoded(got[0], self.name(kind, id), id)
                 return got[0], None, 0
-            if got[1] == known.signature and known.ends(got[0]):
-                return got[0], known, start
+            if got[1] == header.signature and header.ends(got[0]):
+                return got[0], header, start
 
-        def look() -> tuple[bytes, Known, int]:
+        def look() -> tuple[bytes, StateHeader, int]:
             with self.storage.hold(kind, id) as held:
-                known = take_in(held)
+                header = take_in(held)
                 got = held.read()
-                if got is None or got[1] != known.signature:
+                if got is None or got[1] != header.signature:
                     raise Interfered
-                return got[0], known, 0
+                return got[0], header, 0
 
         return retry(look)  # Writers leave no gap: read what they have, under the mutex.
 
@@ -669,7 +682,7 @@ class FilesEngine:
         storage, began_ns, completed = self.storage, time.time_ns(), 0
         failed: CapsuleError | None = None
         storage.behind.flush()
-        since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot)
+        since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot_id)
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
@@ -682,7 +695,7 @@ class FilesEngine:
         if failed is not None:
             raise failed
         if until_ns > since_ns:
-            storage.derived.mark(_FLUSHED, storage.boot, until_ns)
+            storage.derived.mark(_FLUSHED, storage.boot_id, until_ns)
         return completed
 
     def _flush_log(self, kind: str, id: str) -> None:
@@ -691,8 +704,8 @@ class FilesEngine:
         """
         storage = self.storage
         raw = storage.raw_header(kind, id)
-        known, log = decode_header(raw) or (None, None)
-        if not raw or (known is not None and known.boot != storage.boot):
+        header, log = decode_header(raw) or (None, None)
+        if not raw or (header is not None and header.boot_id != storage.boot_id):
             return
         if log is None or not log.is_durable:
             path = storage.logs.file(f"{kind}-{id}")
@@ -707,7 +720,7 @@ class FilesEngine:
                 storage.mark_unflushed(kind, id)
                 raise whole_files.failure(error, path, "flush") from error
         # Looked at retry behind the flush: another one may have failed before it.
-        if known is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
+        if header is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
             retry(partial(self._ensure_durable, kind, id))
 
     def _ensure_durable(self, kind: str, id: str) -> None:
@@ -737,8 +750,8 @@ class FilesEngine:
         self.storage.close()
 
 
-def _is_canonical(known: Known | None) -> bool:
-    return known is not None and known.anatomy is not None
+def _is_canonical(header: StateHeader | None) -> bool:
+    return header is not None and header.anatomy is not None
 
 
 def _document(data: bytes, is_canonical: bool, name: str) -> Document:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.state import STEP_NS, Known
+from capsule.engines.files.state import STEP_NS, Durability, StateHeader
 from capsule.engines.interface import missing
 from capsule.errors import GitFailed, Interfered, InvalidDocument, Refused
 from capsule.format import migrations
@@ -71,7 +71,7 @@ _AS_COMMITTED = (
 
 def take_in(
     held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True
-) -> Known:
+) -> StateHeader:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
@@ -89,7 +89,7 @@ def take_in(
 
     Cost: nothing when the file is as the store left it; else a read and a parse of the whole, once.
     """
-    known = held.look()
+    known = held.unchanged_header()
     if known is not None and trust:
         return known
     deliberate = None
@@ -126,7 +126,7 @@ def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     """A document that was there lately, once it is again: vim moves the old version away before it
     writes the new.
     """
-    if held.known() is None:
+    if held.header() is None:
         return None
     deadline = time.monotonic_ns() + _QUIET_NS
     got = None
@@ -154,17 +154,18 @@ def mendable(
     from capsule.format.saved import repair
 
     written = splices(held.records())
+    is_restarted = held.durability is Durability.RESTARTED
     # Whoever saved it before the machine was started is done with it.
-    is_left = asked or held.is_restarted or signature.mtime_ns < held.sys.booted_ns()
-    if is_left and held.checkpoint >= 0:
+    is_left = asked or is_restarted or signature.mtime_ns < held.sys.booted_ns()
+    if is_left and held.checkpoint_end >= 0:
         whole = repair.cut_back(
-            data, held.checkpoint, max((stamp for *_, stamp in written), default="")
+            data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
         )
         if whole is not None and _taken(whole, held) is not None:
             return repair.Mended(
                 whole, "completed from the log, as a power cut interrupted its writes"
             )
-    for n, (at, entries, stamp) in enumerate(written if not held.is_restarted else ()):
+    for n, (at, entries, stamp) in enumerate(written if not is_restarted else ()):
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
@@ -212,11 +213,12 @@ def _reconciled(
     data: bytes,
     signature: Signature,
     deliberate: bool | None,
-) -> Known:
+) -> StateHeader:
     from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
-    sure = held.sure
+    sure = held.certain_writes
+    is_restarted = held.durability is Durability.RESTARTED
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
     document, changes = migrations.current(document | {"history": history}, held.path)
@@ -231,19 +233,19 @@ def _reconciled(
         _log.warning(_TAKEN_BY_GIT if is_gits else _TAKEN_AWAY, held.path, outcome.taken_away, kept)
     if outcome.forgotten:
         _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
-    noted = held.known()
-    newest = max(outcome.newest, noted.newest if noted is not None else "")
+    noted = held.header()
+    newest = max(outcome.newest, noted.newest_updated_at if noted is not None else "")
     if not outcome.changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
         parts = anatomy.survey(data) if is_canonical else None
-        return held.adopt(signature, parts, outcome.seen, newest)
+        return held.accept_file(signature, parts, outcome.seen, newest)
     stamp = timestamps.later_than(newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        held.is_completed = held.is_restarted and len(known) > (sure or 0)
+        held.is_completed = is_restarted and len(known) > (sure or 0)
         words = (
             _AFTER_A_CUT
             if held.is_completed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.state import Known
+from capsule.engines.files.state import StateHeader
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
 from capsule.engines.interface import ScannedFile, Tracker
@@ -54,7 +54,7 @@ class FilesIndex(Index):
     _tracker: Tracker | None = None
 
     def __init__(
-        self, storage: FileStorage, kind: str, settle: Callable[[str], Known | None]
+        self, storage: FileStorage, kind: str, settle: Callable[[str], StateHeader | None]
     ) -> None:
         self._storage = storage
         self._kind = kind
@@ -71,7 +71,7 @@ class FilesIndex(Index):
         self._again: set[str] = set()
         self._linked: set[str] = set()
         #: What the store knew of files that are being taken in; each counts once.
-        self._met: dict[str, Known | None] = {}
+        self._met: dict[str, StateHeader | None] = {}
         self._refreshes = 0
         self._scanned_ns = 0
 
@@ -101,7 +101,7 @@ class FilesIndex(Index):
         }  # As `signature_in`: there are many.
         self._again = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        if meta.get("boot") != self._storage.boot:
+        if meta.get("boot") != self._storage.boot_id:
             since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
             self._again |= {id for id, file in self._seen.items() if max(file[2:]) > since}
 
@@ -217,8 +217,10 @@ class FilesIndex(Index):
             db.execute(
                 "INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),)
             )
-            if meta.get("boot") != self._storage.boot:
-                db.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (self._storage.boot,))
+            if meta.get("boot") != self._storage.boot_id:
+                db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES('boot', ?)", (self._storage.boot_id,)
+                )
         db.execute("COMMIT")
 
     def _note(self, id: str, signature: Signature | None, *, again: bool) -> None:
@@ -243,11 +245,11 @@ class FilesIndex(Index):
 
     def _remembers(self, id: str) -> bool:
         try:
-            return self._storage.noted(self._kind, id) is not None
+            return self._storage.recorded_header(self._kind, id) is not None
         except CapsuleError:
             return False
 
-    def _known(self, file: ScannedFile) -> Known | None:
+    def _known(self, file: ScannedFile) -> StateHeader | None:
         """What the store knows of a file; one that changed since the store wrote it is taken in
         first.
         """
@@ -257,15 +259,15 @@ class FilesIndex(Index):
         if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
             return met
         try:
-            # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one
+            # As `FileStorage.current_header` says it; but most files of a fresh clone have no note, and one
             # look tells that.
-            noted = self._storage.noted(self._kind, id)
+            noted = self._storage.recorded_header(self._kind, id)
             now = self._storage.find(self._kind, id) if noted is not None else file
             if now is None:
                 return None
             if noted is not None and noted.signature != now.signature:
                 return self._settle(id)
-            if noted is not None and noted.boot == self._storage.boot:
+            if noted is not None and noted.boot_id == self._storage.boot_id:
                 return noted
             return self._settle(id) if self._storage.may_lack(self._kind, id) else None
         except CapsuleError:
@@ -347,5 +349,6 @@ class FilesIndex(Index):
 
         Rows(db).fill(states())
         db.execute(
-            "INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot)
+            "INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)",
+            (started_ns, self._storage.boot_id),
         )

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from capsule.disk.whole_files import Signature
-from capsule.engines.files.state import Known
+from capsule.disk.whole_files import NO_SIGNATURE, Signature
+from capsule.engines.files.state import Durability, StateHeader
 from capsule.engines.index.parsing import (
     ConversationRow,
     IndexedVersion,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 #: The signature that no file has.
-NO_SIGNATURE = Signature(0, 0, 0, 0)
 #: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT:
 #: two).
 _YOUNG_NS = 50_000_000
@@ -73,7 +72,7 @@ def read_for_index(
     storage: FileStorage,
     kind: str,
     scanned: ScannedFile,
-    know: Callable[[ScannedFile], Known | None],
+    know: Callable[[ScannedFile], StateHeader | None],
     before: ConversationRow | None,
     verify: bool = False,
 ) -> IndexUpdate | None:
@@ -143,7 +142,7 @@ def _is_mendable(data: bytes) -> bool:
 
 
 def _read_appended(
-    storage: FileStorage, kind: str, id: str, known: Known, before: ConversationRow
+    storage: FileStorage, kind: str, id: str, known: StateHeader, before: ConversationRow
 ) -> IndexUpdate | None:
     """A file to which the store has only appended since, read from where the index stopped; else
     None.
@@ -180,7 +179,7 @@ def _is_continued(before: ConversationRow) -> bool:
 
 
 def _parse_appended(
-    version: IndexedVersion, known: Known, before: ConversationRow, block: bytes
+    version: IndexedVersion, known: StateHeader, before: ConversationRow, block: bytes
 ) -> IndexUpdate | None:
     """What was found where these lines of entries stand behind those that the index has; None when
     they can't be.
@@ -197,8 +196,8 @@ def _parse_appended(
         version,
         False,
         tag=known.tag,
-        by_store=known.doubt != "name",
-        updated_at=known.stamp,
+        by_store=known.durability is not Durability.EXTERNAL,
+        updated_at=known.updated_at,
         start=before["entries"],
         messages=messages,
         entries=at.entries,
@@ -211,7 +210,7 @@ def parse_with_header(
     version: IndexedVersion,
     path: str,
     id: str,
-    header: Known | None,
+    header: StateHeader | None,
     row: ConversationRow | None,
     verify: bool,
 ) -> IndexUpdate:
@@ -227,11 +226,11 @@ def parse_with_header(
     update = parse_file(data, version, path, id, is_vouched=is_vouched)
     if header is None or verify or update.damaged:
         return update
-    return update._replace(tag=header.tag, by_store=header.doubt != "name")
+    return update._replace(tag=header.tag, by_store=header.durability is not Durability.EXTERNAL)
 
 
 def _parse_new_head(
-    data: bytes, version: IndexedVersion, path: str, known: Known, before: ConversationRow
+    data: bytes, version: IndexedVersion, path: str, known: StateHeader, before: ConversationRow
 ) -> IndexUpdate | None:
     """A file to whose history the store has only appended since, whatever it did to the head; else
     None.

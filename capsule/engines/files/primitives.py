@@ -20,7 +20,7 @@ import orjson
 
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import SIGNATURE, Signature, copy_range, pour, pread_all, pwrite_all
-from capsule.engines.files.state import Known
+from capsule.engines.files.state import StateHeader
 from capsule.errors import Interfered
 from capsule.format.json.anatomy import (
     CONTEXT_END_BYTES,
@@ -56,7 +56,7 @@ def splice(
     sys: Syscalls,
     fd: int,
     path: str,
-    known: Known,
+    header: StateHeader,
     anatomy: Anatomy,
     entries: list[bytes],
     stamp: str,
@@ -84,10 +84,10 @@ def splice(
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
     block, after = spliced(anatomy, entries)
-    before, now, inode = known.stamp.encode(), stamp.encode(), known.signature.inode
+    before, now, inode = header.updated_at.encode(), stamp.encode(), header.signature.inode
     # All is looked at right before it is written, so that an editor that writes in place is met in
     # time.
-    if SIGNATURE(sys.fstat(fd)) != known.signature:
+    if SIGNATURE(sys.fstat(fd)) != header.signature:
         raise Interfered
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:

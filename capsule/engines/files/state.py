@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable
-from operator import itemgetter
+from enum import Enum
 from typing import NamedTuple
 
 import orjson
 
-from capsule.disk.whole_files import Signature
+from capsule.disk.whole_files import NO_SIGNATURE, Signature
 from capsule.engines.files.disk.log import Position
 from capsule.format.json.anatomy import Anatomy, closing_of
 from capsule.timestamps import WIDTH, sortable
@@ -27,43 +27,92 @@ from capsule.timestamps import WIDTH, sortable
 #: No clock that stamps files has a longer step: a younger file may be written to without its times
 #: changing.
 STEP_NS = 10_000_000
+HEADER_BYTES = 512
+#: The failure mark, the byte after a header: a flush failed, so everything is to be written anew.
+MARKED = b"!"
+_VERSION = 6
+_PREFIX = b'{"note":%d,' % _VERSION
 
 
-class Known(NamedTuple):
-    """A document that is as the store left it.
+class Durability(Enum):
+    """What is known to be on the disk of a document.
+
+    The first four are recorded in the state header. The others are what a holder of the mutex
+    finds. A power cut takes nothing acknowledged from a document in any of these states, since the
+    log has it until a checkpoint says that the document itself has it. `HeldDocument` has the table
+    of the events that lead from one state to another.
+    """
+
+    #: The version that the last checkpoint counted, by bytes and by name. What was appended after
+    #: that checkpoint is in the log.
+    DURABLE = "durable"
+    #: Nothing: another program put this version there, and it was not flushed yet.
+    EXTERNAL = "external"
+    #: Nothing: a flush failed, or a writer died. Another flush would prove nothing, so every byte
+    #: is to be written anew.
+    UNFLUSHED = "unflushed"
+    #: The bytes, but perhaps not the name: the store itself is moving the document back from the
+    #: trash.
+    RESTORING = "restoring"
+    #: Not looked at yet in this hold of the mutex.
+    UNREAD = "unread"
+    #: Nothing: there is no valid header. The file and the log are to be read.
+    UNKNOWN = "unknown"
+    #: What the last checkpoint counts: the header is of an earlier run of the machine. The log has
+    #: every acknowledged write.
+    RESTARTED = "restarted"
+    #: All writes but the last: the log has a line that the header does not count, since its writer
+    #: died or was interrupted.
+    INTERRUPTED = "interrupted"
+
+
+#: The states that a header can record.
+_RECORDED = (
+    Durability.DURABLE,
+    Durability.EXTERNAL,
+    Durability.UNFLUSHED,
+    Durability.RESTORING,
+)
+
+
+class StateHeader(NamedTuple):
+    """The state of a document after the store's last write, as its state header records it.
 
     Attributes:
-        anatomy: Where its parts lie; None when its layout isn't canonical, so that it is only ever
-            replaced.
-        tag: Changes whenever the head does, its in-place `updatedAt` apart: a key for caches.
-        stamp: `updatedAt` as it stands in the file; empty when the layout isn't canonical.
-        boot: The boot of the machine within which this holds. After a power cut a signature proves
-            nothing: bytes may have reached the medium, and the size and the times that go with them
-            not.
-        doubt: What may not have reached the medium: "name", when another program put the file
-            there; "bytes", when a flush failed, or it isn't known that it didn't; "restored", while
-            the store itself puts the file there; empty when all of it has.
-        newest: The latest `updatedAt` that this document ever had, as far as is known: the next one
-            is later.
-        time: The time of the newest message that the store wrote, as far as is known; empty when it
-            isn't.
+        signature: The signature of its file.
+        anatomy: The offsets of its parts. None if its layout isn't canonical, so that it is only
+            ever replaced.
+        tag: A key for caches. It changes whenever the head changes, except for `updatedAt` in
+            place.
+        updated_at: `updatedAt` of the file. Empty if the layout isn't canonical.
+        boot_id: The run of the machine in which this holds. After a power cut a signature proves
+            nothing: the size and the times may be on the disk, and the bytes not.
+        durability: What is known to be on the disk.
+        newest_updated_at: The latest `updatedAt` that this document ever had, as far as is known.
+            The next one is later.
+        newest_message_time: The time of the newest message that the store wrote. Empty if it isn't
+            known.
     """
 
     signature: Signature
     anatomy: Anatomy | None
     tag: str
-    stamp: str
-    boot: str
-    doubt: str
-    newest: str = ""
-    time: str = ""
+    updated_at: str
+    boot_id: str
+    durability: Durability
+    newest_updated_at: str = ""
+    newest_message_time: str = ""
+
+    @classmethod
+    def of_unknown_file(cls, boot_id: str, durability: Durability) -> StateHeader:
+        """Return a header that no file agrees with, so that the next holder reads the whole."""
+        return cls(NO_SIGNATURE, None, new_tag(), "", boot_id, durability)
 
     def ends(self, data: bytes) -> bool:
-        """Whether bytes of this signature that were read without the mutex end as this version
-        does.
+        """Check that bytes of this signature, read without the mutex, end as this version does.
 
-        A clock that ticks every few milliseconds lets a splice under way leave the signature as it
-        was.
+        A clock that ticks every few milliseconds lets a splice that is not finished leave the
+        signature unchanged.
         """
         return self.anatomy is None or data.endswith(closing_of(self.anatomy))
 
@@ -78,9 +127,12 @@ class FileVersion(NamedTuple):
     is_settled: bool
 
 
-class Place(NamedTuple):
-    """How far the entries of a file were read: of which version, to which byte (-1: it has no
-    anatomy).
+class ReadPosition(NamedTuple):
+    """How far the entries of a file were read.
+
+    Attributes:
+        signature, tag: Of the version that was read.
+        tail: The byte after its last entry. -1: its layout isn't canonical.
     """
 
     signature: Signature
@@ -88,116 +140,99 @@ class Place(NamedTuple):
     tail: int
 
     @classmethod
-    def of(cls, known: Known) -> Place:
-        """How far a version was read that was read to its end."""
-        return cls(known.signature, known.tag, known.anatomy.tail if known.anatomy else -1)
+    def of(cls, header: StateHeader) -> ReadPosition:
+        """Return the position after a version that was read to its end."""
+        tail = -1 if header.anatomy is None else header.anatomy.tail
+        return cls(header.signature, header.tag, tail)
 
-    def goes_on_in(self, known: Known) -> bool:
-        """Whether a version is this one with entries appended."""
+    def goes_on_in(self, header: StateHeader) -> bool:
+        """Check that a version is this one with entries appended."""
         return (
-            known.anatomy is not None
-            and self.tag == known.tag
-            and 0 <= self.tail <= known.anatomy.tail
+            header.anatomy is not None
+            and self.tag == header.tag
+            and 0 <= self.tail <= header.anatomy.tail
         )
 
 
-HEADER_BYTES = 512
-
-
-_VERSION = 5
-
-
-_MARK = b'{"note":%d,' % _VERSION
-
-
-#: Stands where earlier versions have the offset of the lock's time: without one they replace the
-#: file.
-_UNUSED = -1
-
-
-#: What stands behind a header while something is to be written anew, as a flush of it failed.
-MARKED = b"!"
-
-
-_DOUBTS = ("", "name", "bytes", "restored")
-
-
-_described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
-
-
 def new_tag() -> str:
-    """A tag for a head that was written anew."""
+    """Return a tag for a head that was written anew."""
     return os.urandom(8).hex()
 
 
-def encode_header(known: Known, log: Position | None) -> bytes:
-    """The header for a document as it is, and where its log ends."""
+def encode_header(header: StateHeader, log: Position | None) -> bytes:
+    """Encode the state of a document, and where its log ends."""
     fields = {
         "note": _VERSION,
-        "file": tuple(known.signature),
-        "at": known.anatomy and (*known.anatomy[:2], _UNUSED, *known.anatomy[2:]),
-        "tag": known.tag,
-        "stamp": known.stamp,
-        "boot": known.boot,
-        "doubt": known.doubt,
-        "newest": known.newest,
-        "time": known.time,
-        "log": log and tuple(log),
+        "file": tuple(header.signature),
+        "at": None if header.anatomy is None else tuple(header.anatomy),
+        "tag": header.tag,
+        "stamp": header.updated_at,
+        "boot": header.boot_id,
+        "durability": header.durability.value,
+        "newest": header.newest_updated_at,
+        "time": header.newest_message_time,
+        "log": None if log is None else tuple(log),
     }
     body = orjson.dumps(fields).ljust(HEADER_BYTES - 10)
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
-    """What a header says: the document as the last writer left it, and where the log ended; None
-    when it is none.
+def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
+    """Decode the state of a document and the end of its log. None: this is no header.
 
-    A true checksum says nothing of what is below it: a header whose fields can't be is none either.
+    A correct checksum proves nothing about the fields, so a header with impossible fields is none
+    either.
     """
     body = raw[9 : HEADER_BYTES - 1]
-    if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
+    if not body.startswith(_PREFIX) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
     try:
         fields = orjson.loads(body)
-        at, log = fields["at"], fields["log"]
-        known = Known(
-            Signature(*fields["file"]),
-            None if at is None else Anatomy(*at[:2], *at[3:]),
-            *_described(fields),
+        header = StateHeader(
+            signature=Signature(*fields["file"]),
+            anatomy=None if fields["at"] is None else Anatomy(*fields["at"]),
+            tag=fields["tag"],
+            updated_at=fields["stamp"],
+            boot_id=fields["boot"],
+            durability=Durability(fields["durability"]),
+            newest_updated_at=fields["newest"],
+            newest_message_time=fields["time"],
         )
-        position = None if log is None else Position(*log)
+        position = None if fields["log"] is None else Position(*fields["log"])
     except (ValueError, KeyError, TypeError):
         return None
-    return (known, position) if _can_be(known, position) else None
+    if not _is_possible(header) or (position is not None and not _is_possible_position(position)):
+        return None
+    return header, position
 
 
-def _can_be(known: Known, position: Position | None) -> bool:
-    """Whether all fields of a header are of their types, and all offsets in it within what they are
-    offsets of.
-    """
-    at, signature = known.anatomy, known.signature
+def _is_possible(header: StateHeader) -> bool:
+    """Check that all fields have their types, and that all offsets are inside the file."""
+    signature = header.signature
+    times = (header.updated_at, header.newest_updated_at, header.newest_message_time)
+    if header.durability not in _RECORDED:
+        return False
     if not _are_counts(signature[:2]) or not all(type(time) is int for time in signature[2:]):
         return False
-    if not all(isinstance(text, str) for text in known[2:]) or known.doubt not in _DOUBTS:
+    if not all(isinstance(text, str) for text in (header.tag, header.boot_id, *times)):
         return False
-    if not all(not stamp or sortable(stamp) for stamp in (known.stamp, known.newest, known.time)):
+    if not all(not time or sortable(time) for time in times):
         return False
-    if position is not None and not _are_counts(position):
-        return False
-    if position is not None and not position.durable <= position.end <= position.size:
-        return False
-    if at is None:
+    anatomy = header.anatomy
+    if anatomy is None:
         return True
-    if (
-        not _are_counts(at[:-1])
-        or not isinstance(at.ends_active, bool)
-        or len(known.stamp) != WIDTH
-    ):
+    if not _are_counts(anatomy[:-1]) or not isinstance(anatomy.ends_active, bool):
         return False
-    is_within = (
-        at.updated_at + WIDTH < at.context < at.history <= at.tail < at.size == signature.size
-    )
-    return is_within and at.entries <= at.tail - at.history
+    if len(header.updated_at) != WIDTH or anatomy.size != signature.size:
+        return False
+    head_end = anatomy.updated_at + WIDTH
+    is_ordered = head_end < anatomy.context < anatomy.history <= anatomy.tail < anatomy.size
+    return is_ordered and anatomy.entries <= anatomy.tail - anatomy.history
+
+
+def _is_possible_position(position: Position) -> bool:
+    """Check that a log can end there."""
+    return _are_counts(position) and position.durable <= position.end <= position.size
 
 
 def _are_counts(values: Iterable[object]) -> bool:

@@ -18,7 +18,7 @@ from functools import partial
 
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import Signature
+from capsule.disk.whole_files import NO_SIGNATURE, Signature
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.format_record import FormatRecord
 from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
@@ -28,7 +28,7 @@ from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH, Keeping
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import committed, forget_texts
-from capsule.engines.files.state import HEADER_BYTES, MARKED, Known, decode_header
+from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decode_header
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
 from capsule.engines.machine import Machine
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused
@@ -76,7 +76,7 @@ class FileStorage:
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
         self.keeping = Keeping(self.sys, self.layout, document_bytes)
         self.derived = Derived(self.layout, self.sys)
-        self.boot = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
+        self.boot_id = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
         self.mutex_files = Directory(self.layout, self.sys, "mutex")
@@ -123,12 +123,12 @@ class FileStorage:
         """Whether a file of that name is there."""
         return self.find(kind, check_id(id)) is not None
 
-    def noted(self, kind: str, id: str) -> Known | None:
+    def recorded_header(self, kind: str, id: str) -> StateHeader | None:
         """How the store left a document, whatever became of the file and the machine since; None
         without a note.
         """
-        header = decode_header(self.raw_header(kind, id))
-        return header and header[0]
+        decoded_header = decode_header(self.raw_header(kind, id))
+        return decoded_header and decoded_header[0]
 
     def raw_header(self, kind: str, id: str) -> bytes:
         """The bytes of a document's note, and the mark behind it if there is one; a note that is
@@ -169,22 +169,22 @@ class FileStorage:
                 return not log.position.is_durable
         return False
 
-    def known(self, kind: str, id: str) -> Known | None:
+    def current_header(self, kind: str, id: str) -> StateHeader | None:
         """A document as the store left it; None when the file has changed, or a writer is at work.
         Takes no mutex.
         """
         path = self.layout.document(kind, id)
-        known = self.noted(kind, id)
-        if known is None or known.boot != self.boot:
+        header = self.recorded_header(kind, id)
+        if header is None or header.boot_id != self.boot_id:
             return None
         try:
             status = self.sys.lstat(path)
         except OSError:
             return None
-        return known if whole_files.signature(status) == known.signature else None
+        return header if whole_files.signature(status) == header.signature else None
 
     def is_as_left(self, kind: str, id: str) -> bool:
-        return self.known(kind, id) is not None
+        return self.current_header(kind, id) is not None
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises FileNotFoundError, `InvalidDocument`, OSError."""
@@ -227,7 +227,7 @@ class FileStorage:
                 whole_files.signature(status),
             )
             unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
-            return data, signature if unchanged else Signature(0, 0, 0, 0)
+            return data, signature if unchanged else NO_SIGNATURE
         return None
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
@@ -258,17 +258,17 @@ class FileStorage:
             )
             return [id for id in names if is_id(id)]
 
-    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
+    def tail(self, kind: str, id: str, header: StateHeader, n: int) -> bytes | None:
         """The last `n` entries as a JSON array; None when the file changed meanwhile.
 
         Costs reading the entries asked for.
         """
-        anatomy = known.anatomy
+        anatomy = header.anatomy
         if anatomy is None:
             return None
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
             chunk = _TAIL_CHUNK
-            while whole_files.signature(status) == known.signature:
+            while whole_files.signature(status) == header.signature:
                 start = max(anatomy.history, anatomy.tail - chunk)
                 entries, count = last_entries(
                     whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n
@@ -431,7 +431,7 @@ class FileStorage:
                     id != name
                     and is_id(id)
                     and f"{id}{_SUFFIX}" not in present
-                    and self.noted(kind, id)
+                    and self.recorded_header(kind, id)
                 ):
                     reason = "was written by the store and then removed by something else"
                     leftovers.append(
@@ -634,7 +634,7 @@ class FileMachine(Machine):
         The note knows the inode and the times of what was written, which nobody can foretell of a
         clone.
         """
-        noted = self._storage.noted(kind, id)
+        noted = self._storage.recorded_header(kind, id)
         if noted is None or noted.signature != signature:
             return False
         with suppress(OSError):

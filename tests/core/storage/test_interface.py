@@ -13,7 +13,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.external_edits import mendable
-from capsule.engines.files.state import Known
+from capsule.engines.files.state import Durability, StateHeader
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import (
     CapsuleError,
@@ -45,24 +45,24 @@ def data_of(storage: FileStorage, id: str = "plan") -> bytes:
     return got[0]
 
 
-def looked(held: HeldDocument) -> Known:
-    known = held.look()
+def looked(held: HeldDocument) -> StateHeader:
+    known = held.unchanged_header()
     assert known is not None
     return known
 
 
 def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) -> None:
-    assert storage.read(KIND, "plan") is None and storage.known(KIND, "plan") is None
+    assert storage.read(KIND, "plan") is None and storage.current_header(KIND, "plan") is None
     assert not storage.exists(KIND, "plan") and list(storage.scan(KIND)) == []
     data = put(storage, "plan", ["one"])
     assert data_of(storage) == data and storage.exists(KIND, "plan")
-    known = storage.known(KIND, "plan")
-    assert known is not None and known.anatomy == anatomy.survey(data) and known.stamp == STAMP
+    known = storage.current_header(KIND, "plan")
+    assert known is not None and known.anatomy == anatomy.survey(data) and known.updated_at == STAMP
     (scanned,) = storage.scan(KIND)
     assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
     assert scanned.signature == known.signature
     with storage.hold(KIND, "plan") as held:
-        assert held.look() == known
+        assert held.unchanged_header() == known
         assert held.read() == (data, known.signature)
 
 
@@ -74,13 +74,13 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
     put(storage, "plan", before)
     with storage.hold(KIND, "plan") as held:
         after = held.splice(looked(held), [entry(text) for text in added], LATER, [])
-        assert held.look() == after
+        assert held.unchanged_header() == after
     wanted = document("plan", before + added).replace(
         b'"updatedAt": "' + STAMP.encode(), b'"updatedAt": "' + LATER.encode()
     )
     assert data_of(storage) == wanted
-    assert after.anatomy == anatomy.survey(wanted) and after.stamp == LATER
-    assert storage.known(KIND, "plan") == after
+    assert after.anatomy == anatomy.survey(wanted) and after.updated_at == LATER
+    assert storage.current_header(KIND, "plan") == after
 
 
 @pytest.mark.parametrize("title", ["New", "", "x" * 3000])
@@ -93,10 +93,10 @@ def test_a_new_head_leaves_the_history_unchanged(
         after = held.rehead(
             looked(held), head("plan", title, LATER), [entry(text) for text in added], []
         )
-        assert held.look() == after
+        assert held.unchanged_header() == after
         after = held.splice(after, [entry("three")], LATER, [])
     assert texts_of(data_of(storage)) == ["one", *added, "three"]
-    assert after.anatomy == anatomy.survey(data_of(storage)) and after.stamp == LATER
+    assert after.anatomy == anatomy.survey(data_of(storage)) and after.updated_at == LATER
 
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
@@ -109,7 +109,7 @@ def test_a_new_context_leaves_the_history_unchanged(
         lines = anatomy.context_lines([codec.encode(context)[:-1]])
         with storage.hold(KIND, "plan") as held:
             after = held.rehead(looked(held), head("plan", "New", LATER), [], [], lines)
-            assert held.look() == after
+            assert held.unchanged_header() == after
             after = held.splice(after, [entry("more")], LATER, [])
         assert codec.decode(data_of(storage), "plan")["context"] == context
         assert after.anatomy == anatomy.survey(data_of(storage))
@@ -143,7 +143,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
         with storage.hold(KIND, "plan") as held:
             got = held.read()
             assert got is not None
-            known = held.adopt(got[1], anatomy.survey(got[0]), [], STAMP)
+            known = held.accept_file(got[1], anatomy.survey(got[0]), [], STAMP)
             other = document("plan", ["by hand"])
             copy = root / "copy"
             copy.write_bytes(other)
@@ -151,7 +151,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
             with pytest.raises(Interfered):
                 write(held, known)
             assert path.read_bytes() == other
-            assert held.look() is None
+            assert held.unchanged_header() is None
     assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
 
 
@@ -164,14 +164,14 @@ def test_an_edit_in_place_is_noticed_by_the_next_look(
     path = root / KIND / "plan.json"
     path.write_bytes(new)
     os.utime(path, ns=(1, 1))
-    assert storage.known(KIND, "plan") is None
+    assert storage.current_header(KIND, "plan") is None
     with storage.hold(KIND, "plan") as held:
-        assert held.look() is None
+        assert held.unchanged_header() is None
         got = held.read()
         assert got is not None and got[0] == new
-        known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
+        known = held.accept_file(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
         assert (
-            held.look() == known and held.records() == []
+            held.unchanged_header() == known and held.records() == []
         )  # A file that was only read gets no log.
         held.splice(known, [entry("three")], LATER, [])
     assert texts_of(data_of(storage))[1:] == ["three"]
@@ -188,7 +188,7 @@ def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage)
         assert held.records() == records
         got = held.read()
         assert got is not None
-        held.adopt(got[1], None, [b'{"new": 1}'], LATER)
+        held.accept_file(got[1], None, [b'{"new": 1}'], LATER)
         assert held.records() == [*records, [b'{"new": 1}']]
         held.rewrite_records([[b'"kept"']])
         assert held.records() == [[b'"kept"']]
@@ -229,7 +229,7 @@ def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(
 def test_the_tail_has_the_last_entries(storage: FileStorage) -> None:
     texts = [str(number) * 30_000 for number in range(5)]
     put(storage, "plan", texts)
-    known = storage.known(KIND, "plan")
+    known = storage.current_header(KIND, "plan")
     assert known is not None
     for n in (1, 2, 3, 100):
         block = storage.tail(KIND, "plan", known, n)
@@ -256,15 +256,15 @@ def test_a_deleted_document_is_in_the_trash_and_can_be_restored(
     data = put(storage, "plan", ["one"])
     with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
-        assert held.look() is None and held.read() is None
-    assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
+        assert held.unchanged_header() is None and held.read() is None
+    assert not storage.exists(KIND, "plan") and storage.current_header(KIND, "plan") is None
     assert (
         storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
     )
     assert storage.keeping.trashed("agents") == []
     with storage.hold(KIND, "plan") as held:
         held.restore(trashed.token)
-        assert held.look() is None  # It must be read as a whole before the next write.
+        assert held.unchanged_header() is None  # It must be read as a whole before the next write.
     assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
     with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
@@ -322,7 +322,7 @@ def test_an_id_with_a_path_is_refused(storage: FileStorage, root: Path) -> None:
         for use in (
             lambda: storage.read(KIND, id),
             lambda: storage.exists(KIND, id),
-            lambda: storage.known(KIND, id),
+            lambda: storage.current_header(KIND, id),
             lambda: storage.hold(KIND, id).__enter__(),
             lambda: storage.path(KIND, id),
         ):
@@ -393,9 +393,12 @@ def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
     data = put(before, "plan", ["one"])
     with before.hold(KIND, "plan") as held:
         held.splice(looked(held), [entry("two")], LATER, [b'{"n": 1}'])
-    assert before.known(KIND, "plan") is not None and after.known(KIND, "plan") is None
+    assert (
+        before.current_header(KIND, "plan") is not None
+        and after.current_header(KIND, "plan") is None
+    )
     with after.hold(KIND, "plan") as held:
-        assert held.look() is None
+        assert held.unchanged_header() is None
         assert held.records() == [[b'{"n": 1}']]
     assert data
     before.close()
@@ -416,7 +419,7 @@ def test_system_errors_become_errors_of_the_package(storage: FileStorage, root: 
 
 def test_a_document_is_read_from_an_offset(storage: FileStorage) -> None:
     data = put(storage, "plan", ["one", "two"])
-    known = storage.known(KIND, "plan")
+    known = storage.current_header(KIND, "plan")
     for offset in (0, 1, 100, 10_000_000):
         assert known is not None and storage.read(KIND, "plan", offset) == (
             data[offset:],
@@ -438,12 +441,15 @@ def test_find_gives_the_same_as_scan(storage: FileStorage, root: Path) -> None:
 
 
 def test_the_note_stays_when_the_file_changes(storage: FileStorage, root: Path) -> None:
-    assert storage.noted(KIND, "plan") is None
+    assert storage.recorded_header(KIND, "plan") is None
     put(storage, "plan", ["one"])
-    known = storage.known(KIND, "plan")
-    assert known is not None and storage.noted(KIND, "plan") == known
+    known = storage.current_header(KIND, "plan")
+    assert known is not None and storage.recorded_header(KIND, "plan") == known
     (root / KIND / "plan.json").write_bytes(b"{}")
-    assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
+    assert (
+        storage.current_header(KIND, "plan") is None
+        and storage.recorded_header(KIND, "plan") == known
+    )
 
 
 def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(
@@ -498,7 +504,10 @@ def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) 
         away.rename(path)
         got = held.read()
         assert got is not None
-        assert held.flush(held.adopt(got[1], known.anatomy, [], STAMP)).doubt == ""
+        assert (
+            held.flush(held.accept_file(got[1], known.anatomy, [], STAMP)).durability
+            is Durability.DURABLE
+        )
 
 
 class Flushes(Syscalls):

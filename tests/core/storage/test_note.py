@@ -17,30 +17,30 @@ from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
 from capsule.engines.files import document
 from capsule.engines.files.disk.log import Flushed, Log, Position
-from capsule.engines.files.state import Known
+from capsule.engines.files.state import Durability, StateHeader
 from capsule.format.json.anatomy import Anatomy
 
 SYS = Syscalls()
 BIG = 2**63 - 1
 STAMP = "2025-01-12T10:30:00.000Z"
-KNOWN = Known(
+KNOWN = StateHeader(
     Signature(1, 900, 3, 4),
     Anatomy(900, 100, 200, 300, 800, 2, True),
     document.new_tag(),
     STAMP,
     "b" * 36,
-    "",
+    Durability.DURABLE,
     STAMP,
     STAMP,
 )
 LAST = "9999-12-31T23:59:59.999Z"
-HUGE = Known(
+HUGE = StateHeader(
     Signature(BIG, 2**50 + 90, BIG, BIG),
     Anatomy(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
     document.new_tag(),
     LAST,
     "b" * 36,
-    "name",
+    Durability.EXTERNAL,
     LAST,
     LAST,
 )
@@ -49,7 +49,7 @@ HUGE = Known(
 def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
-        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 9, 5, 4, 3)),
+        (KNOWN._replace(anatomy=None, durability=Durability.UNFLUSHED), Position(1, 9, 5, 4, 3)),
         (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
         raw = document.encode_header(known, position)

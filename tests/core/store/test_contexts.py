@@ -32,7 +32,7 @@ CONTEXT: dict[str, Any] = {
 
 def is_canonical(store: Store, id: str) -> bool:
     data = store.read(id)
-    known = store.engine.storage.known("conversations", id)
+    known = store.engine.storage.current_header("conversations", id)
     assert known is not None and known.anatomy == anatomy.survey(data)
     return codec.encode(store.document(id)) == data
 

@@ -232,11 +232,11 @@ def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, sto
         with path.open("r+b") as file:
             file.write(whole.replace(old, new))
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-        known = store.engine.storage.noted("conversations", id)
-        assert known is not None
-        signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
+        header = store.engine.storage.recorded_header("conversations", id)
+        assert header is not None
+        signature = header.signature._replace(ctime_ns=path.stat().st_ctime_ns)
         with store.engine.storage.hold("conversations", id) as held:
-            held.note_down(known._replace(signature=signature))
+            held.commit_write(header._replace(signature=signature))
 
     for read in reads[:-2]:
         through_a_mapping(b'"title": "Plan"', b'"title": 123456')

@@ -22,7 +22,7 @@ from capsule.errors import CapsuleError, Refused, Remedy
 from capsule.ids import new_id
 
 #: The format of the derived files that this program reads and writes.
-FORMAT = 1
+FORMAT = 2
 NAME = "format.json"
 _MAX_BYTES = 4096
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
-from capsule.engines.files.state import Known
+from capsule.engines.files.state import StateHeader
 from capsule.errors import StoreBusy
 
 _KEPT_OPEN = 80
@@ -52,7 +52,7 @@ class Mutex:
         self.fd = -1
         self.place = 0, 0
         self.size = 0
-        self.memo: tuple[bytes, Known, Position | None] | None = None
+        self.memo: tuple[bytes, StateHeader, Position | None] | None = None
         self.log: Log | None = None
         self.document_fd = -1
         self.users = 0
