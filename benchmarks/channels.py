@@ -19,11 +19,13 @@ from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
 from capsule import Store
+from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.rules import policy
+from capsule.rules.consent import AgentProfile, PolicyInputs
 
 __all__ = ["run"]
 
@@ -65,11 +67,11 @@ def _document(
 
 
 def _decide(bench: Bench, report: Report) -> None:
-    profiles = {id: policy.Profile(id, id, policy.GLOBAL) for id in ("bob", "carl")}
-    state = policy.State(profiles, frozenset({policy.GLOBAL}))
+    profiles = {id: AgentProfile(id, id, GLOBAL) for id in ("bob", "carl")}
+    state = PolicyInputs(profiles, frozenset({GLOBAL}))
     contestants = []
     for access in ("open", "members"):
-        object = policy.Object.of(_document("many", _MEMBERS, access=access))
+        object = policy.PolicyTarget.from_document(_document("many", _MEMBERS, access=access))
         for who, what in (("bob", "a member"), ("carl", "another agent")):
             for action in _ACTIONS:
                 once = partial(_decide_often, who, action, object, state)
@@ -78,10 +80,10 @@ def _decide(bench: Bench, report: Report) -> None:
         Member(id) for id in ("bob", "carl", *(f"agent-{number}" for number in range(_MEMBERS - 2)))
     )
     group, direct = (
-        policy.Object("team", "group", members),
-        policy.Object("direct_bob_carl", "direct", members[:2]),
+        policy.PolicyTarget("team", "group", members),
+        policy.PolicyTarget("direct_bob_carl", "direct", members[:2]),
     )
-    asked: list[tuple[policy.Action, policy.Object]] = [
+    asked: list[tuple[policy.Action, policy.PolicyTarget]] = [
         ("append", direct),
         ("append", group),
         ("add", group),
@@ -113,10 +115,10 @@ def _decide(bench: Bench, report: Report) -> None:
 
 
 def _decide_often(
-    who: str, action: policy.Action, object: policy.Object, state: policy.State
+    who: str, action: policy.Action, object: policy.PolicyTarget, state: PolicyInputs
 ) -> None:
     for _ in range(_AT_ONCE):
-        policy.may(who, action, object, state)
+        policy.decide(who, action, object, state)
 
 
 def _send(bench: Bench, report: Report) -> None:

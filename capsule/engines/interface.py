@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
     from capsule.format.saved.repair import Mended
-    from capsule.rules.consent import State
-    from capsule.rules.policy import Object
-    from capsule.rules.visibility import Sight
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import PolicyTarget
+    from capsule.rules.visibility import Viewer
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -453,7 +453,7 @@ class Transaction(Protocol):
     name: str
     reads: ReadSet
     waits: bool
-    judged: tuple[Object, State] | None
+    judged: tuple[PolicyTarget, PolicyInputs] | None
 
     @property
     def head(self) -> ParsedHead:
@@ -734,7 +734,7 @@ class Engine(Protocol):
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> Queries:
+    def questions(self, asker: Viewer | None = None) -> Queries:
         """The questions of an agent about the conversations, or of the store's owner (None)."""
 
     def tracker(self, kind: str | None = None) -> Tracker:

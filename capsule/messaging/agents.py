@@ -45,8 +45,8 @@ from capsule.messaging.directory import (
     new_project,
     new_record,
 )
-from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
-from capsule.rules.policy import Action, Object, Profile, ensure, may
+from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, AgentProfile, dm_availability
+from capsule.rules.policy import Action, PolicyTarget, decide, raise_if_denied
 
 if TYPE_CHECKING:
     from capsule.messaging.contacts import Agent, Contact, Permission
@@ -255,7 +255,9 @@ class Agents:
         Cost: writing small files, and as `policy`.
         """
         about, path = self._directory.profile(self.get(id).id), os.path.abspath(project)
-        ensure(may(self._store.agent, "move", Object(about.id, "agent")), about.id)
+        raise_if_denied(
+            decide(self._store.agent, "move", PolicyTarget(about.id, "agent")), about.id
+        )
         where = {"project": project_id(path), "projectPath": path}
         there = [
             each for each in self._directory.profiles().values() if each.project == where["project"]
@@ -271,11 +273,11 @@ class Agents:
         return self._with_defaults(about.id, ())
 
     def _ensure_manages(self, id: str) -> None:
-        ensure(
-            may(
+        raise_if_denied(
+            decide(
                 self._store.agent,
                 "manage",
-                Object(id, "agent"),
+                PolicyTarget(id, "agent"),
                 self._store.inner.state_of(None, ()),
             ),
             id,
@@ -327,8 +329,8 @@ class Agents:
         id = id if self._documents.exists(id) else self._directory.resolve(id, me)
         if (
             me != id
-            and not may(
-                me, "find", Object(id, "agent"), self._directory.state(me, None, [id])
+            and not decide(
+                me, "find", PolicyTarget(id, "agent"), self._directory.state(me, None, [id])
             ).allowed
         ):
             raise self._documents.missing(named)
@@ -375,22 +377,22 @@ class Agents:
         elif not others:
             raise InvalidInput("say where the agent would do it, or which other agent it is about")
         elif action in ("find", "manage", "delete", "move"):
-            object = Object(others[0], "agent")
+            object = PolicyTarget(others[0], "agent")
         else:
-            object = Object(
+            object = PolicyTarget(
                 direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others})))
             )
         state_of = self._store.inner.acting(me).inner.state_of
         asks_them = conversation is not None and action in ("add", "invite", "readmit")
         is_agent = object.type == "agent"
         state = state_of(None if is_agent else object, others if asks_them or is_agent else ())
-        said = may(me, cast("Action", action), object, state)
+        said = decide(me, cast("Action", action), object, state)
         hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
         return Permission(
             said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint
         )
 
-    def _object(self, conversation: str) -> Object:
+    def _object(self, conversation: str) -> PolicyTarget:
         """A conversation that the store's agent finds, as the rule sees it. Raises NotFound,
         InvalidDocument.
         """
@@ -401,7 +403,7 @@ class Agents:
         id = self._store.resolve(conversation)
         with suppress(Refused):  # It finds a channel that it may not read.
             self._store.engine.head(id)
-        return Object.of(self._store.inner.whole.head(id)[0])
+        return PolicyTarget.from_document(self._store.inner.whole.head(id)[0])
 
     # -- Who may write to it -----------------------------------------------------------------------
 
@@ -478,7 +480,7 @@ class Agents:
     def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
         id = self._store.inner.subject(agent)
         is_gone = (
-            entry is None and other in self._directory.profile(id).entries
+            entry is None and other in self._directory.profile(id).dm_entries
         )  # Perhaps the agent was forgotten.
         whom = other if is_gone else self._directory.resolve(other, id)
         if whom == id:
@@ -505,7 +507,7 @@ class Agents:
         others = (
             other
             for other in self._directory.agents.ids()
-            if other not in me.entries and me.dm == "restricted"
+            if other not in me.dm_entries and me.dm == "restricted"
         )
         asking = self._contacts(
             me, (other for other in others if me.id in self._people.requests_of(other))
@@ -523,14 +525,14 @@ class Agents:
         me = self._directory.profile(self._people.registered_agent(agent))
         return self._contacts(me, self._directory.agents_found_by(me.id))
 
-    def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
+    def _contacts(self, me: AgentProfile, others: Iterable[str]) -> Sequence[Contact]:
         from capsule.messaging.contacts import Agent, Contact
 
         presence = self._people.online()
         return [
             Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
-                consent(me, self._directory.profile(other)),
+                dm_availability(me, self._directory.profile(other)),
                 self._people.requests_of(other).get(me.id, {}).get("at") or "",
             )
             for other in others
@@ -603,7 +605,7 @@ class Agents:
             return
         if id is None:
             raise InvalidInput("say which agent to forget, or of which other one")
-        ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
+        raise_if_denied(decide(self._store.agent, "delete", PolicyTarget(id, "agent")), id)
         from capsule.messaging import notices
 
         notices.try_remove_blocks(self._store, self._documents.ensure_exists(id))

@@ -23,8 +23,8 @@ from capsule.format.fields import ACCESSES
 from capsule.ids import is_id
 from capsule.messaging.groups import Document, TypedConversations, random_suffix
 from capsule.messaging.projects import Projects
-from capsule.rules.consent import State
-from capsule.rules.policy import Object, may
+from capsule.rules.consent import PolicyInputs
+from capsule.rules.policy import PolicyTarget, decide
 from capsule.store.base import KIND
 from capsule.store.creation import TakenId
 
@@ -371,7 +371,7 @@ class Channels(TypedConversations):
         if is_id(id) and engine.exists(KIND, id):
             with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
                 object, description = (
-                    Object.at(transaction.head),
+                    PolicyTarget.from_parsed_head(transaction.head),
                     transaction.head.metadata.get("description"),
                 )
                 return _listed(object, description, who, self._people.directory.state(who, object))
@@ -463,7 +463,9 @@ class Channels(TypedConversations):
 
         heads = self._store.inner.whole.questions().conversations(ListRequest()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
-        listed = (_listed(Object.listed(head), head.description, who, state) for head in channels)
+        listed = (
+            _listed(PolicyTarget.from_head(head), head.description, who, state) for head in channels
+        )
         return sorted(
             (each for each in listed if each and (archived or not each.archived)),
             key=lambda each: each.id,
@@ -471,11 +473,11 @@ class Channels(TypedConversations):
 
 
 def _listed(
-    object: Object, description: str | None, who: str | None, state: State
+    object: PolicyTarget, description: str | None, who: str | None, state: PolicyInputs
 ) -> ChannelListing | None:
     """A channel in a list, if the agent may know that it exists."""
-    channel, there = object.channel, object.present
-    if channel is None or not may(who, "find", object, state).allowed:
+    channel, there = object.channel, object.present_ids
+    if channel is None or not decide(who, "find", object, state).allowed:
         return None
     return ChannelListing(
         object.id, channel, description or "", len(there), who in there, object.archived

@@ -128,7 +128,7 @@ def current_value(store: CoreStore, key: ActionKey) -> Any:
     if kind == "link":
         return other in people.directory.visible_projects(on) or None
     if kind == "entry":
-        return people.directory.profile(on).entries.get(other)
+        return people.directory.profile(on).dm_entries.get(other)
     try:
         if kind == "agent":
             description = people.documents.read(on).get("description") or ""

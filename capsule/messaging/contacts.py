@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from capsule.format.documents.head import camel
-from capsule.rules.policy import Profile
+from capsule.rules.consent import AgentProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Agent:
             presence: Those who are online, as `People.online` tells it.
             is_known: Whether it is told what the agent says of others.
         """
-        about = Profile.of(document)
+        about = AgentProfile.of(document)
         return cls(
             id=about.id,
             name=about.name,

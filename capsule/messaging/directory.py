@@ -37,7 +37,8 @@ from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, proj
 from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
-from capsule.rules.policy import Object, Profile, State, may
+from capsule.rules.consent import AgentProfile, PolicyInputs
+from capsule.rules.policy import PolicyTarget, decide
 from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class DocumentCollection:
         return (self.find(id) or {}).get(field) or {}
 
     def parse_version(self, id: str, version: DocumentVersion | None) -> Document:
-        """A version of a document, as a decision read it (`State.reads`); empty if there
+        """A version of a document, as a decision read it (`PolicyInputs.read_versions`); empty if there
         is none.
         """
         return {} if version is None else self._parsed(id, version.data)
@@ -264,7 +265,7 @@ def _is_stale(seen: Any, now: str) -> bool:
         return True
 
 
-_NO_STATE = State()
+_NO_STATE = PolicyInputs()
 #: In place of the version of a document that can't be read: what it says grants nothing.
 _UNREADABLE = object()
 
@@ -281,27 +282,27 @@ class AgentDirectory(Guard):
         self.agents = AgentDocuments(engine)
         self.projects = ProjectDocuments(engine)
         self._engine = engine
-        self._profiles: dict[str, Profile] = {}
+        self._profiles: dict[str, AgentProfile] = {}
 
     # -- What decisions depend on ------------------------------------------------------------------
 
-    def profile(self, id: str) -> Profile:
+    def profile(self, id: str) -> AgentProfile:
         """The profile of an agent. Cost: as `DocumentCollection.find`: an lstat, and reading a small file if
         it changed.
         """
         try:
             now = self.agents.find_with_version(id)
         except CapsuleError:
-            return Profile(id, dm="closed", discoverable="private", version=_UNREADABLE)
+            return AgentProfile(id, dm="closed", discoverable="private", version=_UNREADABLE)
         if now is None:
-            return Profile(id)
+            return AgentProfile(id)
         version, document = now
         kept = self._profiles.get(id)
         if kept is None or kept.version is not version:
-            kept = self._profiles[id] = Profile.of(document, version)
+            kept = self._profiles[id] = AgentProfile.of(document, version)
         return kept
 
-    def profiles(self) -> dict[str, Profile]:
+    def profiles(self) -> dict[str, AgentProfile]:
         """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files
         that changed.
         """
@@ -343,8 +344,8 @@ class AgentDirectory(Guard):
         return {}
 
     def state(
-        self, subject: str | None, object: Object | None = None, others: Iterable[str] = ()
-    ) -> State:
+        self, subject: str | None, object: PolicyTarget | None = None, others: Iterable[str] = ()
+    ) -> PolicyInputs:
         """What a decision depends on besides the object.
 
         Args:
@@ -361,19 +362,23 @@ class AgentDirectory(Guard):
         ):
             return _NO_STATE
         if object is not None and object.type == "direct":
-            ids |= object.present
+            ids |= object.present_ids
         profiles = {id: self.profile(id) for id in {subject, *ids}}
         if object is not None:
-            for id in ids - object.present - {subject}:
+            for id in ids - object.present_ids - {subject}:
                 if (
                     profiles[id].version is None
                 ):  # Nobody brings in an agent that is not registered.
-                    profiles[id] = Profile(id, dm="closed", discoverable="private")
+                    profiles[id] = AgentProfile(id, dm="closed", discoverable="private")
         return self._state(subject, object, ids, profiles)
 
     def _state(
-        self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]
-    ) -> State:
+        self,
+        subject: str,
+        object: PolicyTarget | None,
+        ids: Iterable[str],
+        profiles: dict[str, AgentProfile],
+    ) -> PolicyInputs:
         project, channel = profiles[subject].project, object.channel if object is not None else None
         reaches = channel is not None and (
             GLOBAL in (channel.scope, project) or channel.scope == project
@@ -393,7 +398,7 @@ class AgentDirectory(Guard):
         met = frozenset(
             id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id))
         )
-        return State(profiles, sight, met, reads=reads)
+        return PolicyInputs(profiles, sight, met, read_versions=reads)
 
     def agents_found_by(self, subject: str | None) -> list[str]:
         """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as
@@ -403,7 +408,9 @@ class AgentDirectory(Guard):
             return self.agents.ids()
         ids = list(profiles := self.profiles())
         state = self._state(subject, None, ids, {subject: self.profile(subject)} | profiles)
-        return [id for id in ids if may(subject, "find", Object(id, "agent"), state).allowed]
+        return [
+            id for id in ids if decide(subject, "find", PolicyTarget(id, "agent"), state).allowed
+        ]
 
     def agents_visible_to(self, agent: str | None) -> list[str]:
         """As `agents_found_by`, with the agent itself."""
@@ -476,7 +483,9 @@ class AgentDirectory(Guard):
         names = ", ".join(visible) or "you find none of them"
         raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {names}")
 
-    def _nearest(self, candidates: list[Profile], name: str, own_project: str) -> list[Profile]:
+    def _nearest(
+        self, candidates: list[AgentProfile], name: str, own_project: str
+    ) -> list[AgentProfile]:
         """Return those of the agents with a name that an agent of a project means by it.
 
         The first scope with an agent of this name counts: the own project, the agents without a
@@ -644,7 +653,7 @@ class AgentDirectory(Guard):
         return next((each for each in reversed(above) if each and project_id(each) in there), None)
 
 
-def acting_agent(name: str, project: str | None, agents: Iterable[Profile]) -> str | None:
+def acting_agent(name: str, project: str | None, agents: Iterable[AgentProfile]) -> str | None:
     """The id of the agent that somebody acts as: one rule for every door.
 
     Args:
@@ -673,7 +682,7 @@ def acting_agent(name: str, project: str | None, agents: Iterable[Profile]) -> s
     return name if name in own else next(iter(own + elsewhere), None)
 
 
-def _in_projects(agents: Iterable[Profile], projects: Iterable[str]) -> list[Profile]:
+def _in_projects(agents: Iterable[AgentProfile], projects: Iterable[str]) -> list[AgentProfile]:
     return [profile for profile in agents if profile.project in projects]
 
 

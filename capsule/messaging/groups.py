@@ -20,7 +20,7 @@ from capsule.format.documents.members import Member, as_json, joined, left, memb
 from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.messaging.directory import StoreAgents
-from capsule.rules.policy import Object, ensure, may
+from capsule.rules.policy import PolicyTarget, decide, raise_if_denied
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ class TypedConversations:
         """Write a new conversation, for an agent or for the owner. An agent brings in only agents
         that exist.
         """
-        inner, object = self._store.inner.acting(maker).inner, Object.of(document)
+        inner, object = self._store.inner.acting(maker).inner, PolicyTarget.from_document(document)
         with self._people.recording_requests(maker):
-            if not all(map(self._people.documents.exists, object.present)):
-                state = inner.state_of(replace(object, members=()), object.present)
-                ensure(may(maker, "create", object, state), object.id)
+            if not all(map(self._people.documents.exists, object.present_ids)):
+                state = inner.state_of(replace(object, members=()), object.present_ids)
+                raise_if_denied(decide(maker, "create", object, state), object.id)
             return write_new(inner, document)
 
 

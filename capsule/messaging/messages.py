@@ -192,9 +192,9 @@ class Messages:
         )
         checked, named = [keyed or check_message(message)], self._named(text, sender)
 
-        def act(inside: Conversation) -> tuple[Entry, policy.Object]:
+        def act(inside: Conversation) -> tuple[Entry, policy.PolicyTarget]:
             inside.ensure_may("append")  # First, as the other refusals say what there is.
-            object = policy.Object.at(inside.head)
+            object = policy.PolicyTarget.from_parsed_head(inside.head)
             self._ensure_heard(object, sender, to)
             if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
                 return before[1], object
@@ -278,7 +278,7 @@ class Messages:
             named[name] = id, kind
         return named
 
-    def _ensure_heard(self, object: policy.Object, sender: str, to: str | None) -> None:
+    def _ensure_heard(self, object: policy.PolicyTarget, sender: str, to: str | None) -> None:
         """Raise InvalidInput if nobody would get a message. In a channel those who come later read
         it.
         """
@@ -289,21 +289,21 @@ class Messages:
             )
         documents = self._people.documents
         if object.type != "channel" and not any(
-            id == to or documents.exists(id) for id in object.present - {sender}
+            id == to or documents.exists(id) for id in object.present_ids - {sender}
         ):
             raise InvalidInput(
                 f"nobody else takes part in conversation {object.id}, so nobody would get this"
             )
 
-    def _takes_part(self, agent: str, object: policy.Object) -> bool:
+    def _takes_part(self, agent: str, object: policy.PolicyTarget) -> bool:
         """Whether an agent takes part in a conversation, and may still read it."""
         state = self._people.directory.state(agent, object)
         return (
             policy.relation(agent, object) == "member"
-            and policy.may(agent, "read", object, state).allowed
+            and policy.decide(agent, "read", object, state).allowed
         )
 
-    def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.Object) -> Entry:
+    def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.PolicyTarget) -> Entry:
         """The field `mentions` of a message, given what its names mean; nothing without names."""
         if not named:
             return {}
@@ -319,7 +319,7 @@ class Messages:
         about = {key: list(dict.fromkeys(each)) for key, each in names.items()}
         return {"mentions": about | ({"kinds": kinds} if kinds else {})}
 
-    def _told(self, entry: Entry, object: policy.Object) -> dict[str, str]:
+    def _told(self, entry: Entry, object: policy.PolicyTarget) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what
         became of each.
         """
@@ -328,7 +328,7 @@ class Messages:
             recipients = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
             recipients = {
-                id for id in object.present - {sender} if self._people.documents.exists(id)
+                id for id in object.present_ids - {sender} if self._people.documents.exists(id)
             }
         states = dict.fromkeys(sorted(recipients), "stored")
         here = {
@@ -351,7 +351,7 @@ class Messages:
                 notices.update(owner, agent)
         return states
 
-    def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
+    def _wakes(self, agent: str, entry: Entry, object: policy.PolicyTarget) -> bool:
         """Whether a message may wake an agent: it may read it, and wants to hear of it."""
         try:
             reading = self._people.documents.object_in(agent, "reading").get(object.id)

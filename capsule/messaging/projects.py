@@ -16,7 +16,8 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents.head import camel
 from capsule.messaging.directory import StoreAgents
-from capsule.rules.policy import Object, ensure, in_scope, may
+from capsule.rules.consent import in_scope
+from capsule.rules.policy import PolicyTarget, decide, raise_if_denied
 
 if TYPE_CHECKING:
     from capsule.messaging.directory import Document
@@ -150,7 +151,7 @@ class Projects:
         return self._set(a, b, None, None)
 
     def _set(self, a: str, b: str, there: Document | None, back: Document | None) -> Project:
-        ensure(may(self._store.agent, "link", Object(a, "project")), a)
+        raise_if_denied(decide(self._store.agent, "link", PolicyTarget(a, "project")), a)
         first, second = self._directory.resolve_project(a), self._directory.resolve_project(b)
         if first == second:
             raise InvalidInput(f"{first} is linked to another project, not to itself")

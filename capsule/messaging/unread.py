@@ -44,6 +44,7 @@ from capsule.format.kinds import AGENT
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.rules import policy
+from capsule.rules.consent import PolicyInputs
 from capsule.store.base import KIND
 from capsule.timestamps import ms_of
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.read_marks import MessagePosition, Participation, ReadMark
     from capsule.messaging.mail import Mail
-    from capsule.rules.policy import Profile
+    from capsule.rules.consent import AgentProfile
     from capsule.store.store import CoreStore
 
 
@@ -212,12 +213,12 @@ class NotificationPreference(NamedTuple):
     blocked: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, reading: Mapping[str, Any] | None, profile: Profile) -> NotificationPreference:
+    def of(cls, reading: Mapping[str, Any] | None, profile: AgentProfile) -> NotificationPreference:
         """The interest of an agent, given the item of `reading` in its document; None: there is
         none.
         """
         muted, notify = (reading or {}).get("muted") is True, (reading or {}).get("notify")
-        blocked = (id for id, entry in profile.entries.items() if entry == "block")
+        blocked = (id for id, entry in profile.dm_entries.items() if entry == "block")
         return cls(muted or notify == "mentions", notify != "none", tuple(blocked))
 
     def kind(self, entry: Mapping[str, Any], agent: str) -> str:
@@ -274,13 +275,13 @@ _CacheKey = tuple["Participation", Any, Any, Any]
 #: What of all conversations counts as unread depends on: what decides what an agent may read; its
 #: document, which has what it wants to hear of and how far it has read; and the version of that,
 #: None if there is none that can be read.
-ReadContext = tuple[policy.State, Mapping[str, Any], Any]
+ReadContext = tuple[PolicyInputs, Mapping[str, Any], Any]
 
 
 class _AgentCache(NamedTuple):
     """The last answer about an agent, and what it was made of."""
 
-    state: policy.State
+    state: PolicyInputs
     version: Any
     mines: dict[str, Participation]
     by_basis: dict[str, tuple[_CacheKey, ReadingState | None]]
@@ -305,7 +306,7 @@ class UnreadTracker:
     def wishes(self, agent: str) -> ReadContext:
         """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
-        version: Any = state.reads.get((AGENT.name, agent))
+        version: Any = state.read_versions.get((AGENT.name, agent))
         return state, self._people.documents.parse_version(agent, version), version
 
     def seats(
@@ -355,7 +356,7 @@ class UnreadTracker:
     def _seat(
         self,
         agent: str,
-        state: policy.State,
+        state: PolicyInputs,
         mine: Participation,
         cursor: Any,
         parts: Mapping[Part, Any] | None,
@@ -371,14 +372,14 @@ class UnreadTracker:
             mine.channel,
             mine.created_by or "",
         )
-        object = policy.Object(mine.id, mine.type, *about)
+        object = policy.PolicyTarget(mine.id, mine.type, *about)
         is_mail = mine.type in TYPES and not (
             mine.channel and mine.channel.owner
         )  # Notes are none.
-        if not is_mail or not policy.may(agent, "read", object, state).allowed:
+        if not is_mail or not policy.decide(agent, "read", object, state).allowed:
             return None
         interest = NotificationPreference.of(reading, state.profiles[agent])
-        since = object.by_id[agent].joined_at if agent in object.by_id else ""
+        since = object.members_by_id[agent].joined_at if agent in object.members_by_id else ""
         behind = UnreadFilter(
             marks_in_cursor(cursor),
             (agent, *interest.blocked),

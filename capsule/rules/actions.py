@@ -1,13 +1,13 @@
-"""What a write does to a conversation, by what it changes: the actions that `capsule.rules.policy`
-decides about.
+"""Which actions a write consists of: the actions that `capsule.rules.policy` decides about.
 
-What must stay true: a write is judged by its difference alone, so that whichever door makes it, the
-rule asks about the same actions; and a difference that is none of the others is a "rewrite". Pure.
+What must stay true: a write is judged only by the difference between the conversation before and
+after it. So the rule is asked about the same actions whichever door makes the write. A difference
+that is none of the other actions is a "rewrite". Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,189 +15,356 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
 from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import Tree
-from capsule.rules.policy import Action, Object
+from capsule.rules.policy import Action, PolicyTarget
 from capsule.timestamps import sortable
 
 #: Fields of the metadata that decide who reads and does what. Another active branch hides what
 #: others said.
-_DECIDING = frozenset({"type", "history", "currentNode", "createdBy"})
+_ACCESS_FIELDS = frozenset({"type", "history", "currentNode", "createdBy"})
 #: Fields of the metadata that only the managers of a channel change.
-_OF_A_CHANNEL = frozenset({"channel", "description"})
-#: Fields that are judged otherwise, or by another rule.
-_PASSED_OVER = (
+_CHANNEL_FIELDS = frozenset({"channel", "description"})
+#: Fields of the metadata that another function judges, so that they are no "change".
+_JUDGED_ELSEWHERE = (
     frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy", "channel"})
-    | _DECIDING
+    | _ACCESS_FIELDS
 )
-_RIGHTS = ("can_leave", "can_send", "can_invite", "can_manage")
-_rights, _origin = attrgetter(*_RIGHTS), attrgetter("invited_by", "source")
-_times = attrgetter("joined_at", "left_at", "opted_out_at")
+_PERMISSIONS = ("can_leave", "can_send", "can_invite", "can_manage")
+_permissions_of = attrgetter(*_PERMISSIONS)
+_origin_of = attrgetter("invited_by", "source")
+_times_of = attrgetter("joined_at", "left_at", "opted_out_at")
+
+_Entries = Sequence[Mapping[str, Any]]
 
 
-def actions_in(
+def actions_of_write(
     subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> set[Action]:
-    """The actions that a write by `subject` consists of.
+    """Return the actions that a write by `subject` consists of.
 
     Args:
-        subject: An agent's id; None: the store's owner.
+        subject: An agent's id; None: the owner of the store.
         before, after: The conversation before and after the write, or its heads, which have no
             `history`.
     """
-    was, now = Object.of(before), Object.of(after)
-    there, then = before["metadata"], after["metadata"]
-    changed = {name for name in there.keys() | then.keys() if there.get(name) != then.get(name)}
-    actions = _memberships(subject, was, now, sortable(before.get("updatedAt") or ""))
-    if was.channel is not None and changed & _OF_A_CHANNEL:
-        actions.add(
-            "manage" if now.channel is not None and _stays(was.channel, now.channel) else "rewrite"
-        )
-        if (
-            now.channel is not None
-            and now.channel.is_global_default
-            and not was.channel.is_global_default
-        ):
-            actions.add("default")
-        changed -= _OF_A_CHANNEL
-    elif "channel" in changed:
+    target_before = PolicyTarget.from_document(before)
+    target_after = PolicyTarget.from_document(after)
+    changed = _changed_fields(before["metadata"], after["metadata"])
+    message_actions = _message_actions(subject, before, after)
+    actions = _member_list_actions(
+        subject, target_before, target_after, sortable(before.get("updatedAt") or "")
+    )
+    actions |= _channel_actions(target_before.channel, target_after.channel, changed)
+    actions |= message_actions
+    if _changes_access(before, after, changed):
         actions.add("rewrite")
-    if changed & _DECIDING and not (
-        changed & _DECIDING == {"currentNode"} and _is_left(before, after)
-    ):
-        actions.add("rewrite")
-    if changed - _PASSED_OVER or before.get("context") != after.get("context"):
+    if _changes_head(before, after, target_before, changed):
         actions.add("change")
-    # A group that the last one leaves is archived by that, and comes back with the first one who is
-    # added.
-    if was.archived != now.archived and (was.is_empty, now.is_empty) != (
-        was.archived,
-        now.archived,
-    ):
+    if _archives(target_before, target_after):
         actions.add("archive")
-    said = _said(subject, before, after)
-    is_by_rule = said and there.get("titleSetBy") == "auto"
-    if "titleSetBy" in changed or (before["title"] != after["title"] and not is_by_rule):
+    if _renames(before, after, changed, changes_messages=bool(message_actions)):
         actions.add("rename")
-    return actions | said
-
-
-def _is_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether `currentNode` is what the removal of one message leaves it."""
-    old, new = before.get("history") or (), after.get("history") or ()
-    kept = {entry.get("id") for entry in new}
-    gone = [at for at, entry in enumerate(old) if entry.get("id") not in kept]
-    was, now = (each["metadata"].get("currentNode") for each in (before, after))
-    return len(gone) == 1 and now == kept_current(Tree(old), was, set(gone), gone[0], new)
-
-
-def _stays(was: Channel, now: Channel) -> bool:
-    """Whether a channel keeps its place, and does not open what was said in private."""
-    is_same = (was.name, was.scope, was.owner) == (now.name, now.scope, now.owner)
-    return is_same and (was.access != "private" or now.access == "private")
-
-
-def added(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> frozenset[str]:
-    """The agents that take part after a write, and did not before it; None: there was no
-    conversation.
-    """
-    return Object.of(after).present - (frozenset() if before is None else Object.of(before).present)
-
-
-def _memberships(subject: str | None, was: Object, now: Object, since: str) -> set[Action]:
-    """What is done to the items; who is added to a group joins it now, and reads nothing that was
-    said by `since`.
-    """
-    actions: set[Action] = set()
-    for id in was.by_id.keys() | now.by_id.keys():
-        old, new = was.by_id.get(id), now.by_id.get(id)
-        if old == new:
-            continue
-        was_in, is_in = old is not None and old.is_in, new is not None and new.is_in
-        if was.channel is not None:
-            actions |= _membership(subject, was, old, new)
-        elif was_in and not is_in:
-            actions.add("leave" if id == subject else "remove")
-        elif new is not None and is_in and not was_in:
-            actions |= {"add", "rewrite"} if new.joined_at < since else {"add"}
-        else:
-            actions.add("rewrite")
     return actions
 
 
-def _membership(
-    subject: str | None, channel: Object, old: Member | None, new: Member | None
-) -> set[Action]:
-    """What the change of one item of a channel is; without `new`, its item is gone, and so is what
-    it tells.
+def added_agents(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> frozenset[str]:
+    """Return the agents that take part after a write, and did not before it.
+
+    `before` is None if the write created the conversation.
     """
-    if new is None:
-        return {"rewrite"}
-    was, is_mine = old or Member(new.id, left_at="-", invited_by="self"), new.id == subject
-    # Whom somebody took out has lost the rights that it had been given, but not what was withheld
-    # from it.
-    is_taken_out = not (was.is_in or was.opted_out_at)
-    lost: dict[str, Any] = {
-        right: None for right in _RIGHTS if is_taken_out and getattr(was, right)
-    }
-    had = was._replace(**lost)
-    is_honest, gains = _origin(was) == _origin(new), _rights(was) != _rights(new)
-    action: Action | None = None
-    if new.is_in and not was.is_in:
-        action = "join" if is_mine else "readmit" if was.opted_out_at else "invite"
-        # Who comes by itself says so, unless it comes back to where it was invited; who invites
-        # says who did.
-        came_alone = not new.is_invited or (is_honest and bool(was.opted_out_at))
-        is_honest = came_alone if is_mine else new.invited_by == subject
-        gains = any(
-            channel.has(new, right) and not channel.has(had, right) for right in _RIGHTS[1:]
-        )
-        gains = gains or channel.has(new, "can_leave") != channel.has(had, "can_leave")
-    elif was.is_in and not new.is_in:
-        action = "leave" if is_mine else "remove"
-        is_honest = is_honest and (
-            is_mine or not new.opted_out_at
-        )  # It is for each to say that it stays out.
-    elif is_mine and new.opted_out_at and not new.is_in:
-        action, is_honest = (
-            "join",
-            not new.is_invited,
-        )  # It says that it stays out of where it could join.
-    else:
-        is_honest = is_honest and _times(was) == _times(new)
-    actions: dict[Action | None, bool] = {action: True, "manage": gains, "rewrite": not is_honest}
-    return {each for each, is_so in actions.items() if is_so and each is not None}
+    present_after = PolicyTarget.from_document(after).present_ids
+    if before is None:
+        return present_after
+    return present_after - PolicyTarget.from_document(before).present_ids
 
 
 def changes_others(subject: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Return whether a write by an agent changes, moves or removes messages of others, or adds some
-    in their names.
+    """Return whether a write by an agent touches messages of others.
+
+    It does if it changes, moves or removes some, or adds some in the names of others.
     """
-    return not _said(subject, before, after) <= {"edit"}
+    return not _message_actions(subject, before, after) <= {"edit"}
 
 
-def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
-    """What a write does to messages: nothing; "edit"; "moderate" if it changes or removes some of
-    others; or "rewrite" if it moves some, or has others say what they did not."""
-    old, new = before.get("history"), after.get("history")
+# --- The fields of the head ---
+
+
+def _changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
+    names = before.keys() | after.keys()
+    return frozenset(name for name in names if before.get(name) != after.get(name))
+
+
+def _channel_actions(
+    before: Channel | None, after: Channel | None, changed: frozenset[str]
+) -> set[Action]:
+    """Return the actions that a change of the channel's fields amounts to."""
+    if before is None:  # A conversation that becomes a channel gets other readers.
+        return {"rewrite"} if "channel" in changed else set()
+    if not changed & _CHANNEL_FIELDS:
+        return set()
+    if after is None:
+        return {"rewrite"}
+    actions: set[Action] = {"manage"} if _stays_in_place(before, after) else {"rewrite"}
+    if after.is_global_default and not before.is_global_default:
+        actions.add("default")
+    return actions
+
+
+def _stays_in_place(before: Channel, after: Channel) -> bool:
+    """Return whether a channel keeps its name and scope, and stays private if it was."""
+    if (before.name, before.scope, before.owner) != (after.name, after.scope, after.owner):
+        return False
+    return before.access != "private" or after.access == "private"
+
+
+def _changes_access(
+    before: Mapping[str, Any], after: Mapping[str, Any], changed: frozenset[str]
+) -> bool:
+    """Return whether a write changes who reads what. To remove one message may move the branch."""
+    access_fields = changed & _ACCESS_FIELDS
+    if not access_fields:
+        return False
+    return access_fields != {"currentNode"} or not _follows_from_one_removal(before, after)
+
+
+def _follows_from_one_removal(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Return whether `currentNode` is the one that the removal of one message leads to."""
+    old = before.get("history") or ()
+    new = after.get("history") or ()
+    remaining_ids = {entry.get("id") for entry in new}
+    removed = [index for index, entry in enumerate(old) if entry.get("id") not in remaining_ids]
+    if len(removed) != 1:
+        return False
+    old_current = before["metadata"].get("currentNode")
+    expected = kept_current(Tree(old), old_current, set(removed), removed[0], new)
+    return bool(after["metadata"].get("currentNode") == expected)
+
+
+def _changes_head(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    target_before: PolicyTarget,
+    changed: frozenset[str],
+) -> bool:
+    """Return whether a write changes tags, the pin, the context or another field of the head."""
+    judged = _JUDGED_ELSEWHERE
+    if target_before.channel is not None:
+        judged = judged | _CHANNEL_FIELDS
+    return bool(changed - judged) or before.get("context") != after.get("context")
+
+
+def _archives(before: PolicyTarget, after: PolicyTarget) -> bool:
+    """Return whether a write archives a conversation or brings it back.
+
+    A group that the last participant leaves is archived by that, and comes back with the first one
+    who is added. That is no action of its own.
+    """
+    if before.archived == after.archived:
+        return False
+    is_by_members = before.is_empty == before.archived and after.is_empty == after.archived
+    return not is_by_members
+
+
+def _renames(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    changed: frozenset[str],
+    *,
+    changes_messages: bool,
+) -> bool:
+    """Return whether a write changes the title. An automatic title follows the messages."""
+    if "titleSetBy" in changed:
+        return True
+    if before["title"] == after["title"]:
+        return False
+    return not (changes_messages and before["metadata"].get("titleSetBy") == "auto")
+
+
+# --- The members ---
+
+
+def _member_list_actions(
+    subject: str | None, before: PolicyTarget, after: PolicyTarget, updated_at: str
+) -> set[Action]:
+    """Return the actions that a change of the member list amounts to.
+
+    Args:
+        subject: The agent that writes; None: the owner.
+        before, after: The conversation before and after the write.
+        updated_at: The time of the last write before this one, in sortable form.
+    """
+    actions: set[Action] = set()
+    for id in before.members_by_id.keys() | after.members_by_id.keys():
+        old = before.members_by_id.get(id)
+        new = after.members_by_id.get(id)
+        if old == new:
+            continue
+        if before.channel is not None:
+            actions |= _channel_member_actions(subject, before, old, new)
+        else:
+            actions |= _participant_actions(subject, old, new, updated_at)
+    return actions
+
+
+def _participant_actions(
+    subject: str | None, old: Member | None, new: Member | None, updated_at: str
+) -> set[Action]:
+    """Return the actions that a change of one participant of a group amounts to.
+
+    | before | after | action |
+    | --- | --- | --- |
+    | in | out, and it is the subject | leave |
+    | in | out, and it is another agent | remove |
+    | out | in, joined now | add |
+    | out | in, joined before the last write: it reads older messages | add, rewrite |
+    | any other change | | rewrite |
+    """
+    if old is not None and old.is_in and (new is None or not new.is_in):
+        return {"leave"} if old.id == subject else {"remove"}
+    if new is not None and new.is_in and (old is None or not old.is_in):
+        return {"add", "rewrite"} if new.joined_at < updated_at else {"add"}
+    return {"rewrite"}
+
+
+def _channel_member_actions(
+    subject: str | None, channel: PolicyTarget, old: Member | None, new: Member | None
+) -> set[Action]:
+    """Return the actions that a change of one member of a channel amounts to.
+
+    `old` is None if the member is new, `new` is None if it was removed from the file.
+    """
+    if new is None:
+        return {"rewrite"}
+    before = old or Member(new.id, left_at="-", invited_by="self")
+    action, is_truthful = _transition(subject, before, new)
+    actions: set[Action] = set()
+    if action is not None:
+        actions.add(action)
+    if _changes_permissions(channel, before, new):
+        actions.add("manage")
+    if not is_truthful:
+        actions.add("rewrite")
+    return actions
+
+
+def _transition(subject: str | None, before: Member, after: Member) -> tuple[Action | None, bool]:
+    """Return what happened to a member, and whether its item says truthfully who did it.
+
+    The first row that applies counts:
+
+    | before | after | who | action | truthful if |
+    | --- | --- | --- | --- | --- |
+    | out | in | itself | join | it is not invited, or it comes back to where it had opted out |
+    | opted out | in | another | readmit | `invitedBy` is the subject |
+    | out | in | another | invite | `invitedBy` is the subject |
+    | in | out | itself | leave | the origin is the same |
+    | in | out | another | remove | the origin is the same, and it has not opted out |
+    | out | opted out | itself | join | it is not invited: it stays out of where it could join |
+    | any | any | | none | the origin and all times are the same |
+    """
+    same_origin = _origin_of(before) == _origin_of(after)
+    is_self = after.id == subject
+    if after.is_in and not before.is_in:
+        if is_self:
+            returns = same_origin and before.opted_out_at != ""
+            return "join", returns or not after.is_invited
+        return "readmit" if before.opted_out_at else "invite", after.invited_by == subject
+    if before.is_in and not after.is_in:
+        if is_self:
+            return "leave", same_origin
+        return "remove", same_origin and not after.opted_out_at
+    if is_self and after.opted_out_at and not after.is_in:
+        return "join", not after.is_invited
+    return None, same_origin and _times_of(before) == _times_of(after)
+
+
+def _changes_permissions(channel: PolicyTarget, before: Member, after: Member) -> bool:
+    """Return whether a member's permissions change.
+
+    A member that enters may come with fewer permissions, but not with more. An agent that was
+    removed has lost the permissions that it had been given, and keeps the refusals.
+    """
+    if before.is_in or not after.is_in:
+        return bool(_permissions_of(before) != _permissions_of(after))
+    if not before.opted_out_at:
+        given: dict[str, Any] = {name: None for name in _PERMISSIONS if getattr(before, name)}
+        before = before._replace(**given)
+    if channel.grants(before, "can_leave") != channel.grants(after, "can_leave"):
+        return True
+    return any(
+        channel.grants(after, name) and not channel.grants(before, name) for name in _PERMISSIONS
+    )
+
+
+# --- The messages ---
+
+
+def _message_actions(
+    subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> set[Action]:
+    """Return the action that a write does to messages.
+
+    The first row that applies counts:
+
+    | the write | action |
+    | --- | --- |
+    | leaves the messages as they are | none |
+    | gives a message a time after `updatedAt`: agents that join later would read it | rewrite |
+    | changes the order | rewrite |
+    | changes only messages of the subject | edit |
+    | changes or removes messages of others | moderate |
+    | adds messages of others, or gives a message another sender | rewrite |
+    """
+    old = before.get("history")
+    new = after.get("history")
     if old is None or new is None or old == new:
         return set()
-    there, now = ([entry.get("id") for entry in each] for each in (old, new))
-    kept = set(there) & set(now)
-    dated = {(entry.get("id"), entry.get("timestamp")) for entry in new if "updatedAt" in after}
-    dated -= {(entry.get("id"), entry.get("timestamp")) for entry in old}
-    if any(sortable(str(time)) > sortable(after["updatedAt"]) for _, time in dated):
-        return {"rewrite"}  # Who reads from a later time on would read from there.
-    if [id for id in there if id in kept] != [id for id in now if id in kept]:
+    if _has_late_time(old, new, after.get("updatedAt")) or _is_reordered(old, new):
         return {"rewrite"}
-    # The answers to a message that went name another parent, and say the same.
-    gone = {
-        at
-        for at, entry in enumerate(old)
-        if entry.get("from") == subject and entry.get("id") not in kept
-    }
-    left = without(old, Tree(old), gone) if gone else old
-    others = [[entry for entry in each if entry.get("from") != subject] for each in (left, new)]
-    if others[0] == others[1]:
+    others_before = _entries_of_others(subject, _without_own_removed(subject, old, new))
+    others_after = _entries_of_others(subject, new)
+    if others_before == others_after:
         return {"edit"}
-    said = {(entry.get("id"), entry.get("from")) for entry in others[0]}
-    is_theirs = all((entry.get("id"), entry.get("from")) in said for entry in others[1])
-    return {"moderate"} if is_theirs else {"rewrite"}
+    if _senders(others_after) <= _senders(others_before):
+        return {"moderate"}
+    return {"rewrite"}
+
+
+def _has_late_time(old: _Entries, new: _Entries, updated_at: str | None) -> bool:
+    """Return whether a message gets a time that is later than `updatedAt`."""
+    if updated_at is None:
+        return False
+    old_times = {(entry.get("id"), entry.get("timestamp")) for entry in old}
+    new_times = {(entry.get("id"), entry.get("timestamp")) for entry in new}
+    limit = sortable(updated_at)
+    return any(sortable(str(time)) > limit for _, time in new_times - old_times)
+
+
+def _is_reordered(old: _Entries, new: _Entries) -> bool:
+    """Return whether the messages of both versions are in different orders."""
+    old_ids = [entry.get("id") for entry in old]
+    new_ids = [entry.get("id") for entry in new]
+    common_ids = set(old_ids) & set(new_ids)
+    old_order = [id for id in old_ids if id in common_ids]
+    new_order = [id for id in new_ids if id in common_ids]
+    return old_order != new_order
+
+
+def _without_own_removed(subject: str | None, old: list[dict[str, Any]], new: _Entries) -> _Entries:
+    """Return the old messages without those of the subject that the write removed.
+
+    The answers to a removed message get another parent. That changes nothing that others said.
+    """
+    new_ids = {entry.get("id") for entry in new}
+    own_removed = set()
+    for index, entry in enumerate(old):
+        if entry.get("from") == subject and entry.get("id") not in new_ids:
+            own_removed.add(index)
+    return without(old, Tree(old), own_removed) if own_removed else old
+
+
+def _entries_of_others(subject: str | None, entries: _Entries) -> list[Mapping[str, Any]]:
+    return [entry for entry in entries if entry.get("from") != subject]
+
+
+def _senders(entries: Iterable[Mapping[str, Any]]) -> set[tuple[Any, Any]]:
+    return {(entry.get("id"), entry.get("from")) for entry in entries}

@@ -1,8 +1,7 @@
-"""Whether two agents may write to each other, and who finds whom: decided by what is known of the
-two.
+"""Decide whether two agents may write to each other, and whether one finds the other.
 
-What must stay true: the function that decides a send is the one that discovery shows; it asks both
-sides alike; and a word that is not understood counts as the strictest. Nothing here touches a file.
+What must stay true: a send and a list of agents ask the same function. It asks both sides alike.
+A value that is not understood counts as the strictest one. Nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from capsule.format.documents.agents import GLOBAL
 
 Availability = Literal["available", "requires permission", "blocked", "unavailable"]
 
-#: What an agent says of direct messages, and of who finds it; the strictest last.
+#: The values of `dmPolicy` and of `discoverable` in the document of an agent, the strictest last.
 DM_POLICIES = ("open", "restricted", "closed")
 DISCOVERABLE = ("public", "project", "private")
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """An agent, as far as decisions depend on it.
+class AgentProfile:
+    """The fields of an agent that decisions depend on.
 
     Attributes:
-        project: The id of its project, or `global`; empty: it is not registered, and in no scope
-            but the global one.
-        dm: Who may write to it directly: `open`, `restricted` (whom it allowed) or `closed`.
-        discoverable: Who finds it: `public`, `project` or `private` (who has a direct with it).
-        entries: By the id of another agent, `allow` or `block`.
+        project: The id of its project, or `global`. Empty: it is not registered, and is only in the
+            global scope.
+        dm: Who may write to it directly: `open`, `restricted` (agents that it allowed) or `closed`.
+        discoverable: Who finds it: `public`, `project` or `private` (agents that have a direct
+            conversation with it).
+        dm_entries: By the id of another agent, `allow` or `block`.
         version: The version of its document, as an engine gives it.
     """
 
@@ -38,86 +38,95 @@ class Profile:
     project: str = ""
     dm: str = "open"
     discoverable: str = "public"
-    entries: Mapping[str, str] = field(default_factory=dict)
+    dm_entries: Mapping[str, str] = field(default_factory=dict)
     version: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], version: Any = None) -> Profile:
-        """The profile in the document of an agent."""
-        from capsule.format.documents.agents import (
-            project_of,
-        )  # It brings the validation of documents with it.
+    def of(cls, document: Mapping[str, Any], version: Any = None) -> AgentProfile:
+        """Return the profile in the document of an agent."""
+        # Imported here because it brings the validation of documents with it.
+        from capsule.format.documents.agents import project_of
 
-        dm, entries = document.get("dmPolicy") or "open", document.get("dm") or {}
+        dm = document.get("dmPolicy") or "open"
         discoverable = document.get("discoverable") or "public"
+        dm_entries = {}
+        for other, entry in (document.get("dm") or {}).items():
+            dm_entries[other] = "allow" if entry.get("permission") == "allow" else "block"
         return cls(
-            document["id"],
-            document.get("name") or document["id"],
-            project_of(dict(document)),
-            dm if dm in DM_POLICIES else "closed",
-            discoverable if discoverable in DISCOVERABLE else "private",
-            {
-                other: "allow" if entry.get("permission") == "allow" else "block"
-                for other, entry in entries.items()
-            },
-            version,
+            id=document["id"],
+            name=document.get("name") or document["id"],
+            project=project_of(dict(document)),
+            dm=dm if dm in DM_POLICIES else "closed",
+            discoverable=discoverable if discoverable in DISCOVERABLE else "private",
+            dm_entries=dm_entries,
+            version=version,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What a decision depends on besides the object.
+class PolicyInputs:
+    """Everything that a policy decision reads besides its target.
 
     Attributes:
-        profiles: The subject, and the agents that the action is about: the other of a direct, who
-            is added, who is looked for.
-        sight: The projects whose agents and channels those of the subject's project see, itself
-            included.
-        met: The agents with whom the subject has a direct.
-        reach: The conversations that the subject may send to in the session that it acts in; None:
-            it acts in none.
-        reads: The documents that this was read from, by kind and id, each with its version.
-        is_guarded: Whether a guard says so. If not, an agent may do nothing with agents and closed
-            conversations.
+        profiles: The profiles of the subject and of the agents that the action concerns: the other
+            agent of a direct conversation, an agent that is added, an agent that is looked for.
+        visible_projects: The projects whose agents and channels the subject's project sees,
+            itself included.
+        direct_contacts: The agents with which the subject has a direct conversation.
+        session_targets: The conversations that the subject may send to in the session in which it
+            acts. None: it acts in no session.
+        read_versions: The documents that these inputs were read from, by kind and id, each with its
+            version.
+        is_guarded: Whether messaging is installed, which provides the other inputs. Without it an
+            agent may do nothing with agents and closed conversations.
     """
 
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    sight: frozenset[str] = frozenset()
-    met: frozenset[str] = frozenset()
-    reach: frozenset[str] | None = None
-    reads: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+    profiles: Mapping[str, AgentProfile] = field(default_factory=dict)
+    visible_projects: frozenset[str] = frozenset()
+    direct_contacts: frozenset[str] = frozenset()
+    session_targets: frozenset[str] | None = None
+    read_versions: Mapping[tuple[str, str], Any] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     is_guarded: bool = True
 
-    def profile(self, id: str) -> Profile:
-        """The profile of an agent; the strictest one if nothing is known of it."""
-        return self.profiles.get(id) or Profile(id, dm="closed", discoverable="private")
+    def profile(self, id: str) -> AgentProfile:
+        """Return the profile of an agent. An agent that is not in `profiles` gets the strictest."""
+        return self.profiles.get(id) or AgentProfile(id, dm="closed", discoverable="private")
 
 
-def consent(a: Profile, b: Profile) -> Availability:
-    """Whether two agents may write to each other; the same whichever of them asks."""
-    mine, theirs = a.entries.get(b.id), b.entries.get(a.id)
-    if mine == "block" or theirs == "block":
+def dm_availability(a: AgentProfile, b: AgentProfile) -> Availability:
+    """Return whether two agents may write to each other. The order of the two does not matter."""
+    entry_of_a = a.dm_entries.get(b.id)
+    entry_of_b = b.dm_entries.get(a.id)
+    if "block" in (entry_of_a, entry_of_b):
         return "blocked"
-    if a.dm == "closed" or b.dm == "closed":
+    if "closed" in (a.dm, b.dm):
         return "unavailable"
-    if (a.dm == "restricted" and mine != "allow") or (b.dm == "restricted" and theirs != "allow"):
+    if a.dm == "restricted" and entry_of_a != "allow":
+        return "requires permission"
+    if b.dm == "restricted" and entry_of_b != "allow":
         return "requires permission"
     return "available"
 
 
-def in_scope(subject: Profile, scope: str, sight: frozenset[str]) -> bool:
-    """Whether something of this scope, a project or `global`, is in reach of an agent."""
-    return GLOBAL in (scope, subject.project) or (
-        bool(scope) and (scope == subject.project or scope in sight)
-    )
+def in_scope(subject: AgentProfile, scope: str, visible_projects: frozenset[str]) -> bool:
+    """Return whether a scope, which is a project's id or `global`, includes an agent."""
+    if scope == GLOBAL or subject.project == GLOBAL:
+        return True
+    return scope != "" and (scope == subject.project or scope in visible_projects)
 
 
-def finds(a: Profile, b: Profile, state: State) -> bool:
-    """Whether `a`, the subject of the state, finds `b`."""
-    if a.id == b.id:
+def is_agent_visible(viewer: AgentProfile, agent: AgentProfile, inputs: PolicyInputs) -> bool:
+    """Return whether `viewer`, the subject of the inputs, finds another agent."""
+    if viewer.id == agent.id:
         return False
-    if b.discoverable == "project":
-        return a.project == GLOBAL or (
-            bool(b.project) and (b.project == a.project or b.project in state.sight)
-        )
-    return b.discoverable == "public" or b.id in state.met
+    if agent.discoverable == "public":
+        return True
+    if agent.discoverable == "private":
+        return agent.id in inputs.direct_contacts
+    if viewer.project == GLOBAL:
+        return True
+    return agent.project != "" and (
+        agent.project == viewer.project or agent.project in inputs.visible_projects
+    )

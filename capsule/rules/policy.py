@@ -1,13 +1,12 @@
-"""Who may do what with a conversation: one rule for every door.
+"""Decide who may do what with a conversation: one rule for every door.
 
-What must stay true: a decision depends on who asks, on the action, on the conversation as it stands
-and on the state that is given, and on nothing else; what the state does not say counts as the
-strictest. Nothing here touches a file. Who holds a lock is another rule (`capsule.rules.locking`),
-and a write needs both.
+What must stay true: a decision depends on the subject, the action, the target and the inputs, and
+on nothing else. What the inputs do not say counts as the strictest. Nothing here touches a file.
+Who holds a lock is another rule (`capsule.rules.locking`), and a write must pass both.
 
 A direct, a group with participants and a channel are closed: the tables below say who may do what
-there. All other conversations are open to everybody. For an agent that does not find a channel, the
-channel does not exist.
+there, and docs/messaging.md shows the same tables. All other conversations are open to everybody.
+For an agent that does not find a conversation, the answer is the same as if there were none.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from capsule.errors import NotFound, Refused, Remedy
-from capsule.format.documents.agents import GLOBAL as GLOBAL
+from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, channel_in, notes_id
 from capsule.format.documents.members import Member, members_in
-from capsule.rules.consent import Profile as Profile
-from capsule.rules.consent import State as State
-from capsule.rules.consent import consent as consent
-from capsule.rules.consent import finds
-from capsule.rules.consent import in_scope as in_scope
+from capsule.rules.consent import (
+    PolicyInputs,
+    dm_availability,
+    in_scope,
+    is_agent_visible,
+)
 from capsule.rules.locking import EXCLUSIVE
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ Action = Literal[
     "rename",
     "archive",
     "add",  # Add a participant of a group, or let one come back.
-    "join",  # Come into a channel by oneself.
+    "join",  # Enter a channel by oneself.
     "invite",  # Let others into a channel.
-    "readmit",  # Let one into a channel who left it by itself.
+    "readmit",  # Let an agent into a channel that it left by itself.
     "leave",
     "remove",  # Remove another participant.
     "change",  # Change tags, the pin, the context or another field of the head.
-    "manage",  # Change what a channel says of itself, or what its members may do.
+    "manage",  # Change the fields of a channel, or the permissions of its members.
     "default",  # Make a global channel a default one, into which every later agent is put.
     "lock",  # Keep all others from writing.
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
@@ -58,292 +58,90 @@ Action = Literal[
     "link",  # Link two projects.
     "move",  # Move an agent into a project.
 ]
+
+# --- Directs and groups ---
+
 #: "owner": a person without an agent's name. "left": an agent that took part once.
 Relation = Literal["owner", "member", "left", "stranger"]
 
-_EVERYBODY_IN: frozenset[Relation] = frozenset({"owner", "member"})
+_PARTICIPANT_ACTIONS: tuple[Action, ...] = (
+    "find",
+    "read",
+    "append",
+    "edit",
+    "create",
+    "message",
+    "change",
+)
+_OWNER_ACTIONS: tuple[Action, ...] = ("moderate", "rewrite", "delete", "lock")
+_OWNER_AND_MEMBERS: frozenset[Relation] = frozenset({"owner", "member"})
 _OWNER: frozenset[Relation] = frozenset({"owner"})
-_TAKING_PART: tuple[Action, ...] = ("find", "read", "append", "edit", "create", "message", "change")
-_OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete", "lock")
-_DIRECT = dict.fromkeys(_TAKING_PART, _EVERYBODY_IN) | dict.fromkeys(_OF_THE_OWNER, _OWNER)
-#: Who may do what in a direct and in a group; nobody may do what is not named.
+_DIRECT_RULES: dict[Action, frozenset[Relation]] = {
+    **dict.fromkeys(_PARTICIPANT_ACTIONS, _OWNER_AND_MEMBERS),
+    **dict.fromkeys(_OWNER_ACTIONS, _OWNER),
+}
+#: By type and action, who may do it. Nobody may do an action that is not listed.
 RULES: dict[str, dict[Action, frozenset[Relation]]] = {
-    "direct": _DIRECT,
-    "group": _DIRECT
-    | dict.fromkeys(("rename", "add", "leave"), _EVERYBODY_IN)
-    | dict.fromkeys(("archive", "remove"), _OWNER),
+    "direct": _DIRECT_RULES,
+    "group": {
+        **_DIRECT_RULES,
+        "rename": _OWNER_AND_MEMBERS,
+        "add": _OWNER_AND_MEMBERS,
+        "leave": _OWNER_AND_MEMBERS,
+        "archive": _OWNER,
+        "remove": _OWNER,
+    },
 }
-#: The right that a member of a channel needs; `_in_channel` decides the others, or only the owner
-#: may.
-RIGHTS: dict[Action, str] = {
-    **dict.fromkeys(("append", "edit", "change"), "can_send"),
-    **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
+
+# --- Channels ---
+
+#: How an agent stands to a channel; see `_channel_standing`.
+ChannelStanding = Literal["member", "reader", "returner", "observer", "outsider"]
+
+#: What an agent may do in a channel without a permission. Everything else needs a member with one.
+_FREE_ACTIONS: dict[ChannelStanding, frozenset[Action]] = {
+    "member": frozenset({"find", "read", "join"}),
+    "reader": frozenset({"find", "read", "join"}),
+    "returner": frozenset({"find", "join"}),
+    "observer": frozenset({"find"}),
+    "outsider": frozenset(),
+}
+#: The permission that a member needs for an action. An action that is not listed is the owner's.
+REQUIRED_PERMISSIONS: dict[Action, str] = {
+    "append": "can_send",
+    "edit": "can_send",
+    "change": "can_send",
     "leave": "can_leave",
-    **dict.fromkeys(("invite", "readmit"), "can_invite"),
+    "invite": "can_invite",
+    "readmit": "can_invite",
+    "moderate": "can_manage",
+    "rename": "can_manage",
+    "archive": "can_manage",
+    "remove": "can_manage",
+    "manage": "can_manage",
 }
-#: By the access of a channel, the rights of a member whose item does not say.
-GRANTED: dict[str, frozenset[str]] = {
+#: By the access of a channel, the permissions of a member whose item does not name them.
+DEFAULT_PERMISSIONS: dict[str, frozenset[str]] = {
     "open": frozenset({"can_leave", "can_send", "can_invite"}),
     "members": frozenset({"can_leave", "can_send"}),
     "private": frozenset({"can_leave", "can_send"}),
 }
-_PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
-#: Ids that say what a conversation is and whose it is. No other conversation may have one.
-TELLING = re.compile("(direct|channel|notes)_")
-#: Ids that say or seem to say so, in any case, as some file systems ignore it. No imported chat
-#: gets one.
-RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
-#: The actions that choose who reads: the right to send does not include them.
-_BRINGING_IN = frozenset({"add", "invite", "readmit"})
-_MOST_NAMED = 5
 
+# --- Ids and words ---
 
-#: What else an agent is told of one that it can't bring in.
+_DIRECT_ID = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
+#: How an id begins that says what its conversation is and whose it is. No other conversation may
+#: have such an id.
+OWN_ID_PREFIX = re.compile("(direct|channel|notes)_")
+#: As `OWN_ID_PREFIX`, and `group_`, in any case, because some file systems ignore case. No imported
+#: chat gets such an id.
+RESERVED_ID_PREFIX = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
+#: The actions that add readers. A session that may send to a conversation may not do them.
+_ADDS_READERS = frozenset({"add", "invite", "readmit"})
+_MAX_NAMED_INVITERS = 5
+#: What an agent is told about one that it can't add.
 _UNAVAILABLE = "it lets nobody write to it, or there is no such agent"
-#: Gives what a decision depends on besides a conversation, about other agents too; see
-#: `Directory.state`.
-StateOf = Callable[["Object | None", Iterable[str]], State]
-
-
-@lru_cache(maxsize=4096)
-def _pair(id: str) -> frozenset[str]:
-    """The two agents in the id of a direct; empty: it has none."""
-    pair = _PAIR.fullmatch(id)
-    return frozenset(pair.groups() if pair else ())
-
-
-class Decision(NamedTuple):
-    """The answer to a question.
-
-    Attributes:
-        reason: Why it is not allowed.
-        hint: What could be done instead; empty: nothing. To name members takes long and needs more
-            state, so it is done only when the hint is shown.
-        hidden: Whether the subject is not to learn that there is such a conversation.
-        asks: The agents that could still allow it: each is asked for its permission.
-    """
-
-    allowed: bool
-    reason: str = ""
-    hint: str | Callable[[StateOf], str] = ""
-    hidden: bool = False
-    asks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Object:
-    """A conversation, as far as a decision depends on it; or an agent (type "agent") that is to be
-    found.
-
-    Attributes:
-        channel: What makes it a channel; None: it is none of ours.
-        made_by: The agent that made it; empty: it does not say.
-        by_id: The members by their ids.
-    """
-
-    id: str
-    type: str = "chat"
-    members: tuple[Member, ...] = ()
-    archived: bool = False
-    history: str = "joined"
-    channel: Channel | None = None
-    made_by: str = ""
-    by_id: Mapping[str, Member] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_id", {member.id: member for member in self.members})
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Object:
-        """The object in a document or in its head."""
-        about = document["metadata"]
-        made_by = about.get("createdBy")
-        return cls(
-            document["id"],
-            about.get("type") or "chat",
-            members_in(about.get("participants")),
-            about.get("archived") is True,
-            about.get("history") or "joined",
-            channel_in(about),
-            made_by if isinstance(made_by, str) else "",
-        )
-
-    @classmethod
-    def listed(cls, head: Head) -> Object:
-        """The object in a head as lists have it."""
-        about = (
-            head.participants,
-            head.archived,
-            head.history or "joined",
-            head.channel,
-            head.created_by or "",
-        )
-        return cls(head.id, head.type, *about)
-
-    @classmethod
-    def at(cls, head: ParsedHead) -> Object:
-        """The object in a parsed head, worked out once for each head: it may have thousands of
-        members.
-        """
-        if head.object is None:
-            head.object = cls.of(head.document)
-        known: Object = head.object
-        return known
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether not everybody takes part."""
-        return self.channel is not None or (bool(self.members) and self.type in RULES)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all its participants have left."""
-        return self.is_closed and not self.present
-
-    @property
-    def present(self) -> frozenset[str]:
-        """The ids of those who take part now."""
-        if self.type == "direct":
-            return _pair(self.id) or frozenset(self.by_id)
-        return frozenset(member.id for member in self.members if member.is_in)
-
-    def has(self, member: Member, right: str) -> bool:
-        """Whether a member of a channel has a right, as far as its item and the channel's access
-        say.
-        """
-        assert self.channel is not None
-        said: bool | None = getattr(member, right)
-        return right in GRANTED[self.channel.access] if said is None else said
-
-
-_ALLOWED = Decision(True)
-_EMPTY = State()
-
-
-def relation(subject: str | None, object: Object) -> Relation:
-    """What `subject` is to a direct or a group."""
-    if subject is None:
-        return "owner"
-    if object.type == "direct":
-        return "member" if subject in object.present else "stranger"
-    member = object.by_id.get(subject)
-    return "stranger" if member is None else "member" if member.is_in else "left"
-
-
-def may(subject: str | None, action: Action, object: Object, state: State = _EMPTY) -> Decision:
-    """Decide whether `subject` may do something with a conversation.
-
-    Args:
-        subject: An agent's id; None: the store's owner.
-        action: The action.
-        object: The conversation as it stands; for `create` and `message`, as it would be.
-        state: What else counts.
-    """
-    decision = _decided(subject, action, object, state)
-    is_no = not (
-        decision.allowed or decision.asks
-    )  # Nobody outside of a session learns that it was to be asked.
-    if is_no or state.reach is None or _is_in_reach(subject, action, object, state.reach):
-        return decision
-    about = f"{_SAID.get(action, action)} {object.type} {object.id}"
-    hint = (
-        "a person can allow it to send there"
-        if action == "append" or object.type == "direct"
-        else ""
-    )
-    return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
-
-
-def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str]) -> bool:
-    """Whether an action stays within the session that it is done in: it lets nobody else read what
-    the session says.
-    """
-    if action in ("find", "read"):
-        return True
-    is_listed = object.channel is not None and object.channel.access != "private"
-    is_alone = object.is_closed and not is_listed and object.present <= {subject}
-    return action not in _BRINGING_IN and (is_alone or object.id in reach)
-
-
-def _decided(subject: str | None, action: Action, object: Object, state: State) -> Decision:
-    """As `may`, wherever the subject acts."""
-    if (
-        not state.is_guarded
-        and subject is not None
-        and (object.is_closed or object.type == "agent")
-    ):
-        return Decision(
-            False,
-            f"what agents may do with {object.type} {object.id} is judged by a part not installed",
-        )
-    if action == "link" and subject is not None:
-        return Decision(False, f"only a person may link projects, not agent {subject}")
-    if object.type == "agent" and action in ("find", "manage", "delete", "move"):
-        return _about_agent(subject, action, object.id, state)
-    if action == "create" and subject is not None and _takes_id(object):
-        return Decision(False, f"the id {object.id} is kept for another conversation")
-    if not object.is_closed:
-        return _in_open(subject, action, object)
-    if object.channel is not None:
-        return _in_channel(subject, action, object, object.channel, state)
-    if action in ("create", "message") and object.type == "direct" and len(object.present) != 2:
-        return Decision(False, "a direct conversation has two participants", "name one other agent")
-    allowed, who = RULES[object.type].get(action, frozenset()), relation(subject, object)
-    if who in allowed:
-        return _ALLOWED if subject is None else _agreed(subject, action, object, state)
-    if who in ("left", "stranger"):
-        if action not in ("create", "message"):
-            return _hidden(object)
-        return Decision(False, f"{subject} is not a participant of conversation {object.id}")
-    if not allowed:
-        return Decision(
-            False,
-            f"{object.type} conversation {object.id} stays as it is there: nobody may {action}",
-        )
-    return Decision(
-        False, f"only a person may {_SAID.get(action, action)} conversation {object.id}"
-    )
-
-
-def _in_open(subject: str | None, action: Action, object: Object) -> Decision:
-    """Decide about a conversation that everybody takes part in: there an agent changes its own
-    messages only.
-    """
-    if action == "lock" and subject is not None and object.type != EXCLUSIVE:
-        return Decision(
-            False, f"only a person may lock {object.type} {object.id}: it has several writers"
-        )
-    if subject is None or action != "moderate":
-        return _ALLOWED
-    hint = "put a version of your own beside it, as a branch"
-    return Decision(False, f"only a person may {_SAID[action]} conversation {object.id}", hint)
-
-
-def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
-    """Whether an agent is found, its policies and entries are changed (by itself), or a person
-    forgets or moves it.
-    """
-    if subject is None or (action == "manage" and subject == id):
-        return _ALLOWED
-    if action in (
-        "delete",
-        "move",
-    ):  # Forgotten, it could register again, and say that it belongs elsewhere.
-        return Decision(
-            False, f"only a person may {'move' if action == 'move' else 'forget'} agent {id}"
-        )
-    if action == "find" and finds(state.profile(subject), state.profile(id), state):
-        return _ALLOWED
-    is_hidden = action == "find"
-    reason = (
-        f"there is no agent {id!r}"
-        if is_hidden
-        else f"only {id} or a person may say who may write to {id}"
-    )
-    return Decision(False, reason, hidden=is_hidden)
-
-
-_SAID = {
+_ACTION_PHRASES = {
     "append": "write to",
     "change": "change",
     "moderate": "change what others wrote in",
@@ -355,183 +153,489 @@ _SAID = {
     "default": "put all agents into",
 }
 
+#: Reads the inputs of a decision about a target, and about other agents; see `Directory.state`.
+InputsFor = Callable[["PolicyTarget | None", Iterable[str]], PolicyInputs]
 
-def _hidden(object: Object) -> Decision:
-    """The answer about a conversation that the subject may not find: that of the engine about one
-    that is not there.
+
+@lru_cache(maxsize=4096)
+def _direct_pair(id: str) -> frozenset[str]:
+    """Return the two agents that the id of a direct names; empty if it is no such id."""
+    pair = _DIRECT_ID.fullmatch(id)
+    return frozenset(pair.groups()) if pair else frozenset()
+
+
+class PolicyDecision(NamedTuple):
+    """The answer of the policy.
+
+    Attributes:
+        reason: Why it is not allowed.
+        hint: What could be done instead; empty: nothing. A function if the hint names members:
+            that takes long and needs more inputs, so it runs only when the hint is shown.
+        hidden: Whether the subject must not learn that the target exists.
+        asks: The agents that could still allow it. Each of them gets a request for permission.
     """
-    return Decision(False, f"no conversation {object.id}", hidden=True)
+
+    allowed: bool
+    reason: str = ""
+    hint: str | Callable[[InputsFor], str] = ""
+    hidden: bool = False
+    asks: tuple[str, ...] = ()
 
 
-def _takes_id(object: Object) -> bool:
-    """Whether a new conversation has an id that tells of another one."""
-    own = (
-        object.channel.id
-        if object.channel is not None
-        else object.id
-        if object.type == "direct"
-        else ""
-    )
-    is_own = object.is_closed and (
-        object.id == own or (object.channel and object.channel.is_apart(object.id))
-    )
-    return TELLING.match(object.id) is not None and not is_own
+def _denied(reason: str, hint: str | Callable[[InputsFor], str] = "") -> PolicyDecision:
+    return PolicyDecision(False, reason, hint)
 
 
-def _agreed(subject: str, action: Action, object: Object, state: State) -> Decision:
-    """Whether those whose consent an action of a participant needs give it."""
-    others: Set[str] = frozenset()
-    if action == "add":
-        others = state.profiles.keys() - {subject}
-    elif action == "create" or (object.type == "direct" and action not in ("read", "find")):
-        others = object.present - {subject}
-    return _consented(state.profile(subject), others, object, state)
+def _not_found(target: PolicyTarget) -> PolicyDecision:
+    """Return the answer of an engine about a conversation that does not exist."""
+    return PolicyDecision(False, f"no conversation {target.id}", hidden=True)
 
 
-def _consented(me: Profile, others: Set[str], object: Object, state: State) -> Decision:
-    """Whether each of these agents and `me` may write to each other.
+@dataclass(frozen=True, slots=True)
+class PolicyTarget:
+    """The fields of a conversation that a decision depends on; or an agent (type "agent").
 
-    Whoever is not to be found publicly is refused like an agent that does not exist, but in the
-    direct of the two.
+    Attributes:
+        channel: The fields of the channel; None: it is no channel.
+        created_by: The agent that created it; empty: it does not say.
+        members_by_id: The members by their ids.
     """
-    asks = []
-    for other in sorted(others):
-        profile = state.profile(other)
-        availability = consent(me, profile)
-        if availability in ("blocked", "unavailable"):
-            may_be_none = object.type != "direct" and (
-                availability == "unavailable" or profile.discoverable != "public"
-            )
-            word, hint = ("unavailable", _UNAVAILABLE) if may_be_none else (availability, "")
-            return Decision(False, f"{me.id} may not write to {other}: {word}", hint)
-        if availability == "requires permission":
-            asks.append(profile)
-    if not asks:
-        return _ALLOWED
-    names = [each.id for each in asks]
-    undecided = tuple(
-        each.id for each in asks if each.dm == "restricted" and me.id not in each.entries
-    )
-    return Decision(
-        False,
-        f"{me.id} may not write to {', '.join(names)}: requires permission",
-        f"{me.id} or {' and '.join(names)} would have to allow it",
-        asks=undecided,
-    )
 
+    id: str
+    type: str = "chat"
+    members: tuple[Member, ...] = ()
+    archived: bool = False
+    history: str = "joined"
+    channel: Channel | None = None
+    created_by: str = ""
+    members_by_id: Mapping[str, Member] = field(init=False, repr=False, compare=False)
 
-def _in_channel(
-    subject: str | None, action: Action, object: Object, channel: Channel, state: State
-) -> Decision:
-    if action == "readmit" and channel.access != "private":
-        return Decision(
-            False, f"who left conversation {object.id} comes back by itself, and by nobody else"
+    def __post_init__(self) -> None:
+        members_by_id = {member.id: member for member in self.members}
+        object.__setattr__(self, "members_by_id", members_by_id)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> PolicyTarget:
+        """Return the target in a document or in its head."""
+        metadata = document["metadata"]
+        created_by = metadata.get("createdBy")
+        return cls(
+            id=document["id"],
+            type=metadata.get("type") or "chat",
+            members=members_in(metadata.get("participants")),
+            archived=metadata.get("archived") is True,
+            history=metadata.get("history") or "joined",
+            channel=channel_in(metadata),
+            created_by=created_by if isinstance(created_by, str) else "",
         )
+
+    @classmethod
+    def from_head(cls, head: Head) -> PolicyTarget:
+        """Return the target in a head as lists have it."""
+        return cls(
+            id=head.id,
+            type=head.type,
+            members=head.participants,
+            archived=head.archived,
+            history=head.history or "joined",
+            channel=head.channel,
+            created_by=head.created_by or "",
+        )
+
+    @classmethod
+    def from_parsed_head(cls, head: ParsedHead) -> PolicyTarget:
+        """Return the target in a parsed head. The head keeps it: it may have thousands of members."""
+        if head.policy_target is None:
+            head.policy_target = cls.from_document(head.document)
+        target: PolicyTarget = head.policy_target
+        return target
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether only its participants or members take part."""
+        return self.channel is not None or (bool(self.members) and self.type in RULES)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all its participants have left."""
+        return self.is_closed and not self.present_ids
+
+    @property
+    def present_ids(self) -> frozenset[str]:
+        """The ids of the agents that take part now."""
+        if self.type == "direct":
+            return _direct_pair(self.id) or frozenset(self.members_by_id)
+        return frozenset(member.id for member in self.members if member.is_in)
+
+    def grants(self, member: Member, permission: str) -> bool:
+        """Return whether a member of this channel has a permission: its own, or the default."""
+        assert self.channel is not None
+        own_permission: bool | None = getattr(member, permission)
+        if own_permission is not None:
+            return own_permission
+        return permission in DEFAULT_PERMISSIONS[self.channel.access]
+
+
+_ALLOWED = PolicyDecision(True)
+_NO_INPUTS = PolicyInputs()
+
+
+def decide(
+    subject: str | None, action: Action, target: PolicyTarget, inputs: PolicyInputs = _NO_INPUTS
+) -> PolicyDecision:
+    """Decide whether `subject` may do something with a conversation.
+
+    Args:
+        subject: An agent's id; None: the owner of the store.
+        action: The action.
+        target: The conversation as it is; for `create` and `message`, as it would be.
+        inputs: What else the decision depends on.
+    """
+    decision = _decide_outside_session(subject, action, target, inputs)
+    if not decision.allowed and not decision.asks:
+        return decision
+    # A decision that only waits for a permission is checked too: a session must not make requests.
+    if inputs.session_targets is None:
+        return decision
+    if _stays_in_session(subject, action, target, inputs.session_targets):
+        return decision
+    phrase = f"{_ACTION_PHRASES.get(action, action)} {target.type} {target.id}"
+    hint = ""
+    if action == "append" or target.type == "direct":
+        hint = "a person can allow it to send there"
+    return _denied(f"{subject} may not {phrase} in its session: it is no destination", hint)
+
+
+def _stays_in_session(
+    subject: str | None, action: Action, target: PolicyTarget, session_targets: Set[str]
+) -> bool:
+    """Return whether the session in which `subject` acts allows the action.
+
+    Reading is always allowed. A write is allowed if the session may send to the target, or if
+    nobody else can read it. Adding readers is never allowed.
+    """
+    if action in ("find", "read"):
+        return True
+    if action in _ADDS_READERS:
+        return False
+    if target.id in session_targets:
+        return True
+    if not target.is_closed:
+        return False
+    if target.channel is not None and target.channel.access != "private":
+        return False
+    return target.present_ids <= {subject}
+
+
+def _decide_outside_session(
+    subject: str | None, action: Action, target: PolicyTarget, inputs: PolicyInputs
+) -> PolicyDecision:
+    """Decide as `decide`, without the limits of a session."""
+    if subject is not None:
+        decision = _decide_for_any_agent(subject, action, target, inputs)
+        if decision is not None:
+            return decision
+    if target.type == "agent" and action in ("find", "manage", "delete", "move"):
+        return _decide_about_agent(subject, action, target.id, inputs)
+    if not target.is_closed:
+        return _decide_in_open(subject, action, target)
+    if target.channel is not None:
+        return _decide_in_channel(subject, action, target, target.channel, inputs)
+    return _decide_by_relation(subject, action, target, inputs)
+
+
+def _decide_for_any_agent(
+    subject: str, action: Action, target: PolicyTarget, inputs: PolicyInputs
+) -> PolicyDecision | None:
+    """Return why no agent may do the action; None if the type of the target decides."""
+    if not inputs.is_guarded and (target.is_closed or target.type == "agent"):
+        return _denied(
+            f"what agents may do with {target.type} {target.id} is judged by a part not installed"
+        )
+    if action == "link":
+        return _denied(f"only a person may link projects, not agent {subject}")
+    if action == "create" and _uses_reserved_id(target):
+        return _denied(f"the id {target.id} is kept for another conversation")
+    return None
+
+
+def _uses_reserved_id(target: PolicyTarget) -> bool:
+    """Return whether a new conversation has an id that names another conversation."""
+    if not OWN_ID_PREFIX.match(target.id):
+        return False
+    if not target.is_closed:
+        return True
+    if target.channel is None:
+        return target.type != "direct"
+    return target.id != target.channel.id and not target.channel.is_apart(target.id)
+
+
+def _decide_about_agent(
+    subject: str | None, action: Action, id: str, inputs: PolicyInputs
+) -> PolicyDecision:
+    """Decide whether `subject` finds an agent, changes its policies, forgets it or moves it."""
     if subject is None:
         return _ALLOWED
-    me, mine = state.profile(subject), object.by_id.get(subject)
-    reaches = in_scope(me, channel.scope, state.sight)
-    is_in = mine is not None and mine.is_in and (reaches or mine.is_invited)
-    if action == "create":
-        return _creates(me, object, channel, state, is_in=is_in)
-    is_open, is_private = (
-        is_in or (reaches and channel.access == "open"),
-        channel.access == "private",
-    )
-    # Who was invited and left by itself may come back; whom somebody removed may not.
-    returns = mine is not None and bool(mine.opted_out_at) and mine.is_invited and not is_private
-    if not (is_open or returns or (reaches and not is_private)):
-        return _hidden(object)
-    if (
-        action == "find"
-        or (action == "read" and is_open)
-        or (action == "join" and (is_open or returns))
-    ):
+    if action == "manage":
+        if subject == id:
+            return _ALLOWED
+        return _denied(f"only {id} or a person may say who may write to {id}")
+    # An agent that is forgotten could register again, and say that it belongs to another project.
+    if action == "delete":
+        return _denied(f"only a person may forget agent {id}")
+    if action == "move":
+        return _denied(f"only a person may move agent {id}")
+    if is_agent_visible(inputs.profile(subject), inputs.profile(id), inputs):
         return _ALLOWED
-    if mine is None or not is_in:
-        hint = "join it first" if is_open else partial(_inviting, subject, object)
-        return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
-    if action == "leave" and subject == channel.owner:
-        return Decision(
-            False, f"{subject} stays in conversation {object.id}: it holds its own notes"
-        )
-    right = RIGHTS.get(action, "")
-    has_right = bool(right) and object.has(mine, right)
-    if action in ("invite", "remove") and is_private:
-        has_right = (
-            subject == channel.owner
-        )  # Nobody comes in later, but who may look into one's notes.
-    elif action in ("invite", "readmit"):
-        has_right = has_right or subject == object.made_by
-    if not has_right:
-        who = "a member with that right" if right and not is_private else "a person"
-        return Decision(
-            False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}"
-        )
-    if action in ("invite", "readmit"):
-        return _consented(me, state.profiles.keys() - {me.id}, object, state)
+    return PolicyDecision(False, f"there is no agent {id!r}", hidden=True)
+
+
+def _decide_in_open(subject: str | None, action: Action, target: PolicyTarget) -> PolicyDecision:
+    """Decide about a conversation that is open to everybody."""
+    if subject is None:
+        return _ALLOWED
+    if action == "lock" and target.type != EXCLUSIVE:
+        return _denied(f"only a person may lock {target.type} {target.id}: it has several writers")
+    if action == "moderate":
+        hint = "put a version of your own beside it, as a branch"
+        phrase = _ACTION_PHRASES[action]
+        return _denied(f"only a person may {phrase} conversation {target.id}", hint)
     return _ALLOWED
 
 
-def _creates(
-    me: Profile, object: Object, channel: Channel, state: State, *, is_in: bool
-) -> Decision:
-    """Whether an agent may make a channel: one of its own, in its project or for all, which it
-    takes part in.
-    """
-    if not is_in or object.made_by != me.id or channel.owner not in ("", me.id):
-        return Decision(False, f"{me.id} may only make a channel of its own that it takes part in")
-    if channel.scope not in (GLOBAL, me.project):
-        return Decision(
-            False, f"{me.id} may only make a channel of its own project, or a global one"
+def relation(subject: str | None, target: PolicyTarget) -> Relation:
+    """Return the relation of `subject` to a direct or a group."""
+    if subject is None:
+        return "owner"
+    if target.type == "direct":
+        return "member" if subject in target.present_ids else "stranger"
+    member = target.members_by_id.get(subject)
+    if member is None:
+        return "stranger"
+    return "member" if member.is_in else "left"
+
+
+def _decide_by_relation(
+    subject: str | None, action: Action, target: PolicyTarget, inputs: PolicyInputs
+) -> PolicyDecision:
+    """Decide about a direct or a group by `RULES`, and by consent for an agent that takes part."""
+    begins = action in ("create", "message")
+    if begins and target.type == "direct" and len(target.present_ids) != 2:
+        return _denied("a direct conversation has two participants", "name one other agent")
+    allowed_relations = RULES[target.type].get(action, frozenset())
+    subject_relation = relation(subject, target)
+    if subject_relation in allowed_relations:
+        return _ALLOWED if subject is None else _decide_by_consent(subject, action, target, inputs)
+    if subject_relation in ("left", "stranger"):
+        if begins:
+            return _denied(f"{subject} is not a participant of conversation {target.id}")
+        return _not_found(target)
+    if not allowed_relations:
+        return _denied(
+            f"{target.type} conversation {target.id} stays as it is there: nobody may {action}"
         )
-    if channel.is_global_default:
-        return Decision(False, f"only a person may {_SAID['default']} conversation {object.id}")
-    return _consented(me, object.present - {me.id}, object, state)
+    phrase = _ACTION_PHRASES.get(action, action)
+    return _denied(f"only a person may {phrase} conversation {target.id}")
 
 
-def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
-    """Who may invite, of those that the subject finds."""
-    there = (member for member in object.members if member.is_in and member.id != subject)
-    who = [
-        member.id
-        for member in there
-        if member.id == object.made_by or object.has(member, "can_invite")
+def _decide_by_consent(
+    subject: str, action: Action, target: PolicyTarget, inputs: PolicyInputs
+) -> PolicyDecision:
+    """Decide by the consent of the agents that an action of a participant reaches.
+
+    - "add": the agents that are added.
+    - "create": everybody else in it.
+    - Every action but "find" and "read" in a direct: the other agent.
+    """
+    other_agents: Set[str] = frozenset()
+    if action == "add":
+        other_agents = inputs.profiles.keys() - {subject}
+    elif action == "create" or (target.type == "direct" and action not in ("find", "read")):
+        other_agents = target.present_ids - {subject}
+    return _check_consent(subject, other_agents, target, inputs)
+
+
+def _check_consent(
+    subject: str, other_agents: Set[str], target: PolicyTarget, inputs: PolicyInputs
+) -> PolicyDecision:
+    """Decide whether the subject and each of the other agents may write to each other.
+
+    An agent that is not public is refused like one that does not exist, so that the answer does not
+    reveal it. In their own direct the two know each other, so there the true reason is given.
+    """
+    profile = inputs.profile(subject)
+    undecided = []
+    for other in sorted(other_agents):
+        other_profile = inputs.profile(other)
+        availability = dm_availability(profile, other_profile)
+        if availability == "available":
+            continue
+        if availability == "requires permission":
+            undecided.append(other_profile)
+            continue
+        is_secret = availability == "unavailable" or other_profile.discoverable != "public"
+        if is_secret and target.type != "direct":
+            return _denied(f"{subject} may not write to {other}: unavailable", _UNAVAILABLE)
+        return _denied(f"{subject} may not write to {other}: {availability}")
+    if not undecided:
+        return _ALLOWED
+    ids = [other_profile.id for other_profile in undecided]
+    can_be_asked = [
+        other_profile.id
+        for other_profile in undecided
+        if other_profile.dm == "restricted" and subject not in other_profile.dm_entries
     ]
-    inviters = (
-        id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed
+    return PolicyDecision(
+        False,
+        f"{subject} may not write to {', '.join(ids)}: requires permission",
+        f"{subject} or {' and '.join(ids)} would have to allow it",
+        asks=tuple(can_be_asked),
     )
-    hidden = "a member that you do not find" if who else "a person"
-    return f"who may invite: {', '.join(islice(inviters, _MOST_NAMED)) or hidden}"
 
 
-def _nothing(object: Object | None, others: Iterable[str]) -> State:
-    return _EMPTY
+def _decide_in_channel(
+    subject: str | None,
+    action: Action,
+    target: PolicyTarget,
+    channel: Channel,
+    inputs: PolicyInputs,
+) -> PolicyDecision:
+    """Decide what `subject` may do in a channel. The first case that applies counts."""
+    if action == "readmit" and channel.access != "private":
+        return _denied(
+            f"who left conversation {target.id} comes back by itself, and by nobody else"
+        )
+    if subject is None:
+        return _ALLOWED
+    standing = _channel_standing(subject, target, channel, inputs)
+    if action == "create":
+        return _decide_channel_creation(subject, target, channel, inputs, standing)
+    if standing == "outsider":
+        return _not_found(target)
+    if action in _FREE_ACTIONS[standing]:
+        return _ALLOWED
+    if standing != "member":
+        reason = f"{subject} is not a member of conversation {target.id}"
+        if standing == "reader":
+            return _denied(reason, "join it first")
+        return _denied(reason, partial(_who_may_invite, subject, target))
+    if action == "leave" and subject == channel.owner:
+        return _denied(f"{subject} stays in conversation {target.id}: it holds its own notes")
+    if not _has_channel_permission(subject, action, target, channel):
+        can_be_granted = action in REQUIRED_PERMISSIONS and channel.access != "private"
+        needed = "a member with that right" if can_be_granted else "a person"
+        phrase = _ACTION_PHRASES.get(action, action)
+        return _denied(f"only {needed} may {phrase} conversation {target.id}")
+    if action in _ADDS_READERS:
+        return _check_consent(subject, inputs.profiles.keys() - {subject}, target, inputs)
+    return _ALLOWED
 
 
-def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
-    """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is
-    no.
+def _channel_standing(
+    subject: str, target: PolicyTarget, channel: Channel, inputs: PolicyInputs
+) -> ChannelStanding:
+    """Return how an agent stands to a channel. The first line that applies counts."""
+    member = target.members_by_id.get(subject)
+    is_in_scope = in_scope(inputs.profile(subject), channel.scope, inputs.visible_projects)
+    if member is not None and member.is_in and (is_in_scope or member.is_invited):
+        return "member"
+    if is_in_scope and channel.access == "open":
+        return "reader"
+    if channel.access == "private":
+        return "outsider"
+    if member is not None and member.opted_out_at and member.is_invited:
+        return "returner"  # An agent that somebody removed has no `opted_out_at`.
+    return "observer" if is_in_scope else "outsider"
+
+
+def _has_channel_permission(
+    subject: str, action: Action, target: PolicyTarget, channel: Channel
+) -> bool:
+    """Return whether a member has the permission that an action needs."""
+    if channel.access == "private" and action in ("invite", "remove"):
+        return subject == channel.owner  # An agent chooses who reads its notes, and nobody else.
+    if action in ("invite", "readmit") and subject == target.created_by:
+        return True
+    permission = REQUIRED_PERMISSIONS.get(action)
+    return permission is not None and target.grants(target.members_by_id[subject], permission)
+
+
+def _decide_channel_creation(
+    subject: str,
+    target: PolicyTarget,
+    channel: Channel,
+    inputs: PolicyInputs,
+    standing: ChannelStanding,
+) -> PolicyDecision:
+    """Decide whether an agent may create a channel.
+
+    It must be a member and the creator, the scope must be its project or `global`, and the other
+    members must consent.
+    """
+    is_its_own = target.created_by == subject and channel.owner in ("", subject)
+    if standing != "member" or not is_its_own:
+        return _denied(f"{subject} may only make a channel of its own that it takes part in")
+    if channel.scope not in (GLOBAL, inputs.profile(subject).project):
+        return _denied(f"{subject} may only make a channel of its own project, or a global one")
+    if channel.is_global_default:
+        phrase = _ACTION_PHRASES["default"]
+        return _denied(f"only a person may {phrase} conversation {target.id}")
+    return _check_consent(subject, target.present_ids - {subject}, target, inputs)
+
+
+def _who_may_invite(subject: str, target: PolicyTarget, inputs_for: InputsFor) -> str:
+    """Return the hint that names the members who may invite, if the subject finds them."""
+    inviters = []
+    for member in target.members:
+        if not member.is_in or member.id == subject:
+            continue
+        if member.id == target.created_by or target.grants(member, "can_invite"):
+            inviters.append(member.id)
+    if not inviters:
+        return "who may invite: a person"
+    visible_inviters = (
+        id
+        for id in inviters
+        if decide(subject, "find", PolicyTarget(id, "agent"), inputs_for(None, (id,))).allowed
+    )
+    names = ", ".join(islice(visible_inviters, _MAX_NAMED_INVITERS))
+    return f"who may invite: {names or 'a member that you do not find'}"
+
+
+def _no_inputs(target: PolicyTarget | None, others: Iterable[str]) -> PolicyInputs:
+    return _NO_INPUTS
+
+
+def raise_if_denied(decision: PolicyDecision, id: str, inputs_for: InputsFor = _no_inputs) -> None:
+    """Raise an error if a decision about conversation `id` is no.
+
+    Raises:
+        NotFound: The subject must not learn that the conversation exists.
+        Refused: The subject may not do it.
     """
     if decision.hidden:
         raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
-    if not decision.allowed:
-        hint = decision.hint if isinstance(decision.hint, str) else decision.hint(state_of)
-        message = "; ".join(filter(None, (decision.reason, hint)))
-        fields: dict[str, Any] = {"asks": decision.asks} if decision.asks else {}
-        raise Refused(message, id=id, path="", **fields)
+    if decision.allowed:
+        return
+    hint = decision.hint if isinstance(decision.hint, str) else decision.hint(inputs_for)
+    message = f"{decision.reason}; {hint}" if hint else decision.reason
+    fields: dict[str, Any] = {"asks": decision.asks} if decision.asks else {}
+    raise Refused(message, id=id, path="", **fields)
 
 
-def is_hidden_damaged(subject: str, id: str) -> bool:
-    """Whether an agent is not to learn of a damaged conversation: who takes part is known only
-    where the id says it.
+def hides_damaged_file(subject: str, id: str) -> bool:
+    """Return whether an agent must not learn of a damaged conversation.
+
+    Its participants cannot be read, so only an id that names the agent shows that it takes part.
     """
-    return RESERVED.match(id) is not None and subject not in _pair(id) and id != notes_id(subject)
+    if not RESERVED_ID_PREFIX.match(id):
+        return False
+    return subject not in _direct_pair(id) and id != notes_id(subject)
 
 
-def seen_from(subject: str | None, object: Object) -> str:
-    """The time from which `subject` reads a conversation that it may read; empty: all of it."""
-    if subject is None or object.type != "group" or object.history == "all":
+def readable_from(subject: str | None, target: PolicyTarget) -> str:
+    """Return the time from which `subject` reads a conversation that it may read; empty: all."""
+    if subject is None or target.type != "group" or target.history == "all":
         return ""
-    member = object.by_id.get(subject)
+    member = target.members_by_id.get(subject)
     return member.joined_at if member is not None and member.is_in else ""

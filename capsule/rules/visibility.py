@@ -1,9 +1,8 @@
-"""Who asks, and from when on that agent reads a conversation: the one condition of every list,
-search and count.
+"""From which time on an agent reads a conversation: the condition of every list, search and count.
 
-What must stay true: a sight is plain data, and its answer depends on the head of the conversation
-and on nothing else; so an engine may keep the answer as long as both are the same, or decide in its
-own language.
+What must stay true: a viewer is plain data, and its answer depends only on the head of the
+conversation. So an engine may keep the answer while viewer and head are the same, or express the
+condition in its own query language.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.rules import policy
+from capsule.rules.consent import PolicyInputs
 from capsule.timestamps import ms_of, sortable
 
 if TYPE_CHECKING:
@@ -19,37 +19,48 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
 
 
-def reads_from(subject: str, object: policy.Object, created_at: str) -> str:
-    """The time from which `subject` reads a conversation that it may read; empty: all of it."""
-    since = policy.seen_from(subject, object)
-    return since if since > sortable(created_at) else ""  # Nothing was said before it was made.
+def first_readable_time(subject: str, target: policy.PolicyTarget, created_at: str) -> str:
+    """Return the time from which `subject` reads a conversation that it may read; empty: all of it.
+
+    A time before the conversation was created counts as empty: there are no earlier messages.
+    """
+    since = policy.readable_from(subject, target)
+    return since if since > sortable(created_at) else ""
 
 
-class Sight(NamedTuple):
-    """An agent that asks; in its place, None is the store's owner, who reads everything.
+class Viewer(NamedTuple):
+    """An agent for which a list, search or count is made.
+
+    Where a `Viewer` is optional, None means the owner of the store, who reads everything.
 
     Attributes:
         agent: The agent's id.
-        state: What decisions about it depend on besides a conversation.
+        inputs: What decisions about it depend on besides a conversation.
     """
 
     agent: str
-    state: policy.State
+    inputs: PolicyInputs
 
-    def since(self, head: Head) -> int | None:
-        """From when on the agent reads a conversation, in milliseconds since 1970; 0: all of it,
-        None: nothing.
+    def readable_from_ms(self, head: Head) -> int | None:
+        """Return the time from which the agent reads a conversation, in milliseconds since 1970.
+
+        Returns:
+            0 if it reads all of it, None if it may not read it.
         """
-        if not head.participants and head.channel is None:
-            return None if head.damaged and policy.is_hidden_damaged(self.agent, head.id) else 0
-        return self._since(policy.Object.listed(head), head.created_at)
-
-    def since_in(self, document: Mapping[str, Any]) -> int | None:
-        """As `since`, of a conversation or its head as it is stored."""
-        return self._since(policy.Object.of(document), document["createdAt"])
-
-    def _since(self, object: policy.Object, created_at: str) -> int | None:
-        if not policy.may(self.agent, "read", object, self.state).allowed:
+        if head.participants or head.channel is not None:
+            target = policy.PolicyTarget.from_head(head)
+            return self._readable_from_ms(target, head.created_at)
+        if head.damaged and policy.hides_damaged_file(self.agent, head.id):
             return None
-        since = reads_from(self.agent, object, created_at)
+        return 0
+
+    def readable_from_ms_in(self, document: Mapping[str, Any]) -> int | None:
+        """Return the same for a conversation, or its head, as it is stored."""
+        target = policy.PolicyTarget.from_document(document)
+        return self._readable_from_ms(target, document["createdAt"])
+
+    def _readable_from_ms(self, target: policy.PolicyTarget, created_at: str) -> int | None:
+        if not policy.decide(self.agent, "read", target, self.inputs).allowed:
+            return None
+        since = first_readable_time(self.agent, target, created_at)
         return ms_of(since) if since else 0

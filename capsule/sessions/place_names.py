@@ -15,7 +15,7 @@ from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
 from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents
-from capsule.rules.policy import Object
+from capsule.rules.policy import PolicyTarget
 from capsule.sessions.rules.deliveries import CONVERSATIONS
 from capsule.store.base import KIND
 
@@ -75,8 +75,8 @@ def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None
             raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None
     if channel != CONVERSATIONS or not store.engine.exists(KIND, place):
         return
-    object = Object.listed(store.head(place))
-    if object.type == "chat" or agent not in object.present:
+    object = PolicyTarget.from_head(store.head(place))
+    if object.type == "chat" or agent not in object.present_ids:
         ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
         way = ways.get(object.type, "name a channel, a group, or a direct of its own")
         raise InvalidInput(

@@ -38,7 +38,7 @@ def write_new(
     from capsule.rules import policy  # A command that only reads has no use for it.
 
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-    object = policy.Object.of(document)
+    object = policy.PolicyTarget.from_document(document)
     if has_checked_messages:
         validation.check_made(document | {"history": []})
     else:
@@ -50,7 +50,7 @@ def write_new(
         inner.wrote(id, "created", tag, entries=entries)
 
     def make() -> int:
-        reads = ensure_may(inner.agent, "create", object, inner.state_of, object.present)
+        reads = ensure_may(inner.agent, "create", object, inner.state_of, object.present_ids)
         try:
             return inner.engine.create(CONVERSATIONS, document, written, reads)
         except Taken:

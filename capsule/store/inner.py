@@ -22,7 +22,8 @@ from capsule.store.change.conversation import TRIES, Conversation, unasked
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.interface import Engine
-    from capsule.rules.policy import Object, State, StateOf
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import InputsFor, PolicyTarget
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
@@ -45,7 +46,9 @@ class Guard:
     def __init__(self, engine: Engine) -> None:
         pass
 
-    def state(self, subject: str | None, object: Object | None, others: Iterable[str]) -> State:
+    def state(
+        self, subject: str | None, object: PolicyTarget | None, others: Iterable[str]
+    ) -> PolicyInputs:
         """What a decision depends on besides the object.
 
         Args:
@@ -53,9 +56,9 @@ class Guard:
             object: The conversation that it is about; None: agents.
             others: The agents that it is about.
         """
-        from capsule.rules.policy import State
+        from capsule.rules.consent import PolicyInputs
 
-        return State(is_guarded=subject is None)
+        return PolicyInputs(is_guarded=subject is None)
 
     def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
         """The ids of the conversations that are meant by a name.
@@ -134,7 +137,9 @@ class Inner(Generic[S]):
         )
         self.main = main
         self.own: Own | None = None
-        self.state_of: StateOf = lambda object, others: self.guard.state(self.agent, object, others)
+        self.state_of: InputsFor = lambda object, others: self.guard.state(
+            self.agent, object, others
+        )
         self.opened: dict[str | None, S] = {}
         self.parts: dict[type, Any] = {}
         self._open_for = open_for

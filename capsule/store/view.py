@@ -19,7 +19,7 @@ from capsule.engines.interface import CONVERSATIONS, deleted_last, document_in, 
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
-from capsule.rules.visibility import Sight, reads_from
+from capsule.rules.visibility import Viewer, first_readable_time
 from capsule.store.change.conversation import REMOVED
 from capsule.timestamps import sortable
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from capsule.engines.machine import Machine
     from capsule.engines.queries import Queries
-    from capsule.rules.policy import StateOf
+    from capsule.rules.policy import InputsFor
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -70,7 +70,7 @@ class AgentView:
         state_of: Gives what a decision depends on besides a conversation; see `Directory.state`.
     """
 
-    def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
+    def __init__(self, agent: str, engine: Engine, state_of: InputsFor) -> None:
         self.agent = agent
         self._engine = engine
         self._state_of = state_of
@@ -78,9 +78,9 @@ class AgentView:
         self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
 
-    def questions(self, asker: Sight | None = None) -> Queries:
+    def questions(self, asker: Viewer | None = None) -> Queries:
         """The questions of this agent, whatever `asker` is."""
-        return self._engine.questions(Sight(self.agent, self._state_of(None, ())))
+        return self._engine.questions(Viewer(self.agent, self._state_of(None, ())))
 
     def _of(self, kind: str) -> Engine:
         """The engine, for documents of a kind. Raises Refused."""
@@ -132,18 +132,18 @@ class AgentView:
 
     # -- What is judged ----------------------------------------------------------------------------
 
-    def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+    def may(self, action: policy.Action, object: policy.PolicyTarget) -> policy.PolicyDecision:
         """What the policies say of an action of the agent."""
-        return policy.may(self.agent, action, object, self._state_of(object, ()))
+        return policy.decide(self.agent, action, object, self._state_of(object, ()))
 
     def since(self, head: Document) -> str:
         """The time from which the agent reads the conversation with this head; empty: all of it.
 
         Raises Refused if it may not, and NotFound if it is not to know that there is one.
         """
-        object = policy.Object.of(head)
-        policy.ensure(self.may("read", object), object.id, self._state_of)
-        return reads_from(self.agent, object, head["createdAt"])
+        object = policy.PolicyTarget.from_document(head)
+        policy.raise_if_denied(self.may("read", object), object.id, self._state_of)
+        return first_readable_time(self.agent, object, head["createdAt"])
 
     def seen_from(self, id: str) -> str:
         """The time from which the agent reads a conversation; empty: all of it.
@@ -153,7 +153,7 @@ class AgentView:
         try:
             head = self._engine.head(id)[0]
         except InvalidDocument:
-            if policy.is_hidden_damaged(self.agent, id):
+            if policy.hides_damaged_file(self.agent, id):
                 raise missing(CONVERSATIONS, id) from None
             raise
         return self.since(head)
@@ -177,19 +177,21 @@ class AgentView:
         with self._judged(kind, id), self._of(kind).transaction(kind, id) as transaction:
             joins = False
             if kind == CONVERSATIONS:
-                object = policy.Object.at(transaction.head)
+                object = policy.PolicyTarget.from_parsed_head(transaction.head)
                 state = self._state_of(object, ())
-                transaction.judged, transaction.reads = (object, state), state.reads
-                reading = policy.may(self.agent, "read", object, state)
+                transaction.judged, transaction.reads = (object, state), state.read_versions
+                reading = policy.decide(self.agent, "read", object, state)
                 joins = (
-                    not reading.allowed and policy.may(self.agent, "join", object, state).allowed
+                    not reading.allowed and policy.decide(self.agent, "join", object, state).allowed
                 )
                 if not joins:
-                    policy.ensure(reading, id, self._state_of)
+                    policy.raise_if_denied(reading, id, self._state_of)
             yield transaction
             if joins:
-                policy.ensure(
-                    self.may("read", policy.Object.at(transaction.head)), id, self._state_of
+                policy.raise_if_denied(
+                    self.may("read", policy.PolicyTarget.from_parsed_head(transaction.head)),
+                    id,
+                    self._state_of,
                 )
 
     def exists(self, kind: str, id: str) -> bool:
@@ -281,8 +283,8 @@ class AgentView:
     def _finds(self, agent: str) -> bool:
         if agent in ("", self.agent):
             return True
-        return policy.may(
-            self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,))
+        return policy.decide(
+            self.agent, "find", policy.PolicyTarget(agent, "agent"), self._state_of(None, (agent,))
         ).allowed
 
 
@@ -336,8 +338,11 @@ class TrashView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""
         self.read(token)
-        policy.ensure(
-            self._view.may("delete", policy.Object.of(document_in(self._trash, token))), id
+        policy.raise_if_denied(
+            self._view.may(
+                "delete", policy.PolicyTarget.from_document(document_in(self._trash, token))
+            ),
+            id,
         )
         self._trash.restore(kind, id, token)
 

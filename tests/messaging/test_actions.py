@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsule.rules.actions import actions_in
+from capsule.rules.actions import actions_of_write
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 
@@ -46,13 +46,13 @@ SAID = [{"content": "one", "from": "anna", "id": "1"}, {"content": "two", "from"
 def test_the_changed_fields_of_a_head_say_which_actions_a_write_is(
     after: dict[str, Any], actions: set[str]
 ) -> None:
-    assert actions_in("anna", BEFORE, after) == actions
+    assert actions_of_write("anna", BEFORE, after) == actions
 
 
 def test_the_last_one_who_leaves_archives_a_group_and_the_first_one_added_brings_it_back() -> None:
     one, none = document("anna"), document({"id": "anna", "leftAt": LEFT}, archived=True)
-    assert actions_in("anna", one, none) == {"leave"}
-    assert actions_in(None, none, document("anna")) == {"add"}
+    assert actions_of_write("anna", one, none) == {"leave"}
+    assert actions_of_write(None, none, document("anna")) == {"add"}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_only_ones_own_messages_are_edited(
     history: list[dict[str, Any]], actions: set[str]
 ) -> None:
     before = document("anna", "bob", said=SAID)
-    assert actions_in("anna", before, document("anna", "bob", said=history)) == actions
+    assert actions_of_write("anna", before, document("anna", "bob", said=history)) == actions
 
 
 def test_the_title_that_an_edit_makes_by_rule_is_no_renaming() -> None:
@@ -81,9 +81,9 @@ def test_the_title_that_an_edit_makes_by_rule_is_no_renaming() -> None:
         document("anna", said=SAID[:1], titleSetBy="auto"),
         [{"content": "One", "from": "anna"}],
     )
-    assert actions_in(
+    assert actions_of_write(
         "anna", before, document("anna", title="One", titleSetBy="auto", said=history)
     ) == {"edit"}
-    assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto")) == {
+    assert actions_of_write("anna", before, document("anna", title="One", titleSetBy="auto")) == {
         "rename"
     }

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from capsule import Refused, Store
-from capsule.format.documents.agents import direct_id
+from capsule.format.documents.agents import GLOBAL, direct_id
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
 from capsule.format.json import codec
-from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
+from capsule.rules.consent import AgentProfile, PolicyInputs, dm_availability, in_scope
+from capsule.rules.policy import PolicyTarget, decide
 
 NOW = "2025-01-02T00:00:00.000Z"
 POLICIES, ENTRIES = ("open", "restricted", "closed"), (None, "allow", "block")
@@ -36,8 +37,10 @@ def expected(one: tuple[str, Any], other: tuple[str, Any]) -> str:
     return "available" if asks.count("allow") == len(asks) else "requires permission"
 
 
-def profile(id: str, other: str, side: tuple[str, Any], **fields: str) -> Profile:
-    return Profile(id, dm=side[0], entries={} if side[1] is None else {other: side[1]}, **fields)
+def profile(id: str, other: str, side: tuple[str, Any], **fields: str) -> AgentProfile:
+    return AgentProfile(
+        id, dm=side[0], dm_entries={} if side[1] is None else {other: side[1]}, **fields
+    )
 
 
 def say(store: Store, one: str, other: str, pair: tuple[Any, Any]) -> None:
@@ -57,31 +60,31 @@ def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any
         profile("anna", "bob", pair[0], project="api"),
         profile("bob", "anna", pair[1], project="web"),
     )
-    assert consent(anna, bob) == consent(bob, anna) == expected(*pair)
-    direct = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
-    group = Object("team", "group", (Member("anna"),))
+    assert dm_availability(anna, bob) == dm_availability(bob, anna) == expected(*pair)
+    direct = PolicyTarget("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
+    group = PolicyTarget("team", "group", (Member("anna"),))
     for me in ("anna", "bob"):
-        state = State({"anna": anna, "bob": bob})
-        assert may(me, "read", direct, state).allowed
+        state = PolicyInputs({"anna": anna, "bob": bob})
+        assert decide(me, "read", direct, state).allowed
         for action in ("message", "create", "append", "edit", "change"):
-            decision = may(me, action, direct, state)
+            decision = decide(me, action, direct, state)
             assert decision.allowed == (expected(*pair) == "available")
             assert decision.allowed or expected(*pair) in decision.reason
-    both, is_available = State({"anna": anna, "bob": bob}), expected(*pair) == "available"
-    assert may("anna", "add", group, both).allowed == is_available
+    both, is_available = PolicyInputs({"anna": anna, "bob": bob}), expected(*pair) == "available"
+    assert decide("anna", "add", group, both).allowed == is_available
     for access in ("open", "members", "private"):
         about = Channel("news", GLOBAL, access)
         left = Member("bob", invited_by="anna", left_at=NOW, opted_out_at=NOW)
-        made = Object(
-            about.id, "channel", (Member("anna"), Member("bob")), channel=about, made_by="anna"
+        made = PolicyTarget(
+            about.id, "channel", (Member("anna"), Member("bob")), channel=about, created_by="anna"
         )
         there = replace(made, members=(Member("anna"), left))
         asked = "readmit" if access == "private" else "invite"
         for action, channel in (("create", made), (asked, there)):
-            decision = may("anna", action, channel, both)  # type: ignore[arg-type]
+            decision = decide("anna", action, channel, both)  # type: ignore[arg-type]
             assert decision.allowed == is_available
             assert is_available or expected(*pair) in decision.reason
-            assert may(None, action, channel).allowed  # type: ignore[arg-type]
+            assert decide(None, action, channel).allowed  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -315,13 +318,15 @@ FINDERS = {"same": "api", "linked": "web", "other": "lab", "global": GLOBAL, "no
 @pytest.mark.parametrize("met", [False, True])
 def test_an_agent_finds_another_as_that_one_says(discoverable: str, finder: str, met: bool) -> None:
     anna, bob = (
-        Profile("anna", project=FINDERS[finder]),
-        Profile("bob", project="api", discoverable=discoverable),
+        AgentProfile("anna", project=FINDERS[finder]),
+        AgentProfile("bob", project="api", discoverable=discoverable),
     )
     sight = frozenset({"api", "web"}) if finder == "linked" else frozenset({FINDERS[finder]})
-    state = State({"anna": anna, "bob": bob}, sight, frozenset({"bob"}) if met else frozenset())
+    state = PolicyInputs(
+        {"anna": anna, "bob": bob}, sight, frozenset({"bob"}) if met else frozenset()
+    )
     by_policy = {"public": True, "project": finder in ("same", "linked", "global"), "private": met}
-    decision = may("anna", "find", Object("bob", "agent"), state)
+    decision = decide("anna", "find", PolicyTarget("bob", "agent"), state)
     assert (decision.allowed, decision.hidden) == (
         by_policy[discoverable],
         not by_policy[discoverable],
@@ -329,10 +334,10 @@ def test_an_agent_finds_another_as_that_one_says(discoverable: str, finder: str,
 
 
 def test_nobody_finds_oneself_the_owner_finds_all_and_what_is_not_known_is_not_found() -> None:
-    state = State({"anna": Profile("anna")})
-    assert not may("anna", "find", Object("anna", "agent"), state).allowed
-    assert not may("anna", "find", Object("bob", "agent"), state).allowed
-    assert may(None, "find", Object("bob", "agent")).allowed
+    state = PolicyInputs({"anna": AgentProfile("anna")})
+    assert not decide("anna", "find", PolicyTarget("anna", "agent"), state).allowed
+    assert not decide("anna", "find", PolicyTarget("bob", "agent"), state).allowed
+    assert decide(None, "find", PolicyTarget("bob", "agent")).allowed
 
 
 @pytest.mark.parametrize(
@@ -352,7 +357,7 @@ def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(
     project: str, scope: str, is_in: bool
 ) -> None:
     sight = frozenset({"api", "web"} if project == "api" else {project})
-    assert in_scope(Profile("anna", project=project), scope, sight) == is_in
+    assert in_scope(AgentProfile("anna", project=project), scope, sight) == is_in
 
 
 @pytest.mark.parametrize(
@@ -367,11 +372,11 @@ def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(
     ],
 )
 def test_a_word_that_is_not_understood_counts_as_the_strictest(document: dict[str, Any]) -> None:
-    bob = Profile.of({"id": "bob", **document})
-    assert (bob.project, bob.dm, bob.discoverable, bob.entries) == (
+    bob = AgentProfile.of({"id": "bob", **document})
+    assert (bob.project, bob.dm, bob.discoverable, bob.dm_entries) == (
         GLOBAL,
         "closed",
         "private",
         {"anna": "block"},
     )
-    assert Profile.of({"id": "bob"}) == Profile("bob", "bob", GLOBAL)
+    assert AgentProfile.of({"id": "bob"}) == AgentProfile("bob", "bob", GLOBAL)

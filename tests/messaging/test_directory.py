@@ -10,7 +10,8 @@ from capsule import InvalidInput, NotFound, Store
 from capsule.engines.interface import edit_document
 from capsule.format.json import codec
 from capsule.messaging.directory import StoreAgents, acting_agent
-from capsule.rules.policy import Object, Profile, State
+from capsule.rules.consent import AgentProfile, PolicyInputs
+from capsule.rules.policy import PolicyTarget
 
 API, WEB = "api-00000a", "web-00000b"
 
@@ -22,7 +23,7 @@ def write(store: Store, kind: str, id: str, **fields: Any) -> None:
 
 def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
     directory = each_store.inner.part(StoreAgents).directory
-    assert directory.profile("bob") == Profile("bob")
+    assert directory.profile("bob") == AgentProfile("bob")
     write(
         each_store,
         "agents",
@@ -31,8 +32,8 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
         dmPolicy="restricted",
         dm={"carl": {"permission": "block"}},
     )
-    assert directory.profile("bob") == Profile(
-        "bob", "Bob", "global", "restricted", entries={"carl": "block"}
+    assert directory.profile("bob") == AgentProfile(
+        "bob", "Bob", "global", "restricted", dm_entries={"carl": "block"}
     )
     assert directory.profile("bob") == directory.profile("bob") == directory.profiles()["bob"]
     for policy in ("closed", "opened", "restricted") * 10:
@@ -43,7 +44,7 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
 
 def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Store) -> None:
     write(each_store, "agents", "bob", cursors=3)
-    assert each_store.inner.part(StoreAgents).directory.profile("bob") == Profile(
+    assert each_store.inner.part(StoreAgents).directory.profile("bob") == AgentProfile(
         "bob", dm="closed", discoverable="private"
     )
 
@@ -86,17 +87,17 @@ def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) ->
     directory = each_store.inner.part(StoreAgents).directory
     write(each_store, "agents", "bob", project=API, discoverable="private")
     assert (
-        directory.state(None, Object("x"))
-        == directory.state("anna", Object("x", "group"))
-        == State()
+        directory.state(None, PolicyTarget("x"))
+        == directory.state("anna", PolicyTarget("x", "group"))
+        == PolicyInputs()
     )
-    direct = directory.state("anna", Object("direct_anna_bob", "direct"))
-    assert (set(direct.profiles), direct.sight) == ({"anna", "bob"}, set())
-    assert directory.state("bob", Object("c", "channel")).sight == {API}
-    assert not directory.state("anna", None, ["bob"]).met
+    direct = directory.state("anna", PolicyTarget("direct_anna_bob", "direct"))
+    assert (set(direct.profiles), direct.visible_projects) == ({"anna", "bob"}, set())
+    assert directory.state("bob", PolicyTarget("c", "channel")).visible_projects == {API}
+    assert not directory.state("anna", None, ["bob"]).direct_contacts
     each_store.agents.register("anna")
     each_store.messages.send("hi", agent="anna", to="bob")
-    assert directory.state("anna", None, ["bob"]).met == {"bob"}
+    assert directory.state("anna", None, ["bob"]).direct_contacts == {"bob"}
 
 
 #: The agents of two projects and of none, by the name and the project of each.
@@ -178,9 +179,9 @@ def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> 
 
 
 WEB_BOB, API_BOB, GLOBAL_BOB = (
-    Profile("bob-b", "bob", WEB),
-    Profile("bob", "bob", API),
-    Profile("bob", "bob", "global"),
+    AgentProfile("bob-b", "bob", WEB),
+    AgentProfile("bob", "bob", API),
+    AgentProfile("bob", "bob", "global"),
 )
 
 
@@ -196,15 +197,15 @@ WEB_BOB, API_BOB, GLOBAL_BOB = (
         ("bob", WEB, [GLOBAL_BOB], "bob"),
         ("bob", WEB, [API_BOB], None),
         ("bob-b", API, [API_BOB, WEB_BOB], None),
-        ("rob", API, [Profile("bob", "rob", API)], "bob"),
-        ("rob", WEB, [Profile("bob", "rob", "global")], None),
-        ("bob", API, [API_BOB, Profile("x", "bob", API)], "bob"),
+        ("rob", API, [AgentProfile("bob", "rob", API)], "bob"),
+        ("rob", WEB, [AgentProfile("bob", "rob", "global")], None),
+        ("bob", API, [API_BOB, AgentProfile("x", "bob", API)], "bob"),
         ("bob", WEB, [], None),
         ("bob", None, [], None),
     ],
 )
 def test_as_whom_a_program_acts_is_one_rule(
-    name: str, project: str | None, agents: list[Profile], found: str | None
+    name: str, project: str | None, agents: list[AgentProfile], found: str | None
 ) -> None:
     assert acting_agent(name, project, agents) == found
 
@@ -215,9 +216,9 @@ def test_a_name_that_several_agents_of_the_project_have_is_refused() -> None:
             "twin",
             API,
             [
-                Profile("one", "twin", API),
-                Profile("two", "twin", API),
-                Profile("twin", "", "global"),
+                AgentProfile("one", "twin", API),
+                AgentProfile("two", "twin", API),
+                AgentProfile("twin", "", "global"),
             ],
         )
 

@@ -207,7 +207,7 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
     for thread in threads:
         thread.start()
     is_written.wait()
-    while "anna" not in each_store.inner.part(StoreAgents).directory.profile("bob").entries:
+    while "anna" not in each_store.inner.part(StoreAgents).directory.profile("bob").dm_entries:
         pass  # The word is written, and not yet acknowledged.
     assert not is_blocked.wait(0.05)
     go_on.set()

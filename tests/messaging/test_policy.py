@@ -10,16 +10,15 @@ import pytest
 
 from capsule.errors import NotFound, Refused
 from capsule.format.documents.members import Member
+from capsule.rules.consent import AgentProfile, PolicyInputs
 from capsule.rules.policy import (
     Action,
-    Object,
-    Profile,
+    PolicyTarget,
     Relation,
-    State,
-    ensure,
-    may,
+    decide,
+    raise_if_denied,
+    readable_from,
     relation,
-    seen_from,
 )
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
@@ -29,11 +28,11 @@ SUBJECTS: dict[Relation, str | None] = {
     "left": "carl",
     "stranger": "eve",
 }
-DIRECT = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
-GROUP = Object(
+DIRECT = PolicyTarget("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
+GROUP = PolicyTarget(
     "team", "group", (Member("anna", JOINED), Member("bob"), Member("carl", JOINED, LEFT))
 )
-STATE = State({id: Profile(id) for id in ("anna", "bob", "carl", "eve")})
+STATE = PolicyInputs({id: AgentProfile(id) for id in ("anna", "bob", "carl", "eve")})
 TAKES_PART = {"find", "read", "append", "edit", "create", "message", "change"}
 THE_OWNERS = {"moderate", "rewrite", "delete", "lock"}
 #: What each may do; who is not named may do nothing.
@@ -58,9 +57,9 @@ MAY: dict[str, dict[Relation, set[str]]] = {
 )
 @pytest.mark.parametrize("action", sorted({*get_args(Action)} - {"link"}))
 def test_in_a_closed_conversation_everybody_may_do_what_the_table_says(
-    object: Object, who: Relation, action: Action
+    object: PolicyTarget, who: Relation, action: Action
 ) -> None:
-    decision = may(SUBJECTS[who], action, object, STATE)
+    decision = decide(SUBJECTS[who], action, object, STATE)
     assert relation(SUBJECTS[who], object) == who
     assert decision.allowed == (action in MAY[object.type].get(who, set()))
     assert bool(decision.reason) != decision.allowed
@@ -74,7 +73,7 @@ def test_a_conversation_without_participants_is_open_but_for_what_others_wrote(
     denied = {
         action
         for action in get_args(Action)
-        if not may(subject, action, Object("plan", type)).allowed
+        if not decide(subject, action, PolicyTarget("plan", type)).allowed
     }
     several = set() if type == "chat" else {"lock"}
     assert denied == (set() if subject is None else {"moderate", "link"} | several)
@@ -83,15 +82,18 @@ def test_a_conversation_without_participants_is_open_but_for_what_others_wrote(
 @pytest.mark.parametrize("type", ["chat", "channel"])
 def test_a_chat_and_a_channel_of_no_name_are_open_whoever_they_name(type: str) -> None:
     assert all(
-        may("eve", action, Object("plan", type, (Member("anna"),))).allowed for action in TAKES_PART
+        decide("eve", action, PolicyTarget("plan", type, (Member("anna"),))).allowed
+        for action in TAKES_PART
     )
 
 
 def test_only_a_person_links_projects_and_an_agents_policies_are_its_own() -> None:
-    assert may(None, "link", Object("api", "project")).allowed
-    assert not may("anna", "link", Object("api", "project")).allowed
-    anna = Object("anna", "agent")
-    assert [may(subject, "manage", anna, STATE).allowed for subject in (None, "anna", "bob")] == [
+    assert decide(None, "link", PolicyTarget("api", "project")).allowed
+    assert not decide("anna", "link", PolicyTarget("api", "project")).allowed
+    anna = PolicyTarget("anna", "agent")
+    assert [
+        decide(subject, "manage", anna, STATE).allowed for subject in (None, "anna", "bob")
+    ] == [
         True,
         True,
         False,
@@ -106,29 +108,34 @@ def test_only_a_person_links_projects_and_an_agents_policies_are_its_own() -> No
         ("add", GROUP, False),
         ("read", DIRECT, True),
         ("append", DIRECT, False),
-        ("create", Object("plan"), False),
-        ("create", Object("mine", "group", (Member("anna"),)), True),
-        ("manage", Object("anna", "agent"), False),
+        ("create", PolicyTarget("plan"), False),
+        ("create", PolicyTarget("mine", "group", (Member("anna"),)), True),
+        ("manage", PolicyTarget("anna", "agent"), False),
     ],
 )
 def test_in_a_session_an_agent_writes_to_its_destinations_and_where_it_is_alone(
-    action: Action, object: Object, is_within: bool
+    action: Action, object: PolicyTarget, is_within: bool
 ) -> None:
-    assert may("anna", action, object, STATE).allowed
+    assert decide("anna", action, object, STATE).allowed
     assert (
-        may("anna", action, object, replace(STATE, reach=frozenset({"team"}))).allowed == is_within
+        decide("anna", action, object, replace(STATE, session_targets=frozenset({"team"}))).allowed
+        == is_within
     )
 
 
 def test_a_direct_has_the_two_in_its_id_whoever_else_is_written_into_it() -> None:
-    third = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob"), Member("eve")))
-    assert not may("eve", "read", third).allowed
-    assert may(
+    third = PolicyTarget(
+        "direct_anna_bob", "direct", (Member("anna"), Member("bob"), Member("eve"))
+    )
+    assert not decide("eve", "read", third).allowed
+    assert decide(
         "bob",
         "read",
-        Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED, LEFT))),
+        PolicyTarget("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED, LEFT))),
     ).allowed
-    assert may("bob", "read", Object("plan", "direct", (Member("anna"), Member("bob")))).allowed
+    assert decide(
+        "bob", "read", PolicyTarget("plan", "direct", (Member("anna"), Member("bob")))
+    ).allowed
 
 
 @pytest.mark.parametrize("subject", [None, "anna"])
@@ -136,23 +143,28 @@ def test_a_direct_has_the_two_in_its_id_whoever_else_is_written_into_it() -> Non
 def test_nobody_begins_a_direct_with_oneself_or_with_three(
     subject: str | None, action: Action
 ) -> None:
-    assert not may(subject, action, Object("direct_anna_anna", "direct", (Member("anna"),))).allowed
+    assert not decide(
+        subject, action, PolicyTarget("direct_anna_anna", "direct", (Member("anna"),))
+    ).allowed
     three = (Member("anna"), Member("bob"), Member("carl"))
-    assert not may(subject, action, Object("plan", "direct", three)).allowed
+    assert not decide(subject, action, PolicyTarget("plan", "direct", three)).allowed
 
 
 def test_who_was_added_again_reads_from_then_on_and_others_from_where_they_joined() -> None:
-    group = Object("team", "group", (Member("anna"), Member("bob", JOINED), Member("carl", LEFT)))
-    assert [seen_from(agent, group) for agent in (None, "anna", "bob", "carl")] == [
+    group = PolicyTarget(
+        "team", "group", (Member("anna"), Member("bob", JOINED), Member("carl", LEFT))
+    )
+    assert [readable_from(agent, group) for agent in (None, "anna", "bob", "carl")] == [
         "",
         "",
         JOINED,
         LEFT,
     ]
-    assert seen_from("bob", Object("team", "group", group.members, history="all")) == ""
+    assert readable_from("bob", PolicyTarget("team", "group", group.members, history="all")) == ""
     assert (
-        seen_from(
-            "bob", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED)))
+        readable_from(
+            "bob",
+            PolicyTarget("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED))),
         )
         == ""
     )
@@ -160,12 +172,12 @@ def test_who_was_added_again_reads_from_then_on_and_others_from_where_they_joine
 
 def test_a_refusal_says_what_and_where_and_who_is_not_in_it_is_told_of_nothing() -> None:
     with pytest.raises(Refused) as refused:
-        ensure(may("anna", "archive", GROUP), GROUP.id)
+        raise_if_denied(decide("anna", "archive", GROUP), GROUP.id)
     assert refused.value.fields["id"] == "team"
     assert all(word in refused.value.message for word in ("archive", "team"))
     for agent, action in product(
         ("carl", "eve"), {*get_args(Action)} - {"create", "message", "link"}
     ):
         with pytest.raises(NotFound) as missing:
-            ensure(may(agent, action, GROUP), GROUP.id)
+            raise_if_denied(decide(agent, action, GROUP), GROUP.id)
         assert missing.value.message == "no conversation team"

@@ -10,10 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from capsule.errors import NotFound, Refused
+from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, channel_id, notes_id
 from capsule.format.documents.members import Member
-from capsule.rules.actions import actions_in
-from capsule.rules.policy import GLOBAL, Action, Object, Profile, State, ensure, may
+from capsule.rules.actions import actions_of_write
+from capsule.rules.consent import AgentProfile, PolicyInputs
+from capsule.rules.policy import Action, PolicyTarget, decide, raise_if_denied
 
 T1, T2 = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 ALL = {"can_leave": True, "can_send": True, "can_invite": True, "can_manage": True}
@@ -40,19 +42,19 @@ MEMBERS_MAY = {"find", "read", "join", "append", "edit", "change", "leave"}
 MANAGES = {"moderate", "rename", "archive", "manage"}
 
 
-def channel(access: str, *members: Member, scope: str = "api", **fields: Any) -> Object:
+def channel(access: str, *members: Member, scope: str = "api", **fields: Any) -> PolicyTarget:
     about = Channel("news", scope, access, **fields)
-    return Object(
+    return PolicyTarget(
         about.id,
         "channel",
         members or MEMBERS,
         channel=about,
-        made_by=fields.get("owner") or "maker",
+        created_by=fields.get("owner") or "maker",
     )
 
 
-def granted(subject: str | None, object: Object, state: State) -> set[str]:
-    return {action for action in EVERYTHING if may(subject, action, object, state).allowed}
+def granted(subject: str | None, object: PolicyTarget, state: PolicyInputs) -> set[str]:
+    return {action for action in EVERYTHING if decide(subject, action, object, state).allowed}
 
 
 def expected(who: str, access: str, *, in_scope: bool) -> set[str]:
@@ -83,12 +85,12 @@ def expected(who: str, access: str, *, in_scope: bool) -> set[str]:
 def test_in_a_channel_everybody_may_do_what_the_rule_says(
     who: str, access: str, in_scope: bool
 ) -> None:
-    state = State(
-        {who: Profile(who, project="web")}, frozenset({"web", "api"} if in_scope else {"web"})
+    state = PolicyInputs(
+        {who: AgentProfile(who, project="web")}, frozenset({"web", "api"} if in_scope else {"web"})
     )
     assert granted(who, channel(access), state) == expected(who, access, in_scope=in_scope)
     for action in sorted(EVERYTHING - granted(who, channel(access), state)):
-        decision = may(who, action, channel(access), state)  # type: ignore[arg-type]
+        decision = decide(who, action, channel(access), state)  # type: ignore[arg-type]
         assert decision.reason
         is_told = action == "readmit" and access != "private"
         assert decision.hidden == (
@@ -100,14 +102,14 @@ def test_in_a_channel_everybody_may_do_what_the_rule_says(
 def test_the_owner_may_do_everything_but_bring_back_who_left_where_one_comes_by_oneself(
     access: str,
 ) -> None:
-    assert granted(None, channel(access), State()) == EVERYTHING - (
+    assert granted(None, channel(access), PolicyInputs()) == EVERYTHING - (
         NOBODYS if access != "private" else set()
     )
 
 
 def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
-    assert not may("eve", "find", channel("open")).allowed
-    assert may("eve", "find", channel("open", scope=GLOBAL)).allowed
+    assert not decide("eve", "find", channel("open")).allowed
+    assert decide("eve", "find", channel("open", scope=GLOBAL)).allowed
 
 
 @pytest.mark.parametrize(
@@ -118,24 +120,28 @@ def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
 def test_a_refusal_names_who_may_invite_of_those_that_one_finds(
     hidden: tuple[str, ...], named: list[str]
 ) -> None:
-    def state_of(object: Object | None, others: Iterable[str]) -> State:
-        return State(
+    def state_of(object: PolicyTarget | None, others: Iterable[str]) -> PolicyInputs:
+        return PolicyInputs(
             {
-                id: Profile(id, discoverable="private" if id in hidden else "public")
+                id: AgentProfile(id, discoverable="private" if id in hidden else "public")
                 for id in ("eve", *others)
             }
         )
 
-    state = State({"eve": Profile("eve", project="api")})
+    state = PolicyInputs({"eve": AgentProfile("eve", project="api")})
     with pytest.raises(Refused) as refused:
-        ensure(may("eve", "join", channel("members"), state), "channel_api_news", state_of)
+        raise_if_denied(
+            decide("eve", "join", channel("members"), state), "channel_api_news", state_of
+        )
     assert [
         id
         for id in ("maker", "inviter", "invited")
         if f" {id}" in refused.value.message.split(";")[1]
     ] == named
     with pytest.raises(NotFound) as unknown:
-        ensure(may("eve", "join", channel("private"), state), "channel_api_news", state_of)
+        raise_if_denied(
+            decide("eve", "join", channel("private"), state), "channel_api_news", state_of
+        )
     assert unknown.value.message == "no conversation channel_api_news"
 
 
@@ -145,19 +151,19 @@ def test_who_looks_into_notes_was_let_in_by_their_owner_who_may_end_it() -> None
         "private", Member("anna", invited_by="self", **ALL), looks, scope=GLOBAL, owner="anna"
     )
     assert {"invite", "remove", "append"} <= granted(
-        "anna", notes, State({"anna": Profile("anna")})
+        "anna", notes, PolicyInputs({"anna": AgentProfile("anna")})
     )
-    assert "leave" not in granted("anna", notes, State({"anna": Profile("anna")}))
-    assert granted("bob", notes, State({"bob": Profile("bob")})) == {
+    assert "leave" not in granted("anna", notes, PolicyInputs({"anna": AgentProfile("anna")}))
+    assert granted("bob", notes, PolicyInputs({"bob": AgentProfile("bob")})) == {
         "find",
         "read",
         "join",
         "leave",
     }
-    assert granted("eve", notes, State({"eve": Profile("eve")})) == set()
+    assert granted("eve", notes, PolicyInputs({"eve": AgentProfile("eve")})) == set()
 
 
-CREATED: dict[str, tuple[Object, bool]] = {
+CREATED: dict[str, tuple[PolicyTarget, bool]] = {
     "its own": (channel("open", Member("maker")), True),
     "a global one": (channel("private", Member("maker"), scope=GLOBAL), True),
     "one of another project": (channel("open", Member("maker"), scope="web"), False),
@@ -176,20 +182,23 @@ CREATED: dict[str, tuple[Object, bool]] = {
         channel("open", Member("maker"), scope=GLOBAL, is_default=True),
         False,
     ),
-    "the id of a channel": (Object(channel_id("api", "news"), "group", (Member("maker"),)), False),
+    "the id of a channel": (
+        PolicyTarget(channel_id("api", "news"), "group", (Member("maker"),)),
+        False,
+    ),
     "the id of another channel": (
-        Object(
+        PolicyTarget(
             channel_id("api", "old"),
             "channel",
             (Member("maker"),),
             channel=Channel("news", "api"),
-            made_by="maker",
+            created_by="maker",
         ),
         False,
     ),
-    "the id of notes": (Object(notes_id("bob")), False),
-    "the id of a direct": (Object("direct_bob_carl"), False),
-    "another id": (Object("plan"), True),
+    "the id of notes": (PolicyTarget(notes_id("bob")), False),
+    "the id of a direct": (PolicyTarget("direct_bob_carl"), False),
+    "another id": (PolicyTarget("plan"), True),
 }
 
 
@@ -198,17 +207,17 @@ def test_an_agent_makes_channels_of_its_own_and_takes_no_id_that_tells_of_anothe
     made: str,
 ) -> None:
     object, is_allowed = CREATED[made]
-    profiles = {id: Profile(id, project="api") for id in ("bob", "blocked")}
-    profiles["closed"] = Profile("closed", project="api", dm="closed")
-    profiles["maker"] = Profile("maker", project="api", entries={"blocked": "block"})
-    decision = may(
+    profiles = {id: AgentProfile(id, project="api") for id in ("bob", "blocked")}
+    profiles["closed"] = AgentProfile("closed", project="api", dm="closed")
+    profiles["maker"] = AgentProfile("maker", project="api", dm_entries={"blocked": "block"})
+    decision = decide(
         "maker",
         "create",
         object,
-        State({id: profiles[id] for id in {"maker", *object.present} & {*profiles}}),
+        PolicyInputs({id: profiles[id] for id in {"maker", *object.present_ids} & {*profiles}}),
     )
     assert decision.allowed == is_allowed
-    assert may(None, "create", object).allowed
+    assert decide(None, "create", object).allowed
 
 
 # -- What a write to a channel is ------------------------------------------------------------------
@@ -349,7 +358,7 @@ ITEMS: dict[str, tuple[str | None, Any, Any, set[str]]] = {
 def test_what_changes_of_a_member_says_which_action_it_is(item: str) -> None:
     subject, before, after, actions = ITEMS[item]
     was, now = (document(MAKER, BOB, *([] if each is None else [each])) for each in (before, after))
-    assert actions_in(subject, was, now) == actions
+    assert actions_of_write(subject, was, now) == actions
 
 
 BEFORE = document(MAKER)
@@ -376,7 +385,7 @@ MOVED = {"name": "news", "scope": GLOBAL, "access": "open"}
 def test_what_changes_of_a_channel_says_which_action_it_is(
     after: dict[str, Any], actions: set[str]
 ) -> None:
-    assert actions_in("maker", BEFORE, after) == actions
+    assert actions_of_write("maker", BEFORE, after) == actions
 
 
 @pytest.mark.parametrize(
@@ -387,8 +396,8 @@ def test_every_later_agent_is_put_into_a_channel_by_a_person(scope: str, actions
     after = document(
         MAKER, about={"name": "news", "scope": scope, "access": "open", "isDefault": True}
     )
-    assert actions_in("maker", before, after) == actions
-    assert actions_in("maker", after, before) == {"manage"}
+    assert actions_of_write("maker", before, after) == actions
+    assert actions_of_write("maker", after, before) == {"manage"}
 
 
 @pytest.mark.parametrize(
@@ -396,7 +405,7 @@ def test_every_later_agent_is_put_into_a_channel_by_a_person(scope: str, actions
 )
 def test_what_was_said_in_private_is_opened_by_a_person(access: str, actions: set[str]) -> None:
     assert (
-        actions_in("maker", document(MAKER, access="private"), document(MAKER, access=access))
+        actions_of_write("maker", document(MAKER, access="private"), document(MAKER, access=access))
         == actions
     )
 
@@ -404,6 +413,6 @@ def test_what_was_said_in_private_is_opened_by_a_person(access: str, actions: se
 def test_a_group_or_a_chat_becomes_a_channel_by_a_person() -> None:
     for type in ("group", "chat"):
         before = document("maker", type=type)
-        assert "rewrite" in actions_in(
+        assert "rewrite" in actions_of_write(
             "maker", before | {"metadata": before["metadata"] | {"channel": None}}, BEFORE
         )

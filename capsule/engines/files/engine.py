@@ -82,9 +82,9 @@ if TYPE_CHECKING:
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.interface import Document
     from capsule.engines.machine import Machine
-    from capsule.rules.consent import State
-    from capsule.rules.policy import Object
-    from capsule.rules.visibility import Sight
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import PolicyTarget
+    from capsule.rules.visibility import Viewer
 
 
 #: An entry is looked for so far back first, in bytes.
@@ -150,7 +150,7 @@ class FileTransaction:
         self.name = held.path
         self.reads: ReadSet = {}
         self.waits = True
-        self.judged: tuple[Object, State] | None = None
+        self.judged: tuple[PolicyTarget, PolicyInputs] | None = None
         self._held, self._tag = held, ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
@@ -661,7 +661,7 @@ class FilesEngine:
                     self._index = FilesIndex(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
 
-    def questions(self, asker: Sight | None = None) -> IndexQueries:
+    def questions(self, asker: Viewer | None = None) -> IndexQueries:
         if asker is None and self._owners is not None:
             return self._owners
         from capsule.engines.index.queries import IndexQueries

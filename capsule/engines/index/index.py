@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsule.engines.queries import Order
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
-    from capsule.rules.visibility import Sight
+    from capsule.rules.visibility import Viewer
 
 T = TypeVar("T")
 #: The number of agents for which the index remembers what they may not read.
@@ -68,7 +68,7 @@ class Index:
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
         #: By agent, what it may not read.
-        self._hidden: dict[str, tuple[Sight, dict[str, int | None]]] = {}
+        self._hidden: dict[str, tuple[Viewer, dict[str, int | None]]] = {}
         #: By agent: its last cursor, and the place up to which the journal has no change behind it
         #: for this agent.
         self.read_to: dict[str, tuple[str, str]] = {}
@@ -147,7 +147,7 @@ class Index:
 
     def query(
         self,
-        asker: Sight | None,
+        asker: Viewer | None,
         ask: Callable[[sqlite3.Connection, VisibilityFilter], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
@@ -211,7 +211,7 @@ class Index:
                     self._heads[id] = head
                 for sight, hidden in self._hidden.values():
                     hidden.pop(id, None)
-                    if head is not None and (since := sight.since(head)) != 0:
+                    if head is not None and (since := sight.readable_from_ms(head)) != 0:
                         hidden[id] = since
         self._stale = set()
         return self._heads
@@ -245,14 +245,18 @@ class Index:
         for row in self._reader[1].execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 
-    def hidden(self, asker: Sight) -> dict[str, int | None]:
+    def hidden(self, asker: Viewer) -> dict[str, int | None]:
         """What an agent may not read (None), or only from a time in milliseconds since 1970. Not to
         be changed.
         """
         heads = self.heads()
         sight, hidden = self._hidden.get(asker.agent, (None, {}))
         if sight is not asker and sight != asker:
-            hidden = {id: since for id, head in heads.items() if (since := asker.since(head)) != 0}
+            hidden = {
+                id: since
+                for id, head in heads.items()
+                if (since := asker.readable_from_ms(head)) != 0
+            }
             self._hidden.pop(
                 next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None
             )

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         UnreadSummary,
     )
     from capsule.format.documents.head import Head
-    from capsule.rules.visibility import Sight
+    from capsule.rules.visibility import Viewer
 
 
 _TOP = ("id", "title", "version", "createdAt", "updatedAt")
@@ -128,7 +128,7 @@ class IndexQueries:
         engine: The engine whose documents the index has.
     """
 
-    def __init__(self, index: Index, asker: Sight | None, engine: Engine) -> None:
+    def __init__(self, index: Index, asker: Viewer | None, engine: Engine) -> None:
         self._index = index
         self._asker = asker
         self._engine = engine
@@ -286,7 +286,7 @@ class IndexQueries:
         return replace(change, cursor=self._sealed(change.cursor), before=before)
 
     def _heard(
-        self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
+        self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str]:
         """The changes that an agent hears of, and the cursor of the last one: no other change moves
         it.
@@ -316,7 +316,7 @@ class IndexQueries:
         return heard, after
 
     def _judged(
-        self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
+        self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
         """As `Index.changes`; and what is hidden of these conversations, and the places of what was
         said since.
@@ -343,7 +343,9 @@ class IndexQueries:
             from capsule.engines.interface import deleted_last
 
             deleted = deleted_last(self._engine.trash, gone)
-            since_of = {id: asker.since_in(deleted[id]) if id in deleted else None for id in gone}
+            since_of = {
+                id: asker.readable_from_ms_in(deleted[id]) if id in deleted else None for id in gone
+            }
             hidden |= {id: time for id, time in since_of.items() if time != 0}
         return changes, cursor, hidden, said
 

@@ -38,7 +38,7 @@ from capsule.settings import TEMPLATE
 if TYPE_CHECKING:
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.memory.index import MemoryIndex
-    from capsule.rules.visibility import Sight
+    from capsule.rules.visibility import Viewer
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ class MemoryEngine:
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> IndexQueries:
+    def questions(self, asker: Viewer | None = None) -> IndexQueries:
         """The questions of an asker; the first one makes the index."""
         from capsule.engines.index.queries import IndexQueries
         from capsule.engines.memory.index import MemoryIndex

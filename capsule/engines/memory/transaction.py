@@ -16,8 +16,8 @@ from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.memory.engine import MemoryEngine
-    from capsule.rules.consent import State
-    from capsule.rules.policy import Object
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import PolicyTarget
 
 
 class Stored:
@@ -60,7 +60,7 @@ class MemoryTransaction:
         self.name = engine.name(kind, id)
         self.reads: ReadSet = {}
         self.waits = True
-        self.judged: tuple[Object, State] | None = None
+        self.judged: tuple[PolicyTarget, PolicyInputs] | None = None
         self._kind = kind
         self._engine = engine
         self._now = stored

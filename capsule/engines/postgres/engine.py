@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from capsule.engines.machine import Machine
     from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.index import PostgresIndex
-    from capsule.rules.visibility import Sight
+    from capsule.rules.visibility import Viewer
 
 T = TypeVar("T")
 _STATE = (
@@ -383,7 +383,7 @@ class PostgresEngine:
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> IndexQueries:
+    def questions(self, asker: Viewer | None = None) -> IndexQueries:
         """The questions of an asker; each takes into the index what was written since the last one
         of anybody.
         """

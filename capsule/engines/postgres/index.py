@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.tables.facts import Fits
     from capsule.engines.postgres.feed import Feed
     from capsule.engines.queries import FieldValue
-    from capsule.rules.visibility import Sight
+    from capsule.rules.visibility import Viewer
 
 T = TypeVar("T")
 _PREFIX = f"{CONVERSATIONS}/"
@@ -285,7 +285,7 @@ class PostgresIndex(Index):
 
     def query(
         self,
-        asker: Sight | None,
+        asker: Viewer | None,
         ask: Callable[[Any, VisibilityFilter], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,

@@ -30,8 +30,8 @@ from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.engine import PostgresEngine
-    from capsule.rules.consent import State as Consent
-    from capsule.rules.policy import Object
+    from capsule.rules.consent import PolicyInputs as Consent
+    from capsule.rules.policy import PolicyTarget
 
 #: What a place of `follow` is: the era, and the number of entries.
 Place = tuple[int, int]
@@ -55,7 +55,7 @@ class PostgresTransaction:
         self.name = engine.name(kind, id)
         self.reads: ReadSet = {}
         self.waits = True
-        self.judged: tuple[Object, Consent] | None = None
+        self.judged: tuple[PolicyTarget, Consent] | None = None
         self._engine = engine
         self._kind = kind
         self._is_sure = is_sure

@@ -194,7 +194,7 @@ class ParsedHead:
         self.channel = channel_in(self.metadata)
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
-        self.object: Any = None
+        self.policy_target: Any = None
 
 
 class HeadCache:

@@ -20,7 +20,7 @@ from capsule.messaging.groups import ensure_direct
 from capsule.messaging.messages import Messages
 from capsule.messaging.receipts import Receipts
 from capsule.messaging.unread import UnreadTracker, read_mail
-from capsule.rules.policy import Object
+from capsule.rules.policy import PolicyTarget
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
 from capsule.store.base import KIND
@@ -136,7 +136,7 @@ class Conversations(Adapter):
         if out.kind == "edit":
             self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
-        two = Object(out.place, "direct").present
+        two = PolicyTarget(out.place, "direct").present_ids
         if out.agent in two and not self._store.engine.exists(
             KIND, out.place
         ):  # A destination may be one to come.

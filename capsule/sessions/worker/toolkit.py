@@ -30,7 +30,8 @@ from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.rules.policy import Object, State
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import PolicyTarget
     from capsule.sessions.events import Action, Event
     from capsule.sessions.session_state import OutboundMessage, SessionState
     from capsule.store.store import CoreStore
@@ -68,9 +69,10 @@ def bind(store: CoreStore, session: str) -> None:
             path="",
         )
 
-    def within(object: Object | None, others: Iterable[str]) -> State:
+    def within(object: PolicyTarget | None, others: Iterable[str]) -> PolicyInputs:
         return replace(
-            state_of(object, others), reach=writable_conversations(Session(engine, session).folds())
+            state_of(object, others),
+            session_targets=writable_conversations(Session(engine, session).folds()),
         )
 
     store.inner.state_of = within

@@ -22,7 +22,8 @@ from capsule.store.change.appends import complete, continued, encoded_within, si
 if TYPE_CHECKING:
     from capsule.engines.interface import ReadSet, Transaction
     from capsule.format.documents.head import ParsedHead
-    from capsule.rules.policy import Action, Object, State, StateOf
+    from capsule.rules.consent import PolicyInputs
+    from capsule.rules.policy import Action, InputsFor, PolicyTarget
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
@@ -37,20 +38,21 @@ _LOCK = frozenset(names("metadata.lock"))
 def ensure_may(
     agent: str | None,
     action: Action,
-    object: Object,
-    state_of: StateOf,
+    object: PolicyTarget,
+    state_of: InputsFor,
     others: Collection[str] = (),
-    known: State | None = None,
+    known: PolicyInputs | None = None,
 ) -> ReadSet:
     """What else this was decided on; `known` is the state, if it was read already.
 
     Raises Refused, or NotFound where it is hidden, if the agent may not do it.
     """
     from capsule.rules import policy
+    from capsule.rules.consent import PolicyInputs
 
-    state = known or (policy.State() if agent is None else state_of(object, others))
-    policy.ensure(policy.may(agent, action, object, state), object.id, state_of)
-    return state.reads
+    state = known or (PolicyInputs() if agent is None else state_of(object, others))
+    policy.raise_if_denied(policy.decide(agent, action, object, state), object.id, state_of)
+    return state.read_versions
 
 
 class Conversation:
@@ -77,7 +79,7 @@ class Conversation:
         tries: int,
         *,
         agent: str | None,
-        state_of: StateOf,
+        state_of: InputsFor,
         limits: Settings,
         own: Own | None,
         is_ruled: bool,
@@ -109,15 +111,20 @@ class Conversation:
         return self._lock
 
     def ensure_may(
-        self, action: Action, object: Object | None = None, others: Collection[str] = ()
+        self, action: Action, object: PolicyTarget | None = None, others: Collection[str] = ()
     ) -> None:
         """As `ensure_may`, for who writes here; without an object, for the conversation as
         it is.
         """
-        from capsule.rules.policy import Object  # A command that only reads has no use for it.
+        from capsule.rules.policy import (
+            PolicyTarget,  # A command that only reads has no use for it.
+        )
 
         if object is not None or action not in self._allowed:
-            about, judged = object or Object.at(self.head), self.transaction.judged
+            about, judged = (
+                object or PolicyTarget.from_parsed_head(self.head),
+                self.transaction.judged,
+            )
             known = judged[1] if judged is not None and judged[0] is about and not others else None
             reads = ensure_may(self._agent, action, about, self._state_of, others, known)
             # Of what was read twice the earlier version counts: so all decisions are about one
@@ -136,14 +143,14 @@ class Conversation:
             return
         from capsule.rules import actions, policy
 
-        if (object := policy.Object.at(self.head)).is_closed:
-            for action in sorted(actions.actions_in(self._agent, before, after)):
-                self.ensure_may(action, object, actions.added(before, after))
+        if (object := policy.PolicyTarget.from_parsed_head(self.head)).is_closed:
+            for action in sorted(actions.actions_of_write(self._agent, before, after)):
+                self.ensure_may(action, object, actions.added_agents(before, after))
         elif self._agent is not None:
             self.ensure_may("change")
             if not is_agreed and actions.changes_others(self._agent, before, after):
                 self.ensure_may("moderate")
-            if (closed := policy.Object.of(after)).is_closed:
+            if (closed := policy.PolicyTarget.from_document(after)).is_closed:
                 self.ensure_may("rewrite", closed)  # It would take away what others wrote.
 
     @property

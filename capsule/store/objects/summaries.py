@@ -223,10 +223,10 @@ class Summaries:
         of: Mark,
         type: str,
     ) -> dict[str, Any]:
-        from capsule.rules.policy import Object
+        from capsule.rules.policy import PolicyTarget
 
         stamp, about = timestamps.now(), source["metadata"]
-        is_closed = Object.of(source).is_closed
+        is_closed = PolicyTarget.from_document(source).is_closed
         type = about["type"] if is_closed else type
         return new.new_capsule(
             id,

@@ -14,7 +14,7 @@ from typing import Any
 from capsule.format.documents.agents import is_agent_id
 from capsule.format.documents.members import members_in
 from capsule.ids import imported_conversation_id, is_id
-from capsule.rules.policy import RESERVED
+from capsule.rules.policy import RESERVED_ID_PREFIX
 from capsule.transfer.drafts.digests import (
     IMPORTED,
     OF_METADATA,
@@ -28,7 +28,9 @@ from capsule.transfer.records.round_trip import CAPSULE_KEY, with_source
 
 def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
     """Whether a draft may come in under its own id: a chat of Capsule, and whatever is trusted."""
-    is_chat = draft.metadata.get("type") in (None, "chat") and not RESERVED.match(draft.id)
+    is_chat = draft.metadata.get("type") in (None, "chat") and not RESERVED_ID_PREFIX.match(
+        draft.id
+    )
     return draft.is_own and is_id(draft.id) and (is_trusted or is_chat)
 
 
@@ -40,7 +42,11 @@ def as_plain_chat(draft: Draft, *, is_chat: bool) -> Draft:
     """
     about = dict(draft.metadata)
     if draft.is_own:
-        others = {name: other for name in RELATED if RESERVED.match(other := str(about.get(name)))}
+        others = {
+            name: other
+            for name in RELATED
+            if RESERVED_ID_PREFIX.match(other := str(about.get(name)))
+        }
         about |= {
             name: imported_conversation_id(CAPSULE_KEY, other) for name, other in others.items()
         }

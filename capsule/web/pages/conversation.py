@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.ids import keyed_message_id
-from capsule.rules.policy import Object, may
+from capsule.rules.policy import PolicyTarget, decide
 from capsule.transfer.rendering.messages import (
     RenderedMessage,
     RenderOptions,
@@ -69,7 +69,7 @@ def _conversation(view: View) -> Response:
         "conversation.html",
         head=head,
         lock=view.store.locks.state(head),
-        may_lock=may(view.me, "lock", Object.listed(head)).allowed,
+        may_lock=decide(view.me, "lock", PolicyTarget.from_head(head)).allowed,
         looks={
             member.id: dict(zip(("hue", "shape"), name_style(member.id), strict=True))
             for member in head.participants

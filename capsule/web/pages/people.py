@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.messaging.doorbells import load_targets
-from capsule.rules.policy import Action, Object
+from capsule.rules.policy import Action, PolicyTarget
 from capsule.web.view import View, forms, get
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ def _channel(view: View) -> Response:
     channels, id = view.store.channels, view.at()
     listed = channels.get(id)
     try:
-        object = Object.listed(view.store.head(listed.id))
+        object = PolicyTarget.from_head(view.store.head(listed.id))
     except Refused as error:
         return view.page("channel.html", listed=listed, refused=error.message)
     there = [member for member in object.members if member.is_in]
     members = [
-        (member, [word for right, word in _RIGHTS.items() if object.has(member, right)])
+        (member, [word for right, word in _RIGHTS.items() if object.grants(member, right)])
         for member in there[:_PAGE]
     ]
     return view.page(

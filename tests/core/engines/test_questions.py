@@ -14,8 +14,8 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.queries import Filter, ListRequest, Queries, SearchRequest
 from capsule.engines.read_marks import UnreadFilter
 from capsule.format.documents.new import new_capsule
-from capsule.rules.policy import State
-from capsule.rules.visibility import Sight
+from capsule.rules.consent import PolicyInputs
+from capsule.rules.visibility import Viewer
 from capsule.timestamps import ms_of
 
 EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"
@@ -50,7 +50,7 @@ def filled(store: Store) -> Store:
 
 
 def eve_of(store: Store) -> Queries:
-    return store.engine.questions(Sight("eve", State()))
+    return store.engine.questions(Viewer("eve", PolicyInputs()))
 
 
 def found(questions: Queries, query: str = "fish", **asked: Any) -> set[str]:
