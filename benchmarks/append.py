@@ -218,9 +218,11 @@ def _against_rewriters(bench: Bench, report: Report, messages: int) -> dict[str,
             start = time.perf_counter()
             messages_of.append("c", next(pool))
             every = min(max(int((time.perf_counter() - start) / _LONG_S), 1), rounds // 5)
-            contestants.append(
-                Contestant(name, lambda peer=messages_of: peer.append("c", next(pool)), every)
-            )  # type: ignore[misc]
+
+            def append_next(messages_of: Any = messages_of) -> None:
+                messages_of.append("c", next(pool))
+
+            contestants.append(Contestant(name, append_next, every))
         samples = interleave(contestants, rounds, warm_up=1, tick=step)
     for messages_of in opened:
         messages_of.close()

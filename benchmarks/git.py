@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.fixtures import STAMP, history, write_capsule
@@ -136,9 +137,7 @@ def run(bench: Bench) -> Report:
         with bench.progress(name, rounds + 1) as step:
             samples = interleave(
                 [
-                    Contestant(
-                        label, lambda at=at: at.git(*words), prepare=lambda at=at: prepared(at)
-                    )  # type: ignore[misc]
+                    Contestant(label, partial(at.git, *words), prepare=partial(prepared, at))
                     for label, at in both.items()
                 ],
                 rounds,

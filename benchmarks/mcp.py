@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,9 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
         samples = interleave(
             [
                 *(
-                    Contestant(name, lambda words=words: start(words), prepare=stop)
+                    Contestant(name, partial(start, words), prepare=stop)
                     for name, words in servers.items()
-                ),  # type: ignore[misc]
+                ),
                 Contestant('python -c "import mcp.server.mcpserver"', plain, prepare=stop),
             ],
             rounds,

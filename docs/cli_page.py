@@ -61,7 +61,6 @@ folder or the nearest folder above it. Without an agent, `group new`, `list`, `a
 Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once
 for each shell.
 
-A name of the release before is understood in this one; a line on stderr says what is written now.
 """
 )
 
