@@ -114,7 +114,6 @@ REQUIRED_PERMISSIONS: dict[Action, str] = {
     "leave": "can_leave",
     "invite": "can_invite",
     "readmit": "can_invite",
-    "moderate": "can_manage",
     "rename": "can_manage",
     "archive": "can_manage",
     "remove": "can_manage",

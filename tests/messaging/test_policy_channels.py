@@ -37,9 +37,10 @@ ACCESSES = ("open", "members", "private")
 OUTSIDE = ("join", "find", "read")
 EVERYTHING = {*get_args(Action)} - {"link", "create"}
 #: What the owner alone does, and what nobody does to a channel.
-THE_OWNERS, NOBODYS = {"rewrite", "delete", "message", "add", "default", "lock"}, {"readmit"}
+THE_OWNERS = {"moderate", "rewrite", "delete", "message", "add", "default", "lock"}
+NOBODYS = {"readmit"}
 MEMBERS_MAY = {"find", "read", "join", "append", "edit", "change", "leave"}
-MANAGES = {"moderate", "rename", "archive", "manage"}
+MANAGES = {"rename", "archive", "manage"}
 
 
 def channel(access: str, *members: Member, scope: str = "api", **fields: Any) -> PolicyTarget:
