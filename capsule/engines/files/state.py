@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ import orjson
 from capsule.disk.whole_files import NO_SIGNATURE, Signature
 from capsule.engines.files.disk.log import Position
 from capsule.format.json.anatomy import Anatomy, closing_of
-from capsule.timestamps import WIDTH, sortable
+from capsule.timestamps import WIDTH, is_canonical, sortable
 
 #: No clock that stamps files has a longer step: a younger file may be written to without its times
 #: changing.
@@ -201,39 +200,46 @@ def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
         position = None if fields["log"] is None else Position(*fields["log"])
     except (ValueError, KeyError, TypeError):
         return None
-    if not _is_possible(header) or (position is not None and not _is_possible_position(position)):
+    if not _is_possible(header, position):
         return None
     return header, position
 
 
-def _is_possible(header: StateHeader) -> bool:
-    """Check that all fields have their types, and that all offsets are inside the file."""
+def _is_possible(header: StateHeader, log_end: Position | None) -> bool:
+    """Check that all fields have their types, that all offsets are inside the file, and that a log
+    can end there.
+
+    Every read of a document decodes a header, so the checks are calls of the interpreter's own
+    functions as far as possible.
+    """
+    if log_end is not None:
+        if set(map(type, log_end)) != {int} or min(log_end) < 0:
+            return False
+        if not log_end.durable <= log_end.end <= log_end.size:
+            return False
     signature = header.signature
     times = (header.updated_at, header.newest_updated_at, header.newest_message_time)
     if header.durability not in _RECORDED:
         return False
-    if not _are_counts(signature[:2]) or not all(type(time) is int for time in signature[2:]):
+    if set(map(type, signature)) != {int} or min(signature[:2]) < 0:
         return False
-    if not all(isinstance(text, str) for text in (header.tag, header.boot_id, *times)):
+    if set(map(type, (header.tag, header.boot_id, *times))) != {str}:
         return False
-    if not all(not time or sortable(time) for time in times):
-        return False
+    for time in set(times):
+        if time and not is_canonical(time) and not sortable(time):
+            return False
     anatomy = header.anatomy
     if anatomy is None:
         return True
-    if not _are_counts(anatomy[:-1]) or not isinstance(anatomy.ends_active, bool):
+    offsets = anatomy[:-1]
+    if (
+        set(map(type, offsets)) != {int}
+        or min(offsets) < 0
+        or type(anatomy.ends_active) is not bool
+    ):
         return False
     if len(header.updated_at) != WIDTH or anatomy.size != signature.size:
         return False
     head_end = anatomy.updated_at + WIDTH
     is_ordered = head_end < anatomy.context < anatomy.history <= anatomy.tail < anatomy.size
     return is_ordered and anatomy.entries <= anatomy.tail - anatomy.history
-
-
-def _is_possible_position(position: Position) -> bool:
-    """Check that a log can end there."""
-    return _are_counts(position) and position.durable <= position.end <= position.size
-
-
-def _are_counts(values: Iterable[object]) -> bool:
-    return all(type(value) is int and value >= 0 for value in values)

@@ -11,7 +11,7 @@ from capsule.errors import NotFound
 from capsule.format import schema
 from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
-from capsule.store.objects import attributes
+from capsule.store.change import pending_overrides
 
 ROOT = Path(__file__).parents[3]
 ALL = [(kind, version) for kind in schema.kinds() for version in schema.versions(kind)]
@@ -47,7 +47,9 @@ def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
     ]:
         accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
         assert (
-            accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid
+            accepted
+            == (not pending_overrides.problems_of(codec.encode(document), "next.json"))
+            == valid
         )
 
 
