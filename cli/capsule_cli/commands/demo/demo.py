@@ -404,15 +404,19 @@ class _Show:
 
     def page(self) -> None:
         """The store in a browser"""
-        server = self._start("capsule web --port 0 --no-browser")
+        # A person opens the address below .localhost, which only browsers resolve. The demo is a
+        # program, and asks for the address at 127.0.0.1.
+        output = "" if self._is_kept else " --json"
+        server = self._start(f"capsule web --port 0 --no-browser{output}")
         assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        if not address:  # Its packages are not installed.
+        line = server.stdout.readline().strip()
+        if not line:  # Its packages are not installed.
             say(server.ended(Refused.exit_code)[1].strip())
             return
+        address = line if self._is_kept else json.loads(line)["url"]
         say(
-            f"$ capsule web --port 0      (process {server.pid}, the page of this store)\n    "
-            f"{address}"
+            f"$ capsule web --port 0{output}      (process {server.pid}, the page of this store)\n"
+            f"    {address}"
         )
         if self._is_kept:
             say("Ctrl-C ends it.")
