@@ -183,7 +183,7 @@ def _unread(bench: Bench, report: Report) -> None:
                 codec.encode(document)
             )
             at = _MESSAGES - 1 - number % 2
-            cursors[document["id"]] = {"message": entries[at]["id"], "at": at}
+            cursors[document["id"]] = {"at": at, "trail": {str(at): entries[at]["id"]}}
             step()
     with Store.open(root) as store:
         for agent in ("anna", "bob"):

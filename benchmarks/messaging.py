@@ -306,7 +306,7 @@ def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
         )
         Path(directory, f"{id}.json").write_bytes(codec.encode(document))
         at = messages - (2 if number % _UNREAD == 0 else 1)
-        cursors[id] = {"message": entries[at]["id"], "at": at}
+        cursors[id] = {"at": at, "trail": {str(at): entries[at]["id"]}}
     return cursors
 
 

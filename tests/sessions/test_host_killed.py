@@ -60,13 +60,13 @@ HOSTS = "capsule.sessions.host"
 #: What the host has just done when it is killed, and the how manieth time.
 PLACES = [
     ("capsule.sessions.registry:Registry:ensure_session", 1),
-    (f"{HOSTS}.opened:Session:create", 1),
-    (f"{HOSTS}.opened:Opened:tell", 1),
-    (f"{HOSTS}.opened:Opened:tell", 2),
-    (f"{HOSTS}.router:Router:receive", 1),
+    (f"{HOSTS}.routing:Session:create", 1),
+    (f"{HOSTS}.routing:OpenSessions:tell", 1),
+    (f"{HOSTS}.routing:OpenSessions:tell", 2),
+    (f"{HOSTS}.routing:Router:receive", 1),
     (f"{HOSTS}.supervisor:Supervisor:wake", 1),
     ("capsule.sessions.adapters.conversations:Conversations:deliver", 1),
-    (f"{HOSTS}.deliverer:Deliverer:_deliver", 1),
+    (f"{HOSTS}.routing:Deliverer:_deliver", 1),
 ]
 
 
