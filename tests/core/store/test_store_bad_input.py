@@ -344,7 +344,7 @@ def drop():
             store.append(id, content="x")
             store.load(id), store.tail(id, 1), list(store.heads())
             open(f"{directory}/conversations/{id}.json", "a").write(" ")
-            store.load(id), store.head(id)
+            store.load(id), store.head(id), store.rename(id, "y")
             store.delete(id), store.trash.restore(id)
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
