@@ -119,7 +119,7 @@ def as_json(members: Iterable[Member]) -> list[Item]:
         {
             name: value
             for name, value in zip(_FIELDS, member, strict=True)
-            if value not in ("", None)
+            if name == "id" or value not in ("", None)
         }
         for member in members
     )
