@@ -13,6 +13,7 @@ import pytest
 
 from capsule import Store, StoreBusy
 from capsule.engines.postgres import leases
+from capsule.engines.postgres.address import Address
 from capsule.sessions.events import Route, incoming
 from capsule.sessions.host import host as host_module
 from capsule.sessions.host.host import Host
@@ -81,6 +82,25 @@ def test_a_lease_that_expired_is_renewed_if_nobody_had_it(
     second.leases.take("host")
     with pytest.raises(StoreBusy):
         first.put("agents", "bob", b"{}", None, lease.reads)
+    for engine in (first, second):
+        engine.close()
+
+
+def test_a_taker_that_waited_has_a_higher_fence_than_who_drew_one_meanwhile(database: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    address = Address(database)
+    first, second = engine_of(database), engine_of(database)
+    first.leases.take("host")
+    sql(database, EXPIRED)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with psycopg.connect(address.conninfo) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(f'SELECT FROM "{address.schema}".leases FOR UPDATE')
+        taken = pool.submit(second.leases.take, "host")
+        until(lambda: sql(database, waiting))
+        numbers = f"'\"{address.schema}\".fences'"
+        meanwhile = other.execute(f"SELECT nextval({numbers})").fetchone()[0]
+        other.commit()
+        assert taken.result().fence % 2**40 > meanwhile
     for engine in (first, second):
         engine.close()
 

@@ -30,18 +30,41 @@ if TYPE_CHECKING:
 #: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for
 #: that another has.
 TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
-_TAKE = (
-    "INSERT INTO @leases AS l (name, holder, fence, expires, who, about)"
-    " VALUES (%(name)s, %(holder)s, @in_timeline(nextval('@fences')),"
-    " clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
-    " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = "
-    "excluded.expires,"
-    " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence "
-    "END,"
-    " about = coalesce(%(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END)"
-    " WHERE l.expires < clock_timestamp() OR (l.holder = excluded.holder AND (%(mine)s OR "
-    "%(again)s)) RETURNING fence"
-)
+#: A holder draws its fencing number when it has the lock of the row: a number that is drawn before
+#: could be below the number of a holder that came and went meanwhile.
+_TAKE = """
+    INSERT INTO @leases AS l (name, holder, fence, expires, who, about)
+    VALUES (
+        %(name)s,
+        %(holder)s,
+        @in_timeline(nextval('@fences')),
+        clock_timestamp() + %(ttl)s * interval '1 second',
+        %(who)s,
+        coalesce(%(about)s, '{}')
+    )
+    ON CONFLICT (name) DO UPDATE SET
+        holder = excluded.holder,
+        who = excluded.who,
+        expires = clock_timestamp() + %(ttl)s * interval '1 second',
+        fence = CASE
+            WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence
+            ELSE @in_timeline(nextval('@fences'))
+        END,
+        about = coalesce(
+            %(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END
+        )
+    WHERE l.expires < clock_timestamp()
+        OR (l.holder = excluded.holder AND (%(mine)s OR %(again)s))
+    RETURNING fence
+"""
+#: The row of a released lease stays, as a lock for those who take it at the same time. Its new
+#: number says that nobody holds it.
+_RELEASE = """
+    UPDATE @leases SET holder = NULL, expires = '-infinity', fence = @in_timeline(nextval('@fences'))
+    WHERE name = %s AND holder = %s
+"""
+#: The name of an instance is never taken by another one.
+_FORGET = "DELETE FROM @leases WHERE name = %s AND holder = %s"
 
 
 class PostgresLeases:
@@ -138,9 +161,8 @@ class PostgresLeases:
             self._instances.discard(name)
             self._held.pop(name, None)
         if known:
-            self._database.write(
-                "DELETE FROM @leases WHERE name = %s AND holder = %s", name, self._holder
-            )
+            statement = _FORGET if is_instance(name) else _RELEASE
+            self._database.write(statement, name, self._holder)
 
     def live(self) -> dict[str, dict[str, Any]]:
         rows = self._database.read(

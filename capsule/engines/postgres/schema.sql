@@ -78,9 +78,10 @@ CREATE TABLE @files (
     data bytea NOT NULL,
     PRIMARY KEY (folder, name)
 );
+-- `holder` is NULL if the lease was released.
 CREATE TABLE @leases (
     name text PRIMARY KEY,
-    holder uuid NOT NULL,
+    holder uuid,
     fence bigint NOT NULL,
     expires timestamptz NOT NULL,
     who text NOT NULL,
