@@ -385,15 +385,16 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
 def test_examples_have_the_right_types_in_a_project_that_installed_this_package(
     tmp_path: Path,
 ) -> None:
-    settings = (
-        "[mypy]\nstrict = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
-    )
+    settings = "[mypy]\nstrict = true\nexplicit_package_bases = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
     (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
     examples = [
         block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")
     ]
     for number, block in enumerate(examples):
-        (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
+        named = re.match(r"# (\w+/\w+\.py)\n", block)
+        path = tmp_path / (named[1] if named else f"example_{number}.py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(block, encoding="utf-8")
     outside = {
         name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")
     }
