@@ -45,7 +45,7 @@ def check_id(text: str) -> str:
     if _ID.fullmatch(text) is None:  # Not by `is_id`: each path to a document is made with this.
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
-            f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, "
+            f"{shown!r} is not an id: an id starts with a letter or digit, continues with letters, "
             "digits and "
             f". _ @ -, and has at most {_MAX_BYTES} bytes"
         )
@@ -60,7 +60,7 @@ def check_file_name(text: str) -> str:
         or len(text.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES
     ):
         raise InvalidInput(
-            f"{text[:60]!r} is no name of a file: it has no slash and no control character, "
+            f"{text[:60]!r} is not a name of a file: it has no slash and no control character, "
             "begins with no dot, "
             f"and has at most {_MAX_FILE_NAME_BYTES} bytes"
         )
@@ -91,7 +91,7 @@ def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
     """
     if _NO_PATH.search(path):
         raise InvalidInput(
-            f"{path[:200]!r} is no path of a folder: it has a zero, or half a character"
+            f"{path[:200]!r} is not the path of a folder: it has a zero, or half a character"
         )
     from hashlib import sha256  # OpenSSL with it, which only a new name needs.
 

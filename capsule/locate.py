@@ -119,7 +119,7 @@ def locate_store(path: str | os.PathLike[str] | None) -> Location:
             if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
                 is_file = os.path.isfile(root)
                 raise NotFound(
-                    f"{root} is no Capsule store: it has no {settings.FILE_NAME} (from {origin})"
+                    f"{root} is not a Capsule store: it has no {settings.FILE_NAME} (from {origin})"
                     + ("; name a directory" if is_file else ""),
                     remedy=None if is_file else Remedy("init", root),
                     id=root,
@@ -166,7 +166,7 @@ def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
         The paths that were made; of a database its address without a password.
 
     Raises:
-        Refused, StorageFailed: The system did not permit it.
+        Refused, StorageFailed: The system refused a read or a write.
     """
     if opening.is_address(directory):
         return [opening.shown(str(directory))] if opening.make_in_database(str(directory)) else []

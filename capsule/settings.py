@@ -63,12 +63,12 @@ def seconds(text: str) -> float:
     """A duration such as `90s`, `30m`, `2h`, `7d` or `1w`, in seconds.
 
     Raises:
-        InvalidInput: `text` is no duration.
+        InvalidInput: `text` is not a duration.
     """
     match = re.fullmatch(_DURATION, text.strip())
     if match is None:
         raise InvalidInput(
-            f"{text!r} is no duration: write a number and ms, s, m, h, d or w, such as 30m"
+            f"{text!r} is not a duration: write a number and ms, s, m, h, d or w, such as 30m"
         )
     return float(match[1]) * _UNITS[match[2]]
 
@@ -112,7 +112,7 @@ _shown = _SHORT.repr
 def _duration(value: Any) -> float:
     if isinstance(value, str):
         return seconds(value)
-    raise InvalidInput(f"{_shown(value)} is no duration: write it in quotes, such as {'30m'!r}")
+    raise InvalidInput(f"{_shown(value)} is not a duration: write it in quotes, such as {'30m'!r}")
 
 
 def flag(value: Any) -> bool:
@@ -148,19 +148,19 @@ def names(value: Any) -> tuple[str, ...]:
         isinstance(name, str) and name and "\0" not in name for name in value
     ):
         return tuple(value)
-    raise InvalidInput(f"{_shown(value)} is no list of names")
+    raise InvalidInput(f"{_shown(value)} is not a list of names")
 
 
 def _table(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise InvalidInput(f"{_shown(value)} is no table")
+    raise InvalidInput(f"{_shown(value)} is not a table")
 
 
 def _bytes(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise InvalidInput(f"{_shown(value)} is no number of bytes above 0")
+    raise InvalidInput(f"{_shown(value)} is not a number of bytes above 0")
 
 
 Check = Callable[[Any], Any]
@@ -241,7 +241,7 @@ def parse(data: bytes, path: str) -> Settings:
                     [Problem(path, *_place(keys, data), ".".join(keys), str(error))]
                 ) from error
         elif value != {}:
-            reason = f"is no setting that this version of Capsule knows{meant(name, _KNOWN)}"
+            reason = f"unknown setting{meant(name, _KNOWN)}"
             unknown.append(Problem(path, *_place(keys, data), ".".join(keys), reason))
     return Settings(**values, unknown=tuple(unknown))
 

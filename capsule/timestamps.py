@@ -118,7 +118,7 @@ def seconds_between(earlier: str, later: str) -> float:
 
 
 def sortable(text: str) -> str:
-    """`text` in the form that sorts as times do; empty if it is no time, which sorts first."""
+    """`text` in the form that sorts as times do; empty if it is not a time, which sorts first."""
     try:
         return canonical(text)
     except ValueError:

@@ -179,7 +179,7 @@ def capture(
         root.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{root!a} is no UTF-8 text, which a capsule is; rename the directory"
+            f"{root!a} is not valid UTF-8 text, which a capsule is; rename the directory"
         ) from None
     made, inside = Capture(root, selection), Inside(root)
     listed = candidates(inside, selection)
@@ -250,12 +250,12 @@ def _no_text(data: bytes) -> str:
     try:
         data.decode()
     except UnicodeDecodeError:
-        return "binary, or a text that is no UTF-8"
+        return "binary, or a text that is not valid UTF-8"
     return "binary" if b"\0" in data else ""
 
 
 def not_secret(selection: Selection, path: str) -> bool:
-    """Whether a file may be taken: its name is no name of a file of secrets, or the selection names
+    """Whether a file may be taken: its name is not a name of a file of secrets, or the selection names
     it.
     """
     return path in selection.named or not secrets.holds_secrets(path)

@@ -44,7 +44,7 @@ class Inside:
         self._directories = {"": True}
 
     def size(self, path: str) -> int | None:
-        """The size of a regular file, in bytes; None: it is no regular file."""
+        """The size of a regular file, in bytes; None: it is not a regular file."""
         if not self.has_directory_of(path):
             return None
         try:
@@ -196,7 +196,7 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
         if size is None:
             continue  # Deleted meanwhile, a symlink or a submodule: no regular file.
         if path.encode("utf-8", "ignore") != os.fsencode(path):
-            listed.left_out.append(LeftOut(path, "its name is no UTF-8"))
+            listed.left_out.append(LeftOut(path, "its name is not valid UTF-8"))
         elif size > selection.file_bytes:
             listed.left_out.append(too_large(path, size, selection))
         else:

@@ -145,7 +145,7 @@ def content(path: str, most: int) -> bytes | None:
 
     Raises:
         InvalidDocument: Something else is in its place, or it is larger.
-        Refused, StorageFailed: The system did not permit it.
+        Refused, StorageFailed: The system refused a read or a write.
     """
     with naming(path, "read"), suppress(FileNotFoundError):
         return read_regular(Syscalls(), path, most)
@@ -422,7 +422,7 @@ def replace_file(
 
     Raises:
         StoreBusy: Another program wrote the file meanwhile; it stays as that program left it.
-        Refused, StorageFailed: The system did not permit it; the file is as it was.
+        Refused, StorageFailed: The system refused a read or a write; the file is as it was.
     """
     sys, (directory, name) = Syscalls(), os.path.split(path)
     new = os.path.join(directory, f".{name}.{new_id()}.tmp")

@@ -49,7 +49,7 @@ class Machine(ABC):
         return self._ids(kind)
 
     def read(self, kind: str, id: str) -> Document | None:
-        """A document; None: there is none, or it is no JSON object. Raises Refused, InvalidInput.
+        """A document; None: there is none, or it is not a JSON object. Raises Refused, InvalidInput.
         Cost: reading it.
         """
         self._ensure_may(kind)

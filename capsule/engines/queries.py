@@ -281,7 +281,7 @@ class Queries(Protocol):
             refresh: Whether to look for new changes before.
 
         Raises:
-            InvalidInput: `since` is no cursor.
+            InvalidInput: `since` is not a cursor.
         """
 
     def advance(self, cursor: str, messages: int = 0) -> str:
@@ -289,7 +289,7 @@ class Queries(Protocol):
         changes.
 
         Raises:
-            InvalidInput: `cursor` is no cursor.
+            InvalidInput: `cursor` is not a cursor.
         """
 
     def mine(

@@ -64,7 +64,7 @@ class Seal:
             sealed = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
             return self._cipher.decrypt(sealed, None).decode().rstrip()
         except (InvalidTag, ValueError):
-            reason = f"that is no cursor of {self._agent}"
+            reason = f"that is not a cursor of {self._agent}"
             raise InvalidInput(
-                f"{reason}; take one that it was given, or none to begin anew"
+                f"{reason}; take one that it was given, or none to start again"
             ) from None

@@ -52,7 +52,7 @@ def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
 
     Besides the version, messages without an id or a time get one, and known times get their
     canonical form. The keys come in canonical order, which does not count as a change. `document`
-    is one that `validation.check` accepts, and stays as it is; `path` is the name of its file, for
+    is one that `validation.check` accepts, and stays unchanged; `path` is the name of its file, for
     the error.
 
     Raises:

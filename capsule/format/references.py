@@ -103,7 +103,7 @@ def moment(text: str, *, until: bool = False) -> str:
         time = (datetime.max if until and said[-1:].isdigit() else datetime.min).replace(tzinfo=UTC)
     except (ValueError, InvalidInput):
         raise InvalidInput(
-            f"{text[:100]!r} is no time: give a day like 2025-01-31, a time like "
+            f"{text[:100]!r} is not a time: give a day like 2025-01-31, a time like "
             "2025-01-31T12:00Z, today, yesterday, "
             "or how long ago, like 24h or 3d"
         ) from None

@@ -20,7 +20,7 @@ _WHOLE = re.compile(rb"-?[0-9]+")
 
 
 def canonical_time(text: str) -> str | None:
-    """`text` as the format writes times; None when it is no time in any ISO 8601 form."""
+    """`text` as the format writes times; None when it is not a time in any ISO 8601 form."""
     return timestamps.sortable(text) or None
 
 

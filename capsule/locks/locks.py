@@ -69,7 +69,8 @@ class Locks:
         Raises:
             Locked: Another instance holds it, and `force` is not given.
             NotFound, InvalidDocument: There is no such conversation, or its file does not parse.
-            StoreBusy, Refused, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: copying the file.
         """

@@ -33,7 +33,7 @@ from capsule.store.objects.summaries import standing_of
 from capsule.store.store import CoreStore
 
 Progress = Callable[[int, int], None]
-_IRREGULAR = "is no regular file, as a document must be; move it away"
+_IRREGULAR = "is not a regular file, as a document must be; move it away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +232,7 @@ class _Examination:
         if not file.regular:
             return [self._finding("damaged", _IRREGULAR)]
         if not is_id(file.id):
-            text = (
-                f"{file.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
-            )
+            text = f"{file.id!r} is not an id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", text)]
         try:
             data = self._files.read_stray(self._kind, file.id)

@@ -27,7 +27,7 @@ def _name(value: Any) -> str:
         text(value).strip() and value.isprintable() and "@" not in value
     ):  # What is behind an `@` is a project.
         return str(value)
-    raise InvalidInput(f"{value[:60]!r} is no name of an agent")
+    raise InvalidInput(f"{value[:60]!r} is not a name of an agent")
 
 
 _KNOWN: dict[str, Check] = {
@@ -113,9 +113,7 @@ def _fields(data: bytes, path: str) -> dict[str, Any]:
             if name in _KNOWN:
                 checked[name] = _KNOWN[name](value)
             elif name.startswith("channels") or get_close_matches(name, _KNOWN, 1, 0.8):
-                raise InvalidInput(
-                    f"is no field that this version of Capsule knows{meant(name, _KNOWN)}"
-                )
+                raise InvalidInput(f"unknown field{meant(name, _KNOWN)}")
         except InvalidInput as error:
             problems.append(Problem(path, _line(name, words), 1, name, error.message))
     if problems:

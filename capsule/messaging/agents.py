@@ -102,7 +102,7 @@ class Agents:
         Raises:
             InvalidInput: The name or the folder can't be accepted, or several agents of this name
                 are meant.
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: reading small files; writing them if there is no such agent yet.
         """
@@ -160,7 +160,7 @@ class Agents:
         Raises:
             InvalidInput: The id can't be accepted, or it is that of an agent in no project, or
                 neither `id` nor `project` is given.
-            Refused, StorageFailed: The system did not permit it, or the store acts for another
+            Refused, StorageFailed: The system refused a read or a write, or the store acts for another
                 agent.
 
         Cost: writing small files if something changes; else reading them. If there are channels, as
@@ -369,7 +369,7 @@ class Agents:
         me = self._people.registered_agent(agent)
         if action not in get_args(Action):
             raise InvalidInput(
-                f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}"
+                f"{action[:40]!r} is not an action; it is one of {', '.join(get_args(Action))}"
             )
         others = () if other is None else (self.get(other).id,)
         if conversation is not None:
@@ -429,7 +429,7 @@ class Agents:
         for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
             if value not in (None, *choices):
                 raise InvalidInput(
-                    f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}"
+                    f"{value[:40]!r} is not a policy; it is one of {', '.join(choices)}"
                 )
         given = {
             field: value

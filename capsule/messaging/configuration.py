@@ -342,7 +342,7 @@ class Configuration:
     def _ensure_owner(self) -> None:
         if self._store.agent is not None:
             raise Refused(
-                "the configuration is planned and applied by a person, and not by an agent", path=""
+                "only a person may plan and apply the configuration, not an agent", path=""
             )
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
@@ -451,7 +451,7 @@ class _Planner:
             if now == was.after:
                 self._plan(action)
             elif now is not None:
-                self._plan(action.refused("it was changed since, and stays as it is"))
+                self._plan(action.refused("it was changed since, and stays unchanged"))
 
     def leave_defaults(self, file: AgentFile, id: str) -> None:
         """Plan that an agent leaves the default channels that its file excludes."""

@@ -145,7 +145,8 @@ class Messages:
             InvalidInput: An argument can't be accepted, the channel requires a topic, the message
                 would reach nobody, or others stand behind `seen`.
             Refused: The sender may not write there, or to this agent, or writes to itself.
-            StoreBusy, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            StorageFailed: The system refused a read or a write.
 
         Cost: as `append`; a scan of the directories of doorbells and of projects here, and a look
         at each recipient that has one, and at each instance that is alive. `thread` and `reply_to`
@@ -227,7 +228,7 @@ class Messages:
         if len(others) == 1:
             return others[0]
         raise InvalidInput(
-            "say to whom, or in which conversation; the other agents are: "
+            "name a recipient or a conversation; the other agents are: "
             f"{', '.join(others) or 'none'}"
         )
 
@@ -292,7 +293,8 @@ class Messages:
             id == to or documents.exists(id) for id in object.present_ids - {sender}
         ):
             raise InvalidInput(
-                f"nobody else takes part in conversation {object.id}, so nobody would get this"
+                f"nobody else takes part in conversation {object.id}, so the message has no "
+                "recipient"
             )
 
     def _takes_part(self, agent: str, object: policy.PolicyTarget) -> bool:

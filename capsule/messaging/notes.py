@@ -128,7 +128,7 @@ class Notes(TypedConversations):
             if of is None:
                 return []
             raise NotFound(
-                f"there are no notes of {of[:80]!r} that may be looked at here", id=of
+                f"there are no notes of {of[:80]!r} that you may read here", id=of
             ) from None
         wanted = [{"tags": tag} for tag in tags]
         where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}

@@ -184,8 +184,7 @@ def remove_blocks(store: CoreStore, agent: str) -> list[str]:
     Raises:
         NotFound: There is no such agent.
         InvalidDocument: A block is broken, or a file is no text.
-        Refused, StorageFailed: The system did not permit it, or the file lies outside of the
-            project.
+        Refused, StorageFailed: The system refused a read or a write, or the file is outside of the project.
         StoreBusy: Other programs write the file again and again.
     """
     return [file.path for file in _notice_files(store, agent) if file.change(lambda has: ())]
@@ -280,12 +279,12 @@ class _NoticeFile:
     def read(self) -> bytes | None:
         """What it holds; None: it is not there.
 
-        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or
+        Raises Refused: it is outside of the project; InvalidDocument: it is no regular file, or
         too large; and Refused or StorageFailed: the system did not permit it.
         """
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(
-                f"{self.path} lies outside of the project {self.folder}, and stays as it is",
+                f"{self.path} is outside of the project {self.folder}, and stays unchanged",
                 path=self.path,
             )
         return content(self.path, self.settings.document_bytes)
@@ -313,7 +312,7 @@ class _NoticeFile:
                 )
                 return True
         raise StoreBusy(
-            f"{self.path} is changed by other programs again and again",
+            f"{self.path} is changed repeatedly by other programs",
             id=self.path,
             holder="others",
         )

@@ -129,7 +129,7 @@ class Projects:
         """
         if direction not in _OPPOSITE:
             raise InvalidInput(
-                f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}"
+                f"{direction[:40]!r} is not a direction; it is one of {', '.join(_OPPOSITE)}"
             )
         made = {
             "enabled": True,

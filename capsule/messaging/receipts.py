@@ -165,5 +165,5 @@ class Receipts:
             return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
         except ValueError:
             raise InvalidInput(
-                "that is no cursor; take `cursor` of what `listen` returned"
+                "that is not a cursor; take `cursor` of what `listen` returned"
             ) from None

@@ -37,7 +37,7 @@ def zone(name: str) -> tzinfo:
         return ZoneInfo(name) if name not in ("", "UTC") else UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidInput(
-            f"{name[:80]!r} is no time zone; it has a name like Europe/Berlin"
+            f"{name[:80]!r} is not a time zone; it has a name like Europe/Berlin"
         ) from None
 
 

@@ -38,7 +38,7 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
     if colon:
         if not channel or not place:
             raise InvalidInput(
-                f"{text[:80]!r} is no place: name a conversation or an agent, or write "
+                f"{text[:80]!r} is not a place: name a conversation or an agent, or write "
                 "CHANNEL:PLACE"
             )
         return channel, place, place
@@ -80,6 +80,6 @@ def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None
         ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
         way = ways.get(object.type, "name a channel, a group, or a direct of its own")
         raise InvalidInput(
-            f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}",
+            f"{agent} is not a member of {object.type} {place}, and gets no messages of it: {way}",
             id=place,
         )

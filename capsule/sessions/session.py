@@ -114,7 +114,7 @@ class Session:
         Cost: two small files, durably.
         """
         if "." in id:
-            raise InvalidInput(f"{id[:60]!r} is no id of a session: it has a dot")
+            raise InvalidInput(f"{id[:60]!r} is not an id of a session: it has a dot")
         for kind in (OUTBOUND, INBOUND):
             with suppress(Interfered):
                 engine.create(kind, new_capsule(id, title, timestamps.now()))

@@ -82,9 +82,7 @@ class Sessions:
 
     def __init__(self, store: CoreStore) -> None:
         if store.agent is not None:
-            raise Refused(
-                f"sessions are for the store's owner to see, and not for {store.agent}", path=""
-            )
+            raise Refused(f"only the store's owner may see sessions, not {store.agent}", path="")
         self._store = store
         self._engine = store.engine
         self.registry = Registry(store.engine)

@@ -105,7 +105,7 @@ class Lists:
 
         Raises:
             InvalidInput: The cursor is of another list, store or index, or no cursor;
-                `Filter.since` is no time; or several agents have the name `Filter.agent`.
+                `Filter.since` is not a time; or several agents have the name `Filter.agent`.
             StorageFailed, StoreBusy: The index can't be built.
 
         Cost: as `heads`, and a tenth of a microsecond for each conversation in the store and each
@@ -386,7 +386,7 @@ class BaseStore(Lists):
         """List the ids of all conversations, sorted.
 
         Raises:
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: one scan of the directory.
         """
@@ -521,7 +521,7 @@ class BaseStore(Lists):
         Raises:
             InvalidInput: An argument can't be accepted, or the id is taken.
             InvalidDocument: The file of the waiting switches does not parse.
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: writing a new file, with two flushes.
         """
@@ -602,7 +602,8 @@ class BaseStore(Lists):
                 id of its parent.
             Locked, LockLost: Another instance holds the lock, or took it.
             InvalidDocument: The file does not parse; it stays as it is.
-            StoreBusy, Refused, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's
             size. If the active branch was switched, also reading back to the beginning of the

@@ -132,7 +132,7 @@ class _Asked:
             match = _CURSOR.fullmatch(cursor)
             if match is None:
                 raise InvalidInput(
-                    "that is no cursor; take `older` or `newer` of a page of the same conversation"
+                    "that is not a cursor; take `older` or `newer` of a page of the same conversation"
                 )
             self._way, near, self._wanted = match.groups()
             self._near = int(near)

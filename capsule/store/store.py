@@ -149,7 +149,7 @@ class CoreStore(BaseStore):
             The paths that were made.
 
         Raises:
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: making at most five files and directories.
         """
@@ -183,7 +183,7 @@ class CoreStore(BaseStore):
 
         Raises:
             NotFound: There is no store at `path`, or no such agent in a project.
-            InvalidInput: `agent` is no id, or a name that several agents have.
+            InvalidInput: `agent` is not an id, or a name that several agents have.
             InvalidDocument: Its `capsule.toml` can't be accepted.
 
         Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first
@@ -288,7 +288,7 @@ class CoreStore(BaseStore):
                 written.
             StoreBusy: The settings were changed meanwhile.
             Refused: The store acts for an agent, or the system did not permit it.
-            StorageFailed: The system did not permit it.
+            StorageFailed: The system refused a read or a write.
 
         Cost: writing a small file.
         """
@@ -322,7 +322,8 @@ class CoreStore(BaseStore):
             How many a power cut had left incomplete; they are complete now.
 
         Raises:
-            StoreBusy, Refused, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: a look at each conversation that was written since the last time, and flushing those
         that need it.

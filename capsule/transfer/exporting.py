@@ -112,7 +112,7 @@ class Export:
             Refused: Something else is in the folder, or a package is missing.
             NotFound: There is no such conversation.
             InvalidDocument: A file does not parse.
-            StorageFailed: The system did not permit it.
+            StorageFailed: The system refused a read or a write.
 
         Cost: reading and drawing each conversation, and a flush for each file that changed.
         """

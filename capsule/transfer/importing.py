@@ -103,16 +103,16 @@ class Import:
         Raises:
             NotFound: There is nothing at a path.
             InvalidInput: No such format or choice.
-            Refused, StorageFailed: The system did not permit it; what was imported before stays.
+            Refused, StorageFailed: The system refused a read or a write; what was imported before stays.
 
         Cost: reading the files once, and for each new conversation two flushes. A file that was
             imported before is only read for its digest, and the heads of its conversations.
         """
         if self._store.agent is not None:
-            raise Refused("conversations are imported by the owner of the store", path="")
+            raise Refused("only the owner of the store may import conversations", path="")
         if on_conflict not in get_args(OnConflict):
             raise InvalidInput(
-                f"{on_conflict!r} is no choice for conflicts; these are skip, update and copy"
+                f"{on_conflict!r} is not a choice for conflicts; these are skip, update and copy"
             )
         only = None if format is None else format_named(format)
         if only is not None and only.read is None:

@@ -144,7 +144,7 @@ def read_bytes(source: Source, most: int = MOST) -> bytes:
 
 
 def read_text(source: Source) -> str:
-    """The whole content as text; what is no UTF-8 is replaced and reported. Raises InvalidInput if
+    """The whole content as text; what is not valid UTF-8 is replaced and reported. Raises InvalidInput if
     it is too large.
     """
     data = read_bytes(source)

@@ -99,7 +99,7 @@ def format_named(name: str) -> Format:
     """The format of a name. Raises InvalidInput."""
     format = formats().get(name)
     if format is None:
-        raise InvalidInput(f"{name[:60]!r} is no format; the formats are {', '.join(formats())}")
+        raise InvalidInput(f"{name[:60]!r} is not a format; the formats are {', '.join(formats())}")
     return format
 
 

@@ -73,7 +73,7 @@ class _SiteFolder:
         for place in (path, os.path.join(path, "c"), os.path.join(path, "attachments")):
             is_folder = os.path.isdir(place) and (place == path or not os.path.islink(place))
             if os.path.lexists(place) and not is_folder:
-                raise Refused(f"{place} is no folder; give a new or an empty one", path=place)
+                raise Refused(f"{place} is not a folder; give a new or an empty one", path=place)
         listed = json_of(
             (content(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace")
         )
@@ -92,7 +92,7 @@ class _SiteFolder:
         path = os.path.join(self.path, name)
         there = content(path, 1 << 40)
         if there not in (None, data) and name not in {*self._before, _LIST}:
-            raise Refused(f"{path} is no file of this site; move it out of the way", path=path)
+            raise Refused(f"{path} is not a file of this site; move it out of the way", path=path)
         if name != _LIST:
             self.names.add(name)
         if there != data:
@@ -104,7 +104,9 @@ class _SiteFolder:
         new = {*names}
         for name in new - self._before:
             if os.path.lexists(path := os.path.join(self.path, name)):
-                raise Refused(f"{path} is no file of this site; move it out of the way", path=path)
+                raise Refused(
+                    f"{path} is not a file of this site; move it out of the way", path=path
+                )
         self._before |= new
         self._list(self._before)
 

@@ -197,6 +197,6 @@ def main(run: Callable[..., Any] | None = None) -> None:
             word.encode()
         except UnicodeEncodeError:
             asked.json = "--json" in sys.argv
-            report(f"argument {at} is no UTF-8 text: {word!a}", 2, "Usage")
+            report(f"argument {at} is not valid UTF-8 text: {word!a}", 2, "Usage")
             sys.exit(2)
     program().main(prog_name="capsule", obj=run)

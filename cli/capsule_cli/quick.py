@@ -56,7 +56,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
 
     Raises LookupError, ValueError, ModuleNotFoundError, Refused: they are for typer.
     """
-    "".join(words).encode()  # Typer's program says which word is no UTF-8.
+    "".join(words).encode()  # Typer's program says which word is not valid UTF-8.
     words = expand(list(words))
     function: Callable[..., Any] | None = None
     names: list[str] = []

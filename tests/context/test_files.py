@@ -172,7 +172,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Pa
         pytest.skip("this file system takes no such name")
     found = candidates(Inside(str(tmp_path)), Selection())
     assert [path for path, _ in found.files] == ["a"]
-    assert [one.why for one in found.left_out] == ["its name is no UTF-8"]
+    assert [one.why for one in found.left_out] == ["its name is not valid UTF-8"]
 
 
 def test_the_directories_of_a_store_are_left_out(tmp_path: Path) -> None:

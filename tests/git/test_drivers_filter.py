@@ -249,7 +249,7 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
 def test_a_driver_started_by_hand_prints_its_usage() -> None:
     for typed, word in (
         (b"help me\n", "begins no packet"),
-        (b"0009hello0000", "started by git itself"),
+        (b"0009hello0000", "only git starts it"),
     ):
         done = subprocess.run(
             [*PROGRAM, "filter"], input=typed, capture_output=True, env=environment(), timeout=60

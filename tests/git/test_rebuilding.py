@@ -49,7 +49,7 @@ def overwritten(at: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 
 DAMAGES |= {
-    "a byte in a text that is no UTF-8": overwritten(b"second one", b"\xff"),
+    "a byte in a text that is not valid UTF-8": overwritten(b"second one", b"\xff"),
     "a zero in a text": overwritten(b"second one", b"\0"),
     "a control character in a text": overwritten(b"second one", b"\x07"),
     "a control character in the head": overwritten(b"New plan", b"\x07"),

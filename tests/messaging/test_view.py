@@ -325,7 +325,7 @@ def test_a_cursor_of_an_agent_is_sealed_and_stays_until_it_is_shown_something(st
         for at, char in enumerate(cursor)
     ]
     for wrong in (*flipped[:-1], cursor[:-2], cursor[:8], cursor + "A" * 128, "x", "ü"):
-        with pytest.raises(InvalidInput, match="no cursor of eve"):
+        with pytest.raises(InvalidInput, match="not a cursor of eve"):
             eve.changes(wrong)
     with pytest.raises(InvalidInput):
         store.beside(agent="carl").changes(cursor)

@@ -318,7 +318,7 @@ def test_an_agent_goes_on_from_its_cursor_on_another_machine(
         web = store.inner.whole.machine.key("web")
     with (
         Store.open(database, agent="bob") as store,
-        pytest.raises(InvalidInput, match="no cursor of bob"),
+        pytest.raises(InvalidInput, match="not a cursor of bob"),
     ):
         store.changes(cursor)
     assert web != bytes.fromhex(

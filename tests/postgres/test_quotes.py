@@ -417,7 +417,7 @@ _OTHERS = re.compile(
     r"|remedy\(action='copy'.*\)|none$"
 )
 #: In place of an answer that nothing is there, where a database can't be asked for the text.
-_IN_NO_TEXT, _NOTHING = "is in no text of a store", ("notfound", "invalidinput", "[false]")
+_IN_NO_TEXT, _NOTHING = "cannot be stored", ("notfound", "invalidinput", "[false]")
 #: Besides `HARMLESS`: without a string of a caller, or they name files.
 WITHOUT = {
     "read_settings",

@@ -151,7 +151,7 @@ def test_the_page_says_what_an_agent_may_do_and_why_not(as_: Callable[..., Door]
         owner, "anna", action="read", conversation="canary-of-few"
     )
     assert "Yes: anna may" in said(owner, "anna", action="message", other="bob")
-    assert "is no action" in said(owner, "anna", action="fly", other="bob")
+    assert "is not an action" in said(owner, "anna", action="fly", other="bob")
     assert "who may invite" in said(as_("anna"), "anna", action="read", conversation="board")
     assert "No: " not in said(as_("anna"), "bob", action="append", conversation="plans")
 

@@ -107,13 +107,13 @@ class Index:
                     return act()
                 except UnicodeEncodeError:
                     raise InvalidInput(
-                        "half a character (a lone surrogate) is in no text of a store"
+                        "half a character (a lone surrogate) cannot be stored"
                     ) from None
                 except (sqlite3.Error, Unusable) as error:
                     if is_busy(error):
                         raise StoreBusy(
                             "the index is being written by another process for too long; try "
-                            "again when it is done",
+                            "again later",
                             id="",
                             holder="another process",
                         ) from error

@@ -104,16 +104,15 @@ class PageCursor:
             given, titles = (set(accumulate(map(_number, steps))) for steps in numbers[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput(
-                "that is no cursor; take the one of the last page, or none to begin anew"
+                "that is not a cursor; take the one of the last page, or none to start again"
             ) from None
         if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
             raise InvalidInput(
-                "the cursor belongs to another question; give it with what was asked on the first "
-                "page"
+                "the cursor belongs to another query; use it with the options of the first page"
             )
         if head != _head(generation, asked):
             raise InvalidInput(
-                "the cursor is of another store, or of an index that was built anew since; begin "
+                "the cursor is of another store, or of an index that was rebuilt since; start "
                 "again without a cursor"
             )
         return cls(now_ms, top, top_title, having, given, titles)

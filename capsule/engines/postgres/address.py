@@ -33,14 +33,16 @@ class Address:
     def __init__(self, url: str) -> None:
         scheme = _SCHEME.match(url)
         if scheme is None:
-            raise InvalidInput("that is no address of a database: one begins with postgresql://")
+            raise InvalidInput(
+                "that is not an address of a database: one begins with postgresql://"
+            )
         try:
             parts = urlsplit(f"{_BEGIN}{url[scheme.end() :].rstrip()}")
             # A plus is a plus for libpq.
             plain = parts.query.replace("+", "%2B")
             query = parse_qsl(plain, keep_blank_values=True, strict_parsing=bool(plain))
         except ValueError as error:
-            raise InvalidInput(f"that is no address of a database: {_why(error)}") from None
+            raise InvalidInput(f"that is not an address of a database: {_why(error)}") from None
         # Where a password is not encoded, parts of it would be taken for other parts of the
         # address, and shown.
         ports = [
@@ -50,7 +52,7 @@ class Address:
         is_broken = parts.fragment or "@" in parts.path + parts.query or parts.netloc.count("@") > 1
         if is_broken or not all(map(str.isdecimal, filter(None, ports))):
             raise InvalidInput(
-                "that is no address of a database: in names and passwords, @ : / ? # % are %40 "
+                "that is not an address of a database: in names and passwords, @ : / ? # % are %40 "
                 "%3A and so on"
             )
         fields = dict(query)

@@ -116,7 +116,9 @@ class Database:
             given = conninfo_to_dict(self.address.conninfo)
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
-            raise InvalidInput(f"{self.address} is no address of a database: {reason}") from None
+            raise InvalidInput(
+                f"{self.address} is not an address of a database: {reason}"
+            ) from None
         info = make_conninfo(
             self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given}
         )
@@ -283,9 +285,7 @@ class Database:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
         if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
-            return InvalidInput(
-                "a zero, or half a character (a lone surrogate), is in no text of a store"
-            )
+            return InvalidInput("a zero, or half a character (a lone surrogate), cannot be stored")
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))

@@ -313,7 +313,7 @@ class PostgresIndex(Index):
         cursor = None if since is None else journal.Cursor.of(since)
         if cursor is not None and 0 < cursor.time_ms < self._pruned:
             raise InvalidInput(
-                "that cursor is older than what the database keeps of changes; take a new one"
+                "that cursor is older than the changes that the database keeps; take a new one"
             )
         return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
 

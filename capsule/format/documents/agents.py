@@ -39,7 +39,7 @@ def check_agent_id(text: str) -> str:
     """`text`, if it may be the id of an agent. Raises InvalidInput."""
     if not is_agent_id(text):
         letters = f"small letters, digits and - between them, at most {MAX_AGENT_ID}"
-        raise InvalidInput(f"{text[:60]!r} is no agent id: {letters}")
+        raise InvalidInput(f"{text[:60]!r} is not an agent id: {letters}")
     return text
 
 
@@ -58,7 +58,9 @@ def check_project_id(text: str) -> str:
     """`text`, if it may be the id of a project. Raises InvalidInput."""
     if not is_project_id(text):
         letters = "small letters, digits and - between them, at the end - and 6 hexadecimal digits"
-        raise InvalidInput(f"{text[:60]!r} is no project id: {letters}, at most {MAX_PROJECT_ID}")
+        raise InvalidInput(
+            f"{text[:60]!r} is not a project id: {letters}, at most {MAX_PROJECT_ID}"
+        )
     return text
 
 

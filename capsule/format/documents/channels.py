@@ -107,5 +107,5 @@ def check_channel_name(text: str) -> str:
     """`text`, if it may be the name of a channel. Raises InvalidInput."""
     if len(text) > MAX_CHANNEL_NAME or not _NAME.fullmatch(text):
         letters = f"small letters, digits and - between them, at most {MAX_CHANNEL_NAME}"
-        raise InvalidInput(f"{text[:90]!r} is no name of a channel: {letters}")
+        raise InvalidInput(f"{text[:90]!r} is not a name of a channel: {letters}")
     return text

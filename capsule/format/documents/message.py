@@ -48,8 +48,8 @@ def check_message(message: Any) -> dict[str, Any]:
     canonical form.
 
     It is a `Message`, or a mapping with names as in the file or as the model has them
-    (`edited_at`), and stays as it is. A field that is None is left out; but a `parent` of None says
-    that the message is a root. Costs about two microseconds for a role and a text. Raises
+    (`edited_at`), and stays unchanged. A field that is None is left out; but a `parent` of None
+    says that the message is a root. Costs about two microseconds for a role and a text. Raises
     InvalidInput that names a field.
     """
     given = message if type(message) is dict else _mapping(message)
@@ -126,7 +126,7 @@ def _known(key: str, value: Any) -> Any:
         raise InvalidInput(f"message.{key}: is empty; leave it out")
     if key == "from" and not is_id(value):
         raise InvalidInput(
-            f"message.from: {value[:60]!r} is no agent id: letters, digits and . _ @ -, at most 128"
+            f"message.from: {value[:60]!r} is not an agent id: letters, digits and . _ @ -, at most 128"
         )
     # A subclass, an enum's member for example, is written as the text it is.
     return value if type(value) is str else str.__str__(value)

@@ -20,7 +20,7 @@ def check_server(name: str) -> str:
     """`name`, when it can be that of an MCP server. Raises InvalidInput."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MAX:
         rule = f"1 to {_MAX} characters, and none that controls a terminal"
-        raise InvalidInput(f"{str(name)[:60]!r} is no name of an MCP server: {rule}")
+        raise InvalidInput(f"{str(name)[:60]!r} is not a name of an MCP server: {rule}")
     return name
 
 

@@ -80,7 +80,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         raise _invalid(path, text, twice) from None
     except _Constant:
         numbers = [
-            (at, f"{name} is no JSON number; write null or a number")
+            (at, f"{name} is not a JSON number; write null or a number")
             for at, name in places.constants(text)
         ]
         raise _invalid(path, text, numbers) from None
@@ -88,7 +88,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         raise _too_deep(path, text) from None
     if not isinstance(document, dict):
         start = len(text) - len(text.lstrip())
-        kind = f"the file holds {kind_of(document)}, not an object {{...}}; it is no capsule"
+        kind = f"the file holds {kind_of(document)}, not an object {{...}}; it is not a capsule"
         raise _invalid(path, text, [(start, kind)])
     try:
         orjson.dumps(document)
@@ -164,7 +164,7 @@ def _text(data: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         before = places.text_of(data[: error.start])
         line, column = place_in(before, len(before))
-        reason = f"byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8"
+        reason = f"byte 0x{data[error.start]:02x} is not valid UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             reason = "the file is UTF-16; save it as UTF-8"
         raise InvalidDocument.of([Problem(path, line, column, "", reason)]) from None
@@ -344,7 +344,9 @@ def _fault(value: Any, depth: int) -> str:
     if kind is str:
         return "" if _is_utf8(value) else f"{_HALF}; remove it"
     if kind is float:
-        return "" if isfinite(value) else f"{value} is no JSON number; use null or a finite number"
+        return (
+            "" if isfinite(value) else f"{value} is not a JSON number; use null or a finite number"
+        )
     if kind is int:
         return "" if -(2**63) <= value < 2**64 else "a number beyond 64 bits; write it as a text"
     if kind in _CONTAINERS:
@@ -357,7 +359,7 @@ def _fault(value: Any, depth: int) -> str:
                 return f"the key {key!r} holds {_HALF}"
         return ""
     kinds = "use str, int, float, bool, None, list, dict"
-    return "" if kind in _PLAIN else f"a value of type {kind.__name__} is no JSON; {kinds}"
+    return "" if kind in _PLAIN else f"a value of type {kind.__name__} is not valid JSON; {kinds}"
 
 
 def _is_utf8(text: str) -> bool:

@@ -24,7 +24,7 @@ _BOM = "\ufeff"
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file, its byte order mark dropped, whatever is no UTF-8 replaced."""
+    """The text of a file, its byte order mark dropped, whatever is not valid UTF-8 replaced."""
     return data.decode("utf-8", "replace").removeprefix(_BOM)
 
 

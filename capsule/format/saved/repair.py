@@ -269,7 +269,7 @@ def _begins_entry(rest: bytes, opening: bytes) -> bool:
 
 
 def _mend_stamp(data: bytes) -> bytes | None:
-    """`data` with an `updatedAt` that is no time set anew; None when it is a time."""
+    """`data` with an `updatedAt` that is not a time set anew; None when it is a time."""
     match = _STAMP.search(data, 0, data.find(b'\n  "context": ') + 1)
     if match is None or match.start(1) // _SECTOR == (match.end(1) - 1) // _SECTOR:
         return None  # A single sector is old or new, never both: a person typed this.

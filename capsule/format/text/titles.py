@@ -122,6 +122,6 @@ def check_tags(tags: Iterable[str]) -> list[str]:
     for tag in tags:
         if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
             raise InvalidInput(
-                f"{tag!r} is no tag: a tag is not empty and holds no control characters"
+                f"{tag!r} is not a tag: a tag is not empty and holds no control characters"
             )
     return list(dict.fromkeys(tags))

@@ -154,7 +154,7 @@ class _Merges:
             merge.kept.append(path)
             return ours.entry if ours.new_mode else theirs.entry
         if not {ours.new_mode, theirs.new_mode} <= objects.REGULAR:
-            merge.left[path] = f"{path}: is no regular file on one side"
+            merge.left[path] = f"{path}: is not a regular file on one side"
             return ours.entry
         place = document_in(path)
         assert place is not None

@@ -132,7 +132,7 @@ def _ensure_at_rest(repository: Repository) -> None:
     if under_way := repository.under_way():
         begun, way_out = under_way
         raise GitFailed(
-            f"{repository.top} is in the midst of {begun}; end it first: {way_out}",
+            f"{repository.top} is in the middle of {begun}; end it first: {way_out}",
             command=[],
             words="",
         )

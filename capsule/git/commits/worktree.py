@@ -149,7 +149,7 @@ class _Document:
             return
         if raw.new_mode not in REGULAR:
             odd = (
-                f"{raw.path} is no regular file in what was fetched; nothing was changed; take "
+                f"{raw.path} is not a regular file in what was fetched; nothing was changed; take "
                 "it out there with git"
             )
             raise GitFailed(odd, command=["diff-tree"], words="")

@@ -57,7 +57,7 @@ def packets(stream: IO[bytes]) -> list[bytes]:
             size = -1
         if not 0 <= size <= _MOST:
             raise InvalidInput(
-                f"{header!r} begins no packet of git's; this program is started by git itself"
+                f"{header!r} begins no packet of git's; this program is for git, and only git starts it"
             )
         contents.append(stream.read(size))
         if len(contents[-1]) < size:
@@ -130,7 +130,7 @@ def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     welcome, *versions = map(text, packets(incoming) or [b""])
     if welcome != "git-filter-client" or _VERSION not in versions:
         raise InvalidInput(
-            "this program speaks version 2 of git's filter protocol, and is started by git itself"
+            "this program speaks version 2 of git's filter protocol; only git starts it"
         )
     outgoing.write(packed("git-filter-server", _VERSION))
     outgoing.flush()

@@ -274,7 +274,9 @@ def _text(path: str) -> str | None:
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:
-            raise InvalidDocument.of([Problem(path, 0, 0, "", "is no UTF-8 text")]) from error
+            raise InvalidDocument.of(
+                [Problem(path, 0, 0, "", "is not valid UTF-8 text")]
+            ) from error
 
 
 def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
@@ -414,7 +416,9 @@ def read_settings(client: Client, path: str) -> SettingsFile:
     table: Any = value
     for name in (*client.servers, ""):
         if not isinstance(table, dict):
-            problem = f"what holds {name or 'the servers'} is no table of names; correct it first"
+            problem = (
+                f"what holds {name or 'the servers'} is not a table of names; correct it first"
+            )
             raise InvalidDocument.of([Problem(path, 0, 0, "", problem)])
         table = table.get(name, {})
     return SettingsFile(client, path, text, value)

@@ -89,7 +89,7 @@ def create_conversation(
         )
     else:
         if role and not content:
-            raise InvalidInput("role is that of the first message: give content too")
+            raise InvalidInput("role is for the first message: give content too")
         messages = (
             [{"role": role or "user", "content": content, **author_field(ctx)}] if content else []
         )

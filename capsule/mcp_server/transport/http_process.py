@@ -65,7 +65,7 @@ def parse(text: str) -> tuple[str, int]:
     )
     if match is None or int(match["port"]) > 65535:
         raise InvalidInput(
-            f"{text!r} is no address: write a port, such as 8765, or a host and a port, such as "
+            f"{text!r} is not an address: write a port, such as 8765, or a host and a port, such as "
             "127.0.0.1:8765 or "
             f"[::1]:8765; port 0 takes any that is free"
         )
@@ -82,14 +82,14 @@ def listen(host: str, port: int) -> Listener:
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise InvalidInput(f"{host!r} is no host that is known here: {error.strerror}") from None
+        raise InvalidInput(f"{host!r} is not a host that is known here: {error.strerror}") from None
     # IPv4 first, where a name such as `localhost` stands for both.
     family, _, _, _, place = min(places, key=lambda each: each[0] != socket.AF_INET)
     try:
         listening = socket.create_server(place[:2], family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise InvalidInput(f"{host} is no address of this machine") from None
+            raise InvalidInput(f"{host} is not an address of this machine") from None
         problem = f"{host}:{port}: may not listen there: {os.strerror(error.errno or 0)}"
         if error.errno == errno.EADDRINUSE:
             problem = (

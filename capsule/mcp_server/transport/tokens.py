@@ -91,9 +91,8 @@ class Tokens:
                 mode, data = stat.S_IMODE(os.fstat(fd).st_mode), file.read()
         if mode & 0o022 and os.name == "posix":
             raise Refused(
-                f"{self.path}: others than its owner may write it (mode {mode:04o}), so that "
-                "nobody knows whose tokens "
-                f"these are; look at it, then run: chmod 600 {self.path}",
+                f"{self.path}: others than its owner may write it (mode {mode:04o}), so the "
+                f"tokens cannot be trusted; look at it, then run: chmod 600 {self.path}",
                 path=str(self.path),
             )
         return _parsed(data, str(self.path))
@@ -111,9 +110,8 @@ class Tokens:
         """
         if not is_id(name):
             raise InvalidInput(
-                f"{name[:60]!r} is no name of a holder: it starts with a letter or digit, goes on "
-                "with letters, "
-                f"digits and . _ @ -, and has at most 128 bytes"
+                f"{name[:60]!r} is not a name of a holder: it starts with a letter or digit, "
+                "continues with letters, digits and . _ @ -, and has at most 128 bytes"
             )
         token = _PREFIX + secrets.token_urlsafe(32)
         now = datetime.now(UTC)

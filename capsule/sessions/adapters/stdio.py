@@ -97,7 +97,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"this is no JSON: {error}") from None
+        raise InvalidInput(f"this is not valid JSON: {error}") from None
     if not isinstance(said, dict) or not isinstance(said.get("text"), str):
         raise InvalidInput('a message is a JSON object with a text, such as {"text": "Hello."}')
     wrong = [name for name in _TEXTS if not isinstance(said.get(name, ""), str)]

@@ -121,7 +121,7 @@ def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except binascii.Error:
-        raise InvalidInput("the secret of the webhook is no base64") from None
+        raise InvalidInput("the secret of the webhook is not valid base64") from None
     mac = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, "sha256")
     return f"v1,{base64.b64encode(mac).decode()}"
 

@@ -204,7 +204,9 @@ def route_of(folds: SessionState, message: OutboundMessage) -> Route:
 
 def _unknown(folds: SessionState, to: str) -> Refused:
     names = ", ".join(sorted(folds.inbound.destinations)) or "no one"
-    return Refused(f"{to!r} is no destination of session {folds.session}; it may write to {names}")
+    return Refused(
+        f"{to!r} is not a destination of session {folds.session}; it may write to {names}"
+    )
 
 
 def after_attempt(

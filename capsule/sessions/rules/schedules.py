@@ -210,7 +210,7 @@ def act(
     elif action == "update":
         events = _updated(folds, head, task, now)
     else:
-        raise InvalidInput(f"{action!r} is nothing that can be done with a series")
+        raise InvalidInput(f"{action!r} is not an action for a series")
     return numbered(folds, events)
 
 

@@ -180,7 +180,7 @@ class Toolkit:
         session = self._session
         ends = _mine(session, question).event.get("expiresAt")
         if ends is None:
-            raise NotFound(f"message {question} is no question", id=question)
+            raise NotFound(f"message {question} is not a question", id=question)
         messages = session.folds().inbound.messages.values()
         answers = [message for message in messages if message.event.get("question") == question]
         for message in answers:
@@ -332,6 +332,6 @@ def _mine(session: Session, id: str) -> OutboundMessage:
     message = session.folds().outbound.messages.get(id)
     if message is None:
         raise NotFound(
-            f"you sent no message {id[:80]!r} in this session, or it is long done", id=id
+            f"you sent no message {id[:80]!r} in this session, or it was finished long ago", id=id
         )
     return message

@@ -97,7 +97,7 @@ class Edits:
             data: The file as the person left it.
             read: The file as the person got it. Messages appended since are merged into `data`.
 
-        Raises the errors of `append`; InvalidDocument if `data` is no capsule, or of another
+        Raises the errors of `append`; InvalidDocument if `data` is not a capsule, or of another
         conversation, and nothing was written.
 
         Cost: reading and writing the whole file.
@@ -149,7 +149,7 @@ def _merged_edit(
         by: The agent that edited it; None: a person.
 
     Raises:
-        InvalidDocument: `data` is no capsule, or of another conversation; its path is given as
+        InvalidDocument: `data` is not a capsule, or of another conversation; its path is given as
             `{id}.json`.
     """
     path = f"{id}.json"

@@ -77,7 +77,8 @@ class Incoming:
 
         Raises:
             InvalidDocument: It does not parse, or is no document of its kind.
-            StoreBusy, Refused, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: reading the file.
         """
@@ -114,7 +115,8 @@ class Incoming:
         Raises:
             InvalidDocument: The local file does not parse, or a version can't be merged; nothing
                 was changed.
-            StoreBusy, Refused, StorageFailed: The system did not permit it; nothing was changed.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write; nothing was changed.
 
         Cost: reading and writing the whole file, under its mutex.
         """

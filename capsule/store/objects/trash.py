@@ -191,7 +191,8 @@ class Trash:
             The paths that were removed from the trash and the quarantine.
 
         Raises:
-            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write; the next purge removes
                 the rest.
 
         Cost: reading every conversation that was written here. The next use of the index rebuilds
@@ -205,7 +206,7 @@ class Trash:
         """List the deleted conversations, the newest first. An agent lists those that it deleted.
 
         Raises:
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: listing a directory.
         """
@@ -278,7 +279,8 @@ class Versions:
             InvalidInput: The conversation was deleted, and a message is larger than the store
                 accepts.
             Locked, LockLost: Another instance holds the lock, or took it.
-            StoreBusy, Refused, StorageFailed: The system did not permit it.
+            StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused, StorageFailed: The system refused a read or a write.
 
         Cost: writing the file twice.
         """

@@ -231,7 +231,7 @@ def _accepted_message(
         ):
             said[name] = moment(given)
             if said[name] is None:
-                tell(f"a {name} that is no time is left out", id)
+                tell(f"a {name} that is not a time is left out", id)
     try:
         if "attachments" in said:
             said["attachments"] = [
@@ -350,7 +350,7 @@ def _with_head(
     try:
         said = digests.digests_of_head(document)
     except TypeError as error:
-        raise InvalidInput(f"it has what no JSON can hold: {error}") from None
+        raise InvalidInput(f"it has a value that JSON cannot represent: {error}") from None
     about: Fields = {"format": format, "id": source_id(draft), "digest": said}
     if related:
         about["related"] = related

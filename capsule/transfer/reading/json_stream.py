@@ -199,7 +199,7 @@ def _reason(error: Exception) -> str:
 
 
 def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
-    """The text of chunks. What is no UTF-8 is replaced and reported."""
+    """The text of chunks. What is not valid UTF-8 is replaced and reported."""
     rest, line = b"", 1
     for chunk in chunks:
         data = rest + chunk

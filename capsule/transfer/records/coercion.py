@@ -21,7 +21,7 @@ def moment(value: Any) -> str | None:
     """A time as the format of capsules writes it, of ISO 8601 or of seconds, milli-, micro- or
     nanoseconds since 1970.
 
-    None: `value` is no time.
+    None: `value` is not a time.
     """
     try:
         if isinstance(value, str) and not value.replace(".", "", 1).isdigit():

@@ -34,7 +34,7 @@ def _options(view: View) -> dict[str, Any]:
     try:
         where = orjson.loads(asked("where")) if asked("where") else None
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the filter of fields is no JSON: {error}") from None
+        raise InvalidInput(f"the filter of fields is not valid JSON: {error}") from None
     return {
         "roles": view.every("role"),
         "senders": view.every("from"),

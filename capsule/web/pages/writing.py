@@ -231,7 +231,7 @@ def _resolve(view: View) -> Response:
     try:
         chosen = orjson.loads(value) if "value" in view.form else view.sent("text")
     except orjson.JSONDecodeError:
-        raise InvalidInput("the field `value` is JSON; a text as it is goes into `text`") from None
+        raise InvalidInput("the field `value` is JSON; put plain text into `text`") from None
     view.store.conflicts.resolve(id, view.sent("field"), chosen)
     return view.done(address("c", id))
 

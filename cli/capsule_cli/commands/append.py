@@ -156,7 +156,7 @@ def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str,
 
 def _at_line(number: int, reason: str, column: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{STDIN}, line {number}{column}: {reason}; it was not appended, what was acknowledged "
-        "before is",
+        f"{STDIN}, line {number}{column}: {reason}; this line was not appended; the lines "
+        "before it were",
         line=number,
     )

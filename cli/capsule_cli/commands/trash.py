@@ -231,7 +231,8 @@ def purge(
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
         many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
         ensure_agreed(
-            f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes
+            f"Remove {many} in the trash, and everything as old in the quarantine, permanently?",
+            yes=yes,
         )
         gone = store.trash.purge(age_s)
     answer({"purged": gone}, f"{len(gone)} removed for good")
@@ -276,6 +277,7 @@ def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed
             return item, removed
     when = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
     raise NotFound(
-        f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash list",
+        f"nothing of {prefix[:130]!r} is in the trash{when}; list the trash with: capsule "
+        "trash list",
         id=prefix,
     )

@@ -24,7 +24,7 @@ def message_text(text: str | None, file: str | None) -> str:
 
     Raises:
         typer.BadParameter: Both are given, or the text is empty.
-        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is no UTF-8.
+        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is not valid UTF-8.
     """
     refuse(text is not None and file is not None, "give the text or --file, not both", "--file")
     if file is not None and file != "-":
@@ -59,7 +59,9 @@ def read_file(path: str) -> bytes:
             if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(
                 ("/dev/fd/", "/proc/self/fd/")
             ):
-                raise InvalidInput(f"{path} is no regular file; name a file, or use standard input")
+                raise InvalidInput(
+                    f"{path} is not a regular file; name a file, or use standard input"
+                )
             os.set_blocking(fd, True)
             return file.read()
     except IsADirectoryError:
@@ -83,7 +85,7 @@ def decoded(data: bytes, name: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text "
+            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is not valid UTF-8; save the text "
             "as UTF-8"
         ) from None
     return text.removesuffix("\n").removesuffix("\r")
@@ -110,7 +112,7 @@ def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
     if not sys.stdin.isatty():
         if has_undo:
             return
-        raise usage(f"{questions[0]} Nobody can be asked here; say --yes too", "--yes")
+        raise usage(f"{questions[0]} There is no terminal to ask, so add --yes", "--yes")
     import typer
 
     for question in questions:

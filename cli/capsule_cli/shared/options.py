@@ -184,7 +184,7 @@ def filter_of(
     try:
         parts = [] if where is None else [orjson.loads(where)]
     except orjson.JSONDecodeError as error:
-        raise usage(f"{where!r:.80} is no JSON: {error}", "--where") from None
+        raise usage(f"{where!r:.80} is not valid JSON: {error}", "--where") from None
     parts += [
         {name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None
     ]
@@ -207,7 +207,7 @@ def seconds(text: str, option: str, *, unit: str = "") -> int:
     match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
         raise usage(
-            f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option
+            f"{text!r} is not a duration: a whole number and s, m, h, d or w, like 30d", option
         )
     return int(match[1]) * _SECONDS[match[2]]
 

@@ -318,7 +318,7 @@ def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_argument_that_is_no_utf8_is_refused_by_its_place(capsule: Any) -> None:
     answer = capsule.process("new", b"caf\xe9", expect=2)
-    assert "argument 2 is no UTF-8" in answer.stderr
+    assert "argument 2 is not valid UTF-8" in answer.stderr
     answer = capsule.process("--json", "new", b"caf\xe9", expect=2)
     assert json.loads(answer.stderr)["error"]["code"] == 2
     assert capsule.json("list") == []

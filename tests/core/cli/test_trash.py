@@ -107,7 +107,7 @@ def test_all_go_to_the_trash_when_a_script_says_yes(capsule: Any) -> None:
     ids = [capsule.new("A"), capsule.new("B", "--message", "hello")]
     capsule("set", "--archive", ids[0])
     capsule.file("broken-1").write_text("oops", encoding="utf-8")
-    assert "say --yes too" in capsule("delete", "--all", expect=2).stderr
+    assert "add --yes" in capsule("delete", "--all", expect=2).stderr
     capsule("delete", "--all", "--yes", ids[0], expect=2)
     capsule("delete", expect=2)
     answer = capsule("delete", "--all", "--yes")
@@ -140,7 +140,7 @@ def test_a_file_whose_name_is_no_id_stays_and_the_way_out_is_said(capsule: Any) 
     assert (
         answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
     )
-    assert f"{capsule.file('no id')}: 'no id' is no id" in answer.stderr
+    assert f"{capsule.file('no id')}: 'no id' is not an id" in answer.stderr
     assert "rename the file, or move it out of the way" in answer.stderr
 
 

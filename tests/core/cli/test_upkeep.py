@@ -120,7 +120,7 @@ def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(
     answer = capsule(
         "store", "validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5
     )
-    assert "pipe.json: is no regular file" in answer.stdout
+    assert "pipe.json: is not a regular file" in answer.stdout
     assert "latin.json:1:12: byte 0xe9" in answer.stdout
     assert (
         "loop.json: " in capsule("store", "validate", str(tmp_path / "loop.json"), expect=5).stdout

@@ -130,7 +130,7 @@ def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
 
 
 def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
-    assert "is no cursor" in capsule("watch", "--after", "yesterday", expect=2).stderr
+    assert "is not a cursor" in capsule("watch", "--after", "yesterday", expect=2).stderr
     capsule("watch", "--print-cursor", "--exec", "true", expect=2)
     assert (
         capsule.json("watch", "--print-cursor")["cursor"].split(".")[0]

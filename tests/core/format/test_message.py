@@ -82,7 +82,7 @@ def test_a_member_of_an_enum_becomes_plain_text() -> None:
         ({"timestamp": "yesterday"}, "message.timestamp: must be a time like"),
         ({"id": ""}, "message.id: is empty"),
         ({"parent": ""}, "message.parent: is empty"),
-        ({"from": "../x"}, "message.from: '../x' is no agent id"),
+        ({"from": "../x"}, "message.from: '../x' is not an agent id"),
         (
             {"tool_calls": [{}, "x"]},
             "message.toolCalls: must be a list of objects, is a list whose item 1 is a text",

@@ -53,7 +53,7 @@ def found(document: dict[str, Any]) -> list[str]:
 def test_a_wrong_field_is_named_with_what_it_must_be() -> None:
     for where, value, says in [
         (("id",), 5, "id: must be a text, is a number"),
-        (("id",), "../x", "id: '../x' is no id: an id starts"),
+        (("id",), "../x", "id: '../x' is not an id: an id starts"),
         (("title",), None, "title: must be a text, is null"),
         (("version",), 2.1, 'version: must be a text like "2.1", is a number'),
         (

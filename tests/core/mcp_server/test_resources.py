@@ -281,5 +281,5 @@ async def test_catching_up_names_what_changed_since(store: Store, era: str) -> N
         'Nothing changed in the store since "2100-01-01". Tell the user so.'
     )
     async with talking(store, era) as client:
-        with pytest.raises(MCPError, match="'soon' is no time"):
+        with pytest.raises(MCPError, match="'soon' is not a time"):
             await client.get_prompt("catch_up", {"since": "soon"})

@@ -393,14 +393,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "offset: the message has 5",
     ),
     ("read_conversation", {"id": "plan-1", "message": "@0", "cursor": "older:0:x"}, "cursor alone"),
-    ("append_message", {"id": "../x", "content": "x"}, "'../x' is no id"),
+    ("append_message", {"id": "../x", "content": "x"}, "'../x' is not an id"),
     ("append_message", {"id": "plan-1"}, "append_message was not called: content: "),
     (
         "append_message",
         {"id": "plan-1", "content": "x", "role": "boss"},
         "'user', 'assistant', 'system' or 'tool'",
     ),
-    ("append_message", {"id": "plan-1", "content": "x", "sender": "a b"}, "'a b' is no agent id"),
+    (
+        "append_message",
+        {"id": "plan-1", "content": "x", "sender": "a b"},
+        "'a b' is not an agent id",
+    ),
     (
         "update_conversation",
         {"id": "plan-1", "title": "a\nb", "confirm": True},
@@ -409,12 +413,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "update_conversation",
         {"id": "plan-1", "mcpServers": {"": True}},
-        "'' is no name of an MCP server",
+        "'' is not a name of an MCP server",
     ),
     (
         "create_conversation",
         {"title": "t", "role": "system"},
-        "role is that of the first message: give content too",
+        "role is for the first message: give content too",
     ),
     (
         "create_conversation",

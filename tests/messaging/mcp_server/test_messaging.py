@@ -360,7 +360,7 @@ async def test_a_group_is_made_joined_renamed_and_left(store: Store, era: str) -
         assert text(await anna.call_tool("manage_group", {"action": "list"})).startswith(
             "You are in no group."
         )
-        assert "'' is no id" in error(await anna.call_tool("manage_group", {"action": "leave"}))
+        assert "'' is not an id" in error(await anna.call_tool("manage_group", {"action": "leave"}))
 
 
 async def test_a_message_to_nobody_names_those_there_are(store: Store) -> None:

@@ -75,7 +75,7 @@ class Layout(NamedTuple):
 
     @lru_cache(maxsize=1024)  # noqa: B019 - a layout is two values, and holds nothing
     def document(self, kind: str, id: str) -> str:
-        """Where a document lies. Raises InvalidInput: this is no id."""
+        """Where a document lies. Raises InvalidInput: this is not an id."""
         if kind in NESTED or kind not in _FOLDERS:
             return f"{self.directory(kind, check_id(id))}/{kind}.json"
         return f"{self.root}/{_FOLDERS[kind]}/{check_id(id)}.json"
@@ -201,8 +201,7 @@ def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
             return
         if stat.S_ISLNK(status.st_mode):
             raise Refused(
-                f"{path} is a symlink, and Capsule follows none inside a store, as what lies "
-                "behind it is not the "
-                f"store's; see where it leads, then remove it: rm {path}",
+                f"{path} is a symlink, and Capsule follows no symlinks inside a store; see "
+                f"where it leads, then remove it: rm {path}",
                 path=path,
             )

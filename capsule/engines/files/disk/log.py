@@ -162,7 +162,7 @@ class Log:
             return None
         try:
             if not stat.S_ISREG(sys.fstat(fd).st_mode):
-                raise FileExistsError(17, "it is no regular file", path)
+                raise FileExistsError(17, "it is not a regular file", path)
             return cls(sys, path, fd, position, is_sure=is_sure)
         except BaseException:
             sys.close(fd)

@@ -92,7 +92,7 @@ PROFILES = {
 def profile_of(name: str) -> RankingProfile:
     """The profile of this name. Raises InvalidInput when there is none."""
     if name not in PROFILES:
-        raise InvalidInput(f"{name!r} is no ranking profile; there are: {', '.join(PROFILES)}")
+        raise InvalidInput(f"{name!r} is not a ranking profile; there are: {', '.join(PROFILES)}")
     return PROFILES[name]
 
 
@@ -741,7 +741,7 @@ def check(asked: SearchRequest) -> None:
     """Raise InvalidInput unless a search can be made."""
     if asked.branch not in BRANCHES:
         raise InvalidInput(
-            f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}"
+            f"{asked.branch!r} is not a branch to search; there are: {', '.join(BRANCHES)}"
         )
     if asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} hits can't be given; ask for one or more")

@@ -193,7 +193,7 @@ def _value(row: Fields, source: Source) -> Fields:
     value = row.get("value")
     fields = object_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
     if not fields:
-        source.tell(f"{text_of(row['key'])[:120]} is no JSON object")
+        source.tell(f"{text_of(row['key'])[:120]} is not a JSON object")
     return fields
 
 

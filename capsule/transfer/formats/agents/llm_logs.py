@@ -269,7 +269,7 @@ class _LlmDatabase:
         for part in parts:
             kind, payload = part.get("type"), json_of(part.get("payload", {}))
             if not isinstance(payload, dict):
-                self.source.tell(f"part {part.get('id')} is no JSON")
+                self.source.tell(f"part {part.get('id')} is not valid JSON")
                 payload = {}
             left = rest(payload, *_PAYLOAD)
             if kind == "tool_call":

@@ -123,7 +123,7 @@ def _draft(
         return None
     for name in ("createdAt", "updatedAt"):
         if record.get(name) is not None and moment(record[name]) is None:
-            source.tell(f"a {name} that is no time", line)
+            source.tell(f"a {name} that is not a time", line)
     if not text_of(record.get("sessionId")):
         source.tell("a session without its id", line)
     history: list[Fields] = []

@@ -314,7 +314,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
             time
         ) is None:  # It has none until it is stored.
             source.tell(
-                f"message {message['messageId'][:80]} has a createdAt that is no time", line
+                f"message {message['messageId'][:80]} has a createdAt that is not a time", line
             )
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})

@@ -130,7 +130,7 @@ def doctor(names: Names = None) -> None:
         visit for client in wanted for visit in _visits(client, places, store, named=bool(names))
     ]
     if not visits:
-        raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
+        raise Stopped("no program has the entry; add it with: capsule mcp install CLIENT")
     text = shown("\n".join(line for visit in visits for line in visit.lines()))
     answer(
         [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)

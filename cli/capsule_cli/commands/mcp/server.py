@@ -151,9 +151,8 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     tokens = tokens_of(root)
     if not tokens.all():
         raise Refused(
-            f"{where}: nobody is served without a token, and there is none; make one for each "
-            "client with: "
-            "capsule mcp tokens add NAME",
+            f"{where}: the server needs a token, and there is none; make one for each client "
+            "with: capsule mcp tokens add NAME",
             path=where,
         )
     _log_to_stderr()

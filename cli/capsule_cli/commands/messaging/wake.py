@@ -137,7 +137,7 @@ def test() -> None:
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
         raise Stopped(
-            f"{agent} can be woken nowhere: {reason}; put them in with: capsule agent wake install"
+            f"{agent} has no doorbell: {reason}; add one with: capsule agent wake install"
         )
     lines = (
         f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings

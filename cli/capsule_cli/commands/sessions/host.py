@@ -103,7 +103,7 @@ def host(
 
 
 def _listening(where: str) -> Callable[[], socket.socket]:
-    """What takes a port when the host begins. Raises InvalidInput: this is no address."""
+    """What takes a port when the host begins. Raises InvalidInput: this is not an address."""
     from capsule.mcp_server.transport import http_process
 
     place = http_process.parse(where)

@@ -75,10 +75,9 @@ def web(
         listener = http_process.listen(host, 0)
     if not (listener.is_loopback or hosts or (cert and listener.host not in ("0.0.0.0", "::"))):
         raise Refused(
-            f"{host} is beyond this machine, and what is typed there could be read on the way: "
-            "give --cert and --key, "
-            "and the name by which browsers call it (NAME:PORT), or that of the proxy before it, "
-            "with --allow-host",
+            f"{host} is beyond this machine, and others could read the traffic: give --cert and "
+            "--key, and the host name that browsers use (NAME:PORT), or the proxy's, with "
+            "--allow-host",
             path=host,
         )
     with named() as store:

@@ -56,7 +56,7 @@ def test_install_says_which_store_the_server_will_serve_and_why(
         assert ("add --store" in capsule("mcp", "install", "cursor", *words).stdout) == is_open
     assert not own.exists()
     (above / "capsule.toml").unlink()
-    assert "is no Capsule store" in capsule("mcp", "install", "cursor").stdout
+    assert "is not a Capsule store" in capsule("mcp", "install", "cursor").stdout
 
 
 def test_install_on_an_empty_home_says_where_it_looked_and_what_a_person_can_do(
@@ -174,7 +174,7 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
     ):
         assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
     assert (
-        "is no Capsule store"
+        "is not a Capsule store"
         in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
     )
     assert list(Path(places.home).iterdir()) == []
@@ -214,7 +214,7 @@ def test_doctor_tells_what_is_wrong_and_exits_otherwise(capsule: Program, places
     assert set(told) == {"claude-code", "cursor", "gemini", "zed"}
     assert "the entry starts something else" in told["zed"]["problems"][0]
     assert [path.name for path in Path(places.project).iterdir()] == [".zed"]
-    assert "is no Capsule store" in told["cursor"]["problems"][0]
+    assert "is not a Capsule store" in told["cursor"]["problems"][0]
     assert "/.claude.json:1:2: " in told["claude-code"]["problems"][0]
     assert told["gemini"]["switchedOff"] is True
     assert (
