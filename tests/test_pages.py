@@ -385,7 +385,10 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
 def test_examples_have_the_right_types_in_a_project_that_installed_this_package(
     tmp_path: Path,
 ) -> None:
-    settings = "[mypy]\nstrict = true\nexplicit_package_bases = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+    settings = (
+        "[mypy]\nstrict = true\nexplicit_package_bases = true\n"
+        "[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+    )
     (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
     examples = [
         block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")

@@ -501,9 +501,7 @@ def _decide_in_channel(
 ) -> PolicyDecision:
     """Decide what `subject` may do in a channel. The first case that applies counts."""
     if action == "readmit" and channel.access != "private":
-        return _denied(
-            f"who left conversation {target.id} can come back only by joining again"
-        )
+        return _denied(f"who left conversation {target.id} can come back only by joining again")
     if subject is None:
         return _ALLOWED
     standing = _channel_standing(subject, target, channel, inputs)

@@ -102,7 +102,7 @@ def test_files_that_are_no_text_are_left_out_with_the_reason(tmp_path: Path) -> 
     left_out = reasons(made)
     assert list(left_out) == sorted(left_out)
     assert (
-        "no UTF-8" in left_out["latin.txt"]
+        "not valid UTF-8" in left_out["latin.txt"]
         and left_out["nul.bin"] == "binary"
         and "UTF-16" in left_out["utf16.txt"]
     )

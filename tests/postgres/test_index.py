@@ -136,7 +136,7 @@ def test_an_index_that_another_machine_made_anew_answers_and_refuses_old_cursors
     cursor = other.list(limit=1).cursor()
     one.questions.refresh(anew=True)
     assert sorted(head.id for head in other.list().heads) == sorted(ids)
-    with pytest.raises(InvalidInput, match="built anew"):
+    with pytest.raises(InvalidInput, match="rebuilt"):
         other.list(limit=1, cursor=cursor)
 
 

@@ -53,7 +53,7 @@ def test_what_is_no_message_is_refused_and_appends_nothing(capsule: Any, tmp_pat
         ((), b"\xff", 2, "standard input: byte 0"),
         (("--file", "nothing.md"), None, 3, "nothing.md"),
         (("--file", str(tmp_path)), None, 2, str(tmp_path)),
-        (("--file", str(tmp_path / "pipe")), None, 2, "no regular file"),
+        (("--file", str(tmp_path / "pipe")), None, 2, "not a regular file"),
     ):
         assert said in capsule("append", id, *words, input=input, expect=code).stderr
     assert capsule.history(id) == []

@@ -394,10 +394,10 @@ def test_a_cursor_is_good_for_its_own_search_only(store: Store) -> None:
         {"query": "word", "roles": ["user"]},
         {"query": "word", "profile": "exact"},
     ):
-        with pytest.raises(InvalidInput, match="another question"):
+        with pytest.raises(InvalidInput, match="another query"):
             store.search(cursor=cursor, **options)
     store.reindex()
-    with pytest.raises(InvalidInput, match="built anew"):
+    with pytest.raises(InvalidInput, match="rebuilt"):
         store.search("word", cursor=cursor)
 
 

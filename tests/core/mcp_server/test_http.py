@@ -87,7 +87,7 @@ def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
         "[x]:1",
         "-1",
     ):
-        with pytest.raises(InvalidInput, match="no address"):
+        with pytest.raises(InvalidInput, match="not an address"):
             parse(text)
 
 
@@ -111,8 +111,8 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
         with pytest.raises(Refused, match=f"port {port} of 127.0.0.1 is taken"):
             listen("127.0.0.1", port)
     for host, problem in (
-        ("192.0.2.1", "no address of this machine"),
-        ("no.such.host.invalid", "no host that is"),
+        ("192.0.2.1", "not an address of this machine"),
+        ("no.such.host.invalid", "not a host that is"),
     ):
         with pytest.raises(InvalidInput, match=problem):
             listen(host, 0)

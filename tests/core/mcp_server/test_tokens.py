@@ -64,7 +64,7 @@ def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
     with pytest.raises(InvalidInput, match="revoke anna"):
         tokens.add("anna")
     for name in ("", "a b", "../x", "a" * 200, "a\n"):
-        with pytest.raises(InvalidInput, match="no name of a holder"):
+        with pytest.raises(InvalidInput, match="not a name of a holder"):
             tokens.add(name)
     with pytest.raises(NotFound, match="capsule mcp tokens list"):
         tokens.revoke("carl")

@@ -114,7 +114,7 @@ def test_an_invalid_server_name_is_refused_and_changes_nothing(store: Store) -> 
             lambda: store.servers.set(None, {name: True}),
             lambda: store.update(id, mcp_servers={name: True}),
         ):
-            with pytest.raises(InvalidInput, match="no name of an MCP server"):
+            with pytest.raises(InvalidInput, match="not a name of an MCP server"):
                 call()
         with pytest.raises(InvalidInput, match=r"mcpServers.git: must be true, false or null"):
             store.update(id, mcp_servers={"git": "yes"})

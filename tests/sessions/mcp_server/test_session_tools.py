@@ -98,7 +98,7 @@ async def test_what_an_earlier_try_sent_is_told_and_not_sent_again(store: Store,
         )
         assert data(sent) == {"message": id, "earlier": "On it."}
         refused = await client.call_tool("send_message", {"text": "x", "to": "eve"})
-    assert "'eve' is no destination" in error(refused)
+    assert "'eve' is not a destination" in error(refused)
 
 
 async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
@@ -179,7 +179,7 @@ def test_a_server_for_a_session_sends_by_its_destinations_alone(root: Path) -> N
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "messaging", env=env) as client:
             refused = client.answer(client.send_call("send_message", text="x", to="anna"))["result"]
-            assert refused["isError"] and "no destination" in refused["content"][0]["text"]
+            assert refused["isError"] and "not a destination" in refused["content"][0]["text"]
     for wrong in ({"CAPSULE_AGENT": "bot"}, {"CAPSULE_AGENT": "eve", "CAPSULE_SESSION": "s1"}):
         server = Stdio("--tools", "session", root=root, env=environment(**wrong))
         assert server.ended() != 0

@@ -112,7 +112,7 @@ def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_a
 
     assert [entry["content"] for entry in document["history"]] == ["one", "two"]
     assert not problems.first
-    assert "no time" in read_data(export([message(createdAt="soon")]))[1].first[0].reason
+    assert "not a time" in read_data(export([message(createdAt="soon")]))[1].first[0].reason
 
 
 def test_times_are_also_seconds_and_one_message_needs_no_list() -> None:
