@@ -21,22 +21,22 @@ from capsule.format.fields import PARTS
 __all__ = ["pages"]
 
 _INTRODUCTION = """\
-Everything that a program needs comes from the package itself: `from capsule import Store, Locked`. Open a store with
-`Store.open`, and close it, or use it in a `with` block. Several threads may use a store at once. When a method that
-writes returns, the write is on the disk; when it raises, nothing was written, unless the error says otherwise.
+A program imports everything from the package itself: `from capsule import Store, Locked`. Open a store with `Store.open`,
+and close it, or use it in a `with` block. Several threads may use a store at once. When a method that writes returns, the
+write is on the disk. When it raises, nothing was written, unless the error says otherwise.
 
-Every error that Capsule raises on purpose is a [`CapsuleError`](errors.md). [troubleshooting.md](../troubleshooting.md)
-says what to do about each. If a method "raises as `append`", look at `append` for the list. The same goes for costs.
+Every error that Capsule raises on purpose is a [`CapsuleError`](errors.md). [troubleshooting.md](../troubleshooting.md) has
+the way out of each. If a method "raises as `append`", `append` has the list of its errors. The same holds for costs.
 
-`id` is always the full id of a conversation; `resolve` finds it for a prefix. To "copy the file" means to copy it in
+`id` is always the full id of a conversation. `resolve` returns it for a prefix. To "copy the file" means to copy it in
 the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up to date" means to scan the directory,
-and to read what is new in files that changed.
+and to read the new parts of changed files.
 
 `store.inner`, `store.engine` and `store.questions` are for packages that extend Capsule, and may change.
 """
 
-#: The pages: a title, and what stands there: members of `Store`, and functions of modules. A member
-#: of `Store` that is on no page is on that of conversations, and the types stand behind.
+#: The pages: a title and the contents: members of `Store`, and functions of modules. The page of
+#: conversations has the members of `Store` that no page names. The types follow at the end.
 _PAGES = {
     "index": (
         "The Python library",
@@ -68,12 +68,12 @@ _PAGES = {
     "errors": ("Errors", ""),
     "values": ("Values that methods take and return", ""),
 }
-#: The page of a type: that of the first of these beginnings of its path below the package.
+#: The page of a type, by the first of these prefixes of its path below the package.
 _TYPES = {name: name for name in ("messaging", "sessions", "transfer", "context", "git", "errors")}
 _TYPES |= {"public": "index", "store.store": "index", "format.models": "models", "": "values"}
-#: What packages that extend Capsule use of a store, and programs do not.
+#: The members of a store for packages that extend Capsule, not for programs.
 _INSIDE = ("inner", "engine", "questions")
-#: The types whose fields the format describes, with their parts in `PARTS`. The types of these
+#: The types whose fields the format describes, with their names in `PARTS`. The types of their
 #: fields follow from them.
 _PARTS = {
     "capsule.format.models.Capsule": "",

@@ -1,7 +1,7 @@
-"""The pages that document the command line, made from the program: `make docs`.
+"""Make the pages that document the command line, from the program itself: `make docs`.
 
-What must stay true: nothing in these pages is written by hand; the exit codes come from the errors
-themselves.
+What must stay true: nothing in these pages is written by hand. The exit codes come from the
+errors themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from capsule_cli.names import SHORT
 
 __all__ = ["OPTIONS", "PAGES", "pages"]
 
-_MADE = "<!-- Made from the program by `make docs`; a test says when it is stale. -->\n"
+_MADE = "<!-- Made from the program by `make docs`; a test fails if it is stale. -->\n"
 INTRODUCTION = (
     _MADE
     + """\
@@ -51,11 +51,11 @@ object: `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warni
 
 A command uses the store of `--store`. Without it, it uses the store of `CAPSULE_STORE`, or else the
 nearest directory upwards with a `capsule.toml`, or else your own store, which is made at its first
-use. `capsule store show` prints which store it is.
+use. `capsule store show` prints the store and why it was chosen.
 
-`send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent. It is given by
-`--as`, or else by `CAPSULE_AGENT`, or else it is the agent that is registered for the current
-folder or the nearest folder above it. Without an agent, `group new`, `list`, `add` and `set`, and
+`send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent: the agent of
+`--as`, or else of `CAPSULE_AGENT`, or else the agent that is registered for the current folder or
+the nearest folder above it. Without an agent, `group new`, `list`, `add` and `set`, and
 `channel new` act for the owner of the store, who may do everything.
 
 Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once
@@ -64,7 +64,7 @@ for each shell.
 """
 )
 
-#: The pages of the commands: the title, and the names at the top whose commands are there.
+#: The pages of the commands: the title, and the top-level names of their commands.
 PAGES = {
     "conversations": (
         "Conversations",
@@ -82,7 +82,7 @@ PAGES = {
     "store": ("The store", "init copy store help"),
 }
 
-#: What an option means in every command that has it: its value (empty: none), and the meaning.
+#: The meaning of an option in every command that has it: its value (empty: none), and the text.
 OPTIONS = {
     "--access": ("open|members|private", "which agents may join a channel"),
     "--after": (
@@ -91,9 +91,9 @@ OPTIONS = {
     ),
     "--agent": ("AGENT", "the agent concerned"),
     "--allow-host": ("NAME", "another host name that clients use for a server"),
-    "--all": ("", "everything, instead of what is named or usually shown"),
+    "--all": ("", "everything, instead of the named or usual part"),
     "--archive": ("", "hide it from the lists but keep it readable; `--no-archive` undoes this"),
-    "--archived": ("", "the archived ones too"),
+    "--archived": ("", "include the archived ones"),
     "--at": ("REV", "a version in git: a commit, or the last one up to a time"),
     "--before": ("CURSOR", "the part of a list before this position"),
     "--budget": ("N", "the largest number of tokens, by an estimate"),
@@ -103,9 +103,9 @@ OPTIONS = {
     "--default": ("", "whether agents join the channel when they are registered"),
     "--default-topic": ("TOPIC", "the topic of messages without one"),
     "--description": ("TEXT", "its purpose, for people and models"),
-    "--dry-run": ("", "print what would be done, and change nothing"),
+    "--dry-run": ("", "print the planned changes, and change nothing"),
     "--exec": ("CMD", "a command that the shell runs for each line"),
-    "--file": ("FILE", "the file whose text is taken"),
+    "--file": ("FILE", "the file with the text"),
     "--follow": ("", "continue with new entries until Ctrl-C"),
     "--for": ("DURATION", "how long something may run"),
     "--force": ("", "act even if a lock, an entry or a file is in the way"),
@@ -118,7 +118,7 @@ OPTIONS = {
     "--mode": ("api|toolbox", "the mode of a conversation"),
     "--model": ("MODEL", "the model that wrote it"),
     "--name": ("NAME", "the new name"),
-    "--of": ("AGENT", "whose"),
+    "--of": ("AGENT", "the agent that it belongs to"),
     "--project": ("DIR", "the folder of a project"),
     "--prune": ("", "undo changes that no file declares any more"),
     "--reason": ("TEXT", "a reason, which is stored for people"),
@@ -131,7 +131,7 @@ OPTIONS = {
     "--thread": ("MESSAGE", "the thread of this first message"),
     "--timeout": ("DURATION", "how long to wait: seconds, or `5m`"),
     "--title": ("TITLE", "the new title"),
-    "--to": ("AGENT", "who gets it"),
+    "--to": ("AGENT", "the recipient"),
     "--tools": ("conversations|messaging|all|session", "which tools an MCP server offers"),
     "--topic": ("TOPIC", "the topic of a message"),
     "--topic-required": ("", "whether messages without a topic are refused"),
@@ -139,12 +139,12 @@ OPTIONS = {
     "--up-to": ("MESSAGE", "the last message to include"),
     "--which": ("MESSAGE", "the message to change"),
     "--with": ("AGENTS", "agents to add, separated by commas"),
-    "--yes": ("", "does not ask"),
+    "--yes": ("", "do not ask for confirmation"),
 }
 
 
 def _exit_codes() -> list[tuple[int, str, str]]:
-    """Each exit code: the number, what it means, and the error it belongs to (empty: none)."""
+    """Return each exit code: the number, its meaning, and its error (empty: none)."""
     kinds = [
         kind
         for kind in vars(errors).values()
@@ -160,17 +160,17 @@ def _exit_codes() -> list[tuple[int, str, str]]:
         INTERRUPTED: ("interrupted by Ctrl-C", ""),
         BROKEN_PIPE: ("the reader of stdout has closed it", ""),
     }
-    told |= {TERMINATED: ("ended by SIGTERM, where a command waits", "")}
+    told |= {TERMINATED: ("ended by SIGTERM while the command waited", "")}
     return [(code, *told[code]) for code in sorted(told)]
 
 
 def commands_in(names: str) -> list[str]:
-    """The commands that a line of the help is about."""
+    """Return the commands in the names of a line of the help."""
     return re.sub(r" \(\w+\)", "", names).split(", ")
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """The pages: the name of each file in this folder, and the text."""
+    """Yield the pages: the name of each file in this folder, and its text."""
     yield "cli.md", "\n".join(_overview())
     for name, (title, names) in PAGES.items():
         yield f"cli/{name}.md", "\n".join(_page(title, names.split()))
@@ -215,7 +215,7 @@ def _page(title: str, names: list[str]) -> Iterator[str]:
 
 
 def _commands(parent: Context, words: str, command: Any) -> Iterator[str]:
-    """A command, and those of a group behind it."""
+    """Yield a command, and then the commands of its group."""
     context = Context(command, info_name=words.rpartition(" ")[2], parent=parent)
     own = [param for param in command.params if param not in global_parameters()]
     yield f"{'##' if words.count(' ') == 1 else '###'} {words}\n"

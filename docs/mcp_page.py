@@ -1,4 +1,4 @@
-"""The page that documents the server, made from the server: `make docs`."""
+"""Make the page that documents the MCP server, from the server itself: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capsule.mcp_server.extensions import extensions_for
 from capsule.mcp_server.server import build
 from capsule.mcp_server.tools.registry import CONVERSATIONS
 
-#: Listing what the server has asks nothing of a store.
+#: Listing tools, resources and prompts needs no store.
 NO_STORE: Any = None
 
 __all__ = ["text"]
@@ -24,86 +24,86 @@ _INTRODUCTION = """\
 
 `capsule mcp` serves a store to AI agents over stdin and stdout, and `capsule mcp --http PORT` over HTTP. `capsule mcp
 install CLIENT` writes the entry into a client's configuration. The server speaks both eras of the protocol: up to
-2025-11-25, with a handshake, and 2026-07-28. How it is started, who may use it and how long locks last is in
-[serving.md](serving.md).
+2025-11-25, with a handshake, and 2026-07-28. [serving.md](serving.md) describes how to start it, who may use it and how
+long locks last.
 
-- **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice. It gets the
-  message, version, conversation, summary or fork that the first call made, also after a restart, and from another
-  process.
-- **A repeated call is noticed.** Without such a key, a call that adds something is carried out each time. If
-  the same agent made it in the same session within the last ten minutes, with the same arguments, the answer ends with
-  a line that says so. In data it is the field `sameCallSecondsAgo`.
-- **The server is one instance.** A save does not lock others out. `lock_conversation` does, until
+- **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice. It returns the
+  message, version, conversation, summary or fork of the first call, also after a restart and from another process.
+- **A repeated call is reported.** Without such a key, a call that adds something is performed each time. If the same
+  agent made it in the same session within the last ten minutes, with the same arguments, the last line of the answer
+  reports it. In data it is the field `sameCallSecondsAgo`.
+- **The server is one instance.** A write does not lock others out. `lock_conversation` does, until
   `unlock_conversation`, or until the server ends.
-- **Stored text is data.** Messages stand between marks that change with every answer. Titles and names are in
-  quotes. Control characters, and characters that Unicode calls ignorable, are spelled out as `\\u001b`. Joiners and
-  variation selectors stay where a word or an emoji is made with them.
+- **Stored text is data.** Messages are between marks that change with every answer. Titles and names are in quotes.
+  Control characters, and characters that Unicode calls ignorable, are spelled out as `\\u001b`. Joiners and variation
+  selectors are kept if they are part of a word or an emoji.
 - **An answer is sent once**, as text. A program that wants data declares the extension `capsule/answers` among its
-  capabilities, with `{"takes": ["data"]}`, or `["text", "data"]` for both. The results named below are that data.
-- **An answer costs at most 10,000 tokens**, unless `maxTokens` says otherwise. If something does not fit, the answer
-  says so, with a cursor to go on from, or with an `offset` into a single message.
-- **No argument is ignored.** A tool refuses an argument that it doesn't have, and names those that it has.
-- **Reading shows the active branch.** `2/3` beside a message means: the second of three in one place. The tool
-  `branch` switches between them, `delete_messages` removes messages, and `edit_message` changes a message in its
-  place. The first page also has what concerns the whole conversation: `mcpServers`, the servers that are switched on
-  or off for it, and for a summary `source`, whether its source has gone on. The resource of a conversation has its
-  active branch too, each message with its place in the file (`at`) and `sibling`, the 2/3. `omitted` says how many
-  older ones are left out.
-- **The user is asked** before a conversation or messages are deleted, before a title that a person gave is replaced,
-  and before a lock is taken from somebody. If the client can't ask, nothing is done unless the call says `confirm:
-  true`. Even that is not enough to replace a person's words, or to remove messages that are not the agent's own,
-  alone or with their whole conversation.
-- **An error says what to do**, in terms of tools.
+  capabilities, with `{"takes": ["data"]}`, or `["text", "data"]` for both. The results below are that data.
+- **An answer costs at most 10,000 tokens**, or `maxTokens`. If something does not fit, the answer reports it, with a
+  cursor for the next page, or with an `offset` into a single message.
+- **No argument is ignored.** A tool refuses an unknown argument, and names its own arguments.
+- **Reading shows the active branch.** `2/3` beside a message means: the second of three alternatives. The tool
+  `branch` switches between them, `delete_messages` removes messages, and `edit_message` changes a message in place.
+  The first page also has the fields of the whole conversation: `mcpServers`, the servers that are switched on or off
+  for it, and for a summary `source`, which shows whether its source has new messages. The resource of a conversation
+  has its active branch too, each message with its position in the file (`at`) and `sibling`, the 2/3. `omitted` is
+  the number of older messages that are left out.
+- **The user is asked** before a conversation or messages are deleted, before a person's title is replaced, and before
+  a lock is taken from its holder. If the client can't ask, nothing is done unless the call has `confirm: true`. Even
+  that is not enough to replace a person's words, or to remove messages of others, alone or with their whole
+  conversation.
+- **An error names the way out**, in terms of tools.
 """
 _MESSAGING = """\
 ## Tools of messaging
 
 `capsule mcp --tools messaging` offers these tools instead of those above, and `--tools all` offers both.
 
-- **Who you are is how the server was started**: the agent of `--as`, else of `CAPSULE_AGENT`, else of the folder that
-  the server is started in, by [the rule of names](messaging.md#projects-and-names). Over HTTP it is the name of the
-  token. If there is no such agent, the server makes it, and says so on stderr. The agent is online while the server
-  runs, over HTTP while the session lasts. No argument says for whom a call acts.
-- **What you may do is one rule**, whichever tool you take: [who may do what](messaging.md#who-may-do-what). A refusal
-  says why, and who can help. What you may not find is answered as if it did not exist, and is in no count.
-- **A message is delivered at least once.** What `listen` answered is read once the client listens again, or once it
-  gives the answer's `cursor` as `ack`. A call that is cancelled marks nothing as read, and neither does a client that
-  dies. `listen` waits for 50 seconds at most, because clients cut a call after 60. It tells the client every five
-  seconds that it goes on. Nothing is lost between two calls.
+- **The start of the server decides which agent you are**: the agent of `--as`, else of `CAPSULE_AGENT`, else of the
+  folder in which the server is started, by [the rule of names](messaging.md#projects-and-names). Over HTTP it is the
+  name of the token. If that agent does not exist, the server makes it, and reports it on stderr. The agent is online
+  while the server runs, over HTTP while the session lasts. No argument changes the agent of a call.
+- **One rule decides what you may do**, with every tool: [who may do what](messaging.md#who-may-do-what). A refusal
+  gives the reason, and who can help. Tools answer about objects that you may not find as if they did not exist, and
+  no count includes them.
+- **A message is delivered at least once.** The messages of a `listen` count as read once the client listens again, or
+  once it gives the answer's `cursor` as `ack`. A cancelled call marks nothing as read, and neither does a client that
+  dies. `listen` waits for 50 seconds at most, because clients cut a call after 60. Every five seconds it sends the
+  client a progress report. Nothing is lost between two calls.
 - **The answer of every other tool ends with one line** when there is a new message: `2 unread from anna, build-bot:
-  listen`. It is there once for a message, and holds none of its text. In data it is the field `newMessages`.
-- **What others write is data.** It has no authority over an agent.
-- **An answer that lists things** (`found`) has the objects that the command of the same subject prints with `--json`,
-  as many as fit.
+  listen`. The line comes once for each message, and contains none of its text. In data it is the field `newMessages`.
+- **Text of others is data.** It has no authority over an agent.
+- **A list in an answer** (`found`) has the objects that the command of the same subject prints with `--json`, as many
+  as fit.
 - **An idle agent is woken** by the doorbell of its client, if one was installed. The server rings it while messages
-  wait and nobody listens for them. When a server over stdin and stdout ends, the `CLAUDE.md` in the folder with which a
-  person registered the agent says what it has not read.
+  wait and nobody listens for them. When a server over stdin and stdout ends, the `CLAUDE.md` in the registered folder
+  of the agent lists its unread messages.
 """
 _SESSION = """\
 ## Tools of a session
 
 `capsule mcp --tools session` offers these tools instead, for the agent that `capsule worker run` runs.
 
-- **Which session it is** says the environment: `CAPSULE_AGENT`, `CAPSULE_SESSION` and `CAPSULE_MESSAGE`, as a worker
-  gives them to its command. No argument says it.
-- **The answer is not sent by a tool.** It is what the command prints. With these tools the agent says what comes before
-  that, or goes elsewhere, and only to destinations that its owner named.
-- **A try that is repeated sends nothing twice.** The second try of the same messages is told what the first one sent
+- **The environment names the session**: `CAPSULE_AGENT`, `CAPSULE_SESSION` and `CAPSULE_MESSAGE`, which a worker sets
+  for its command. No argument names it.
+- **No tool sends the answer.** The output of the command is the answer. With these tools the agent sends earlier
+  messages, or messages to other places, and only to destinations that its owner named.
+- **A second try sends nothing twice.** The second try of the same messages gets the messages that the first one sent
   under the same number.
-- **A message goes out within moments.** It is noted durably when the tool answers, and the host delivers it.
+- **A message goes out within moments.** It is recorded durably when the tool answers, and the host delivers it.
 """
 _SUBSCRIPTIONS = """\
 ## Subscriptions
 
 A client can subscribe to every address below `capsule://conversations`, by `resources/subscribe` (2025-11-25) and by
-`subscriptions/listen` (2026-07-28). It hears of changes by every writer: this server, another process, an editor, git.
-`capsule://conversations` itself is updated with every change. `list_changed` is sent when a conversation comes, goes or
-gets another title. The server follows the store only while a client is subscribed.
+`subscriptions/listen` (2026-07-28). It gets the changes of every writer: this server, another process, an editor, git.
+`capsule://conversations` itself is updated with every change. `list_changed` is sent when a conversation is added,
+removed or renamed. The server follows the store only while a client is subscribed.
 """
 
 
 def text() -> str:
-    """The page."""
+    """Return the page."""
     server, of_session = (
         build(NO_STORE, version="", tools="all"),
         build(NO_STORE, version="", tools="session"),
@@ -123,7 +123,7 @@ def text() -> str:
     tools, resources, templates, prompts = asyncio.run(listed())
     parts = [
         _INTRODUCTION,
-        "What the server tells a client's model, of the tools that it offers:\n",
+        "The server gives a client's model these instructions, one text for each set of tools:\n",
         *(
             f"> {extensions_for(tools)[0].instructions}\n"
             for tools in ("conversations", "messaging", "session")
