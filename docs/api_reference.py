@@ -26,7 +26,8 @@ A program imports everything from the package itself: `from capsule import Store
 writes returns, the write is on the disk. When it raises, nothing was written, unless the error says otherwise.
 
 Every error that Capsule raises on purpose is a [`CapsuleError`](errors.md). [troubleshooting.md](../troubleshooting.md)
-has the way out of each. If a method "raises as `append`", `append` has the list of its errors. Costs are listed likewise.
+has the way out of each. If a method "raises as `append`", `append` has the list of its errors. The same holds for
+costs.
 
 `id` is always the full id of a conversation. `resolve` returns it for a prefix. To "copy the file" means to copy it in
 the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up to date" means to scan the directory,
