@@ -214,38 +214,38 @@ class _Ours:
         """As the router takes what is there at once: in one write."""
         route = events.Route("webhook", "place")
         new = [
-            events.incoming(id=new_message_id(), content=text, sender="anna", route=route)
+            events.inbound_message(id=new_message_id(), content=text, sender="anna", route=route)
             for text in texts
         ]
-        self._host.tell(partial(messages.receive, messages=new))
+        self._host.write_inbound(partial(messages.receive, messages=new))
 
     def work(self) -> None:
         now = timestamps.now()
-        claims = self._worker.say(
+        claims = self._worker.write_outbound(
             lambda folds: messages.claim(folds, messages.pick(folds, now, first=False), "worker")
         )
         ids, batch = list(claims[0]["messages"]), claims[0]["batch"]
-        answer = events.outgoing(
+        answer = events.outbound_message(
             id=events.reply_id(self._worker.id, batch, 0),
             content="This is the answer.",
             in_reply_to=ids[-1],
         )
-        self._worker.say(
+        self._worker.write_outbound(
             lambda folds: [
-                *deliveries.send(folds, [answer]),
-                *messages.finish(folds, ids, instance="worker", state="completed"),
+                *deliveries.number_replies(folds, [answer]),
+                *messages.end_claims(folds, ids, instance="worker", state="completed"),
             ]
         )
 
     def deliver(self, deliver: Callable[[str], str]) -> int:
         now = timestamps.now()
-        due = deliveries.due_deliveries(self._host.folds(), now)
+        due = deliveries.due_deliveries(self._host.read(), now)
         for message in due:
             id = deliver(message.event["content"])
-            self._host.tell(
+            self._host.write_inbound(
                 partial(deliveries.after_attempt, message=message, now=now, platform_id=id)
             )
-        folds = self._host.folds()
+        folds = self._host.read()
         messages.next_due(folds, now)  # As at each of its looks: it forgets what is done.
         if messages.is_bulky(folds):
             self._host.compact(now)

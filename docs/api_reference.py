@@ -79,10 +79,10 @@ _INSIDE = ("inner", "engine", "questions")
 _PARTS = {
     "capsule.format.models.Capsule": "",
     "capsule.format.documents.head.Head": "metadata",
-    "capsule.sessions.registry.AgentGroup": "registry.agents",
-    "capsule.sessions.registry.MessagingGroup": "registry.places",
+    "capsule.sessions.registry.AgentSetup": "registry.agents",
+    "capsule.sessions.registry.ChannelPlace": "registry.places",
     "capsule.sessions.registry.Wiring": "registry.wirings",
-    "capsule.sessions.registry.SessionRow": "registry.sessions",
+    "capsule.sessions.registry.SessionRecord": "registry.sessions",
     "capsule.sessions.registry.Question": "registry.questions",
 }
 _MADE = "<!-- Made by `make docs` from the docstrings of the package. Don't edit it here. -->\n"

@@ -24,16 +24,16 @@ from capsule.ids import uuid5
 from capsule.sessions.cron import next_at
 
 Event = dict[str, Any]
-Kind = Literal["chat", "task", "webhook", "system"]
+InboundKind = Literal["chat", "task", "webhook", "system"]
 Trigger = Literal["wake", "accumulate"]
-OutKind = Literal["chat", "edit", "reaction", "file", "question", "task", "system"]
+OutboundKind = Literal["chat", "edit", "reaction", "file", "question", "task", "system"]
 AckState = Literal["processing", "completed", "failed", "returned", "dropped"]
-Action = Literal["make", "update", "cancel", "pause", "resume"]
+TaskAction = Literal["make", "update", "cancel", "pause", "resume"]
 CatchUp = Literal["all", "latest", "skip"]
 Outcome = Literal["wake", "accumulate", "ignored"]
 
 #: The fields that say when a series recurs.
-OF_TIME = ("cron", "timeZone", "catchUp")
+RECURRENCE_FIELDS = ("cron", "timeZone", "catchUp")
 #: The namespace of the ids of replies. It is part of the format: changing it changes ids.
 _REPLIES = bytes.fromhex("3d0b8b0e7c555f4d9a1b64f2c8e7a911")
 
@@ -58,9 +58,9 @@ class Route:
             return None
         return cls(channel, place, thread if isinstance(thread, str) else "")
 
-    def written(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str]:
         """The route as it stands in a file."""
-        return _given(channel=self.channel, place=self.place, thread=self.thread or None)
+        return _present_fields(channel=self.channel, place=self.place, thread=self.thread or None)
 
 
 def reply_id(session: str, message: str, number: int | str) -> str:
@@ -75,12 +75,12 @@ def reply_id(session: str, message: str, number: int | str) -> str:
     return uuid5(_REPLIES, session, message, str(number))
 
 
-class Incoming(TypedDict, total=False):
+class InboundFields(TypedDict, total=False):
     """A message for the worker; None is the same as nothing."""
 
     id: Required[str]  # A message with the same id is the same message.
     content: Required[str]
-    kind: Kind  # `system` is for the worker's tools, and is never part of a prompt.
+    kind: InboundKind  # `system` is for the worker's tools, and is never part of a prompt.
     trigger: Trigger  # Whether it wakes the worker, or waits until another message does.
     sender: str | None  # None: the host.
     route: Route | None  # Where it came from.
@@ -96,24 +96,24 @@ class Incoming(TypedDict, total=False):
     value: str | None
 
 
-def incoming(**fields: Unpack[Incoming]) -> Event:
+def inbound_message(**fields: Unpack[InboundFields]) -> Event:
     """A message for the worker; `receive` numbers it. Raises InvalidInput: a time can't be read, a
     word is unknown.
     """
     given: dict[str, Any] = {"kind": "chat", "trigger": "wake", **fields}
     sender, route = given.pop("sender", None), given.pop("route", None)
-    _known("kind", given["kind"], Kind)
-    _known("trigger", given["trigger"], Trigger)
-    more = {"from": sender or None, "route": route and route.written()}
+    _check_word("kind", given["kind"], InboundKind)
+    _check_word("trigger", given["trigger"], Trigger)
+    more = {"from": sender or None, "route": route and route.as_json()}
     return _event("message", "user", **_checked(given), **more)
 
 
-class Outgoing(TypedDict, total=False):
+class OutboundFields(TypedDict, total=False):
     """What the worker says; None is the same as nothing."""
 
     id: Required[str]  # Of `reply_id`.
     content: str
-    kind: OutKind
+    kind: OutboundKind
     number: int | None  # Its number among the replies to a message.
     in_reply_to: str | None
     to: (
@@ -134,19 +134,21 @@ class Outgoing(TypedDict, total=False):
     task: Mapping[str, Any] | None
 
 
-def outgoing(**fields: Unpack[Outgoing]) -> Event:
+def outbound_message(**fields: Unpack[OutboundFields]) -> Event:
     """What the worker says; `send` numbers it. Raises InvalidInput: a time can't be read, a word is
     unknown.
     """
     given: dict[str, Any] = {"kind": "chat", **fields}
     task = dict(given.pop("task", None) or {})
-    _known("kind", given["kind"], OutKind)
+    _check_word("kind", given["kind"], OutboundKind)
     if task:
-        _known("action", task.get("action", ""), Action)
+        _check_word("action", task.get("action", ""), TaskAction)
     return _event("message", "assistant", **_checked(given), **task)
 
 
-def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False) -> Event:
+def retry_event(
+    *, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False
+) -> Event:
     """The host withdraws the claims of messages: of each its tries, and from when on it is due
     again.
 
@@ -159,65 +161,68 @@ def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool =
     return _event("retry", messages=due, reason=reason, again=again or None)
 
 
-def failed(*, messages: Iterable[str], reason: str) -> Event:
+def failed_event(*, messages: Iterable[str], reason: str) -> Event:
     """The host gives messages up, and tells their senders why."""
     return _event("failed", messages=list(messages), reason=reason)
 
 
-def cancelled(*, messages: Iterable[str]) -> Event:
+def cancelled_event(*, messages: Iterable[str]) -> Event:
     """Messages in or out that somebody cancelled."""
     return _event("cancelled", messages=list(messages))
 
 
-def paused(*, series: str | None = None) -> Event:
+def paused_event(*, series: str | None = None) -> Event:
     """A series pauses; None: the whole session."""
     return _event("paused", series=series)
 
 
-def resumed(*, series: str | None = None) -> Event:
+def resumed_event(*, series: str | None = None) -> Event:
     """A series goes on; None: the whole session, but for the series that are paused themselves."""
     return _event("resumed", series=series)
 
 
-def changed(*, series: str, prompt: str | None = None, **recurrence: Any) -> Event:
-    """A series changes, with its live row. None, also for one of `OF_TIME`: that stays."""
+def changed_event(*, series: str, prompt: str | None = None, **recurrence: Any) -> Event:
+    """A series changes, with its live row. None, also for one of `RECURRENCE_FIELDS`:
+    that stays.
+    """
     return _event("changed", series=series, prompt=prompt, **recurrence)
 
 
-def attempt(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
+def attempt_event(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
     """A delivery failed, and is tried again. Args: the message out, the attempts until now, why,
     when it is due.
     """
     return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=next_at)
 
 
-def delivered(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
+def delivered_event(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
     """A message out arrived. Args: its id, its id there, when its next occurrence is due (None:
     there is none).
     """
     return _event("delivered", message=message, platformId=platform_id, nextAt=next_at)
 
 
-def undeliverable(*, message: str, reason: str, next_at: str | None = None) -> Event:
+def undeliverable_event(*, message: str, reason: str, next_at: str | None = None) -> Event:
     """The host gives a message out up. Args: its id, why, when its next occurrence is due (None:
     there is none).
     """
     return _event("undeliverable", message=message, reason=reason, nextAt=next_at)
 
 
-def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
+def destinations_event(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
     """All destinations of the worker, by names."""
     return _event(
-        "destinations", destinations={name: dict(entry) for name, entry in destinations.items()}
+        "destinations",
+        destinations={name: dict(entry) for name, entry in destinations.items()},
     )
 
 
-def routing(*, route: Route) -> Event:
+def routing_event(*, route: Route) -> Event:
     """The default route of what the worker says: it takes a message that names no destination."""
-    return _event("routing", route=route.written())
+    return _event("routing", route=route.as_json())
 
 
-def routed(
+def routed_event(
     *, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None
 ) -> Event:
     """Why a message came to an agent's session or not, for people who ask; it changes nothing."""
@@ -227,7 +232,7 @@ def routed(
     )
 
 
-def ack(
+def ack_event(
     *,
     state: AckState,
     messages: Mapping[str, int],
@@ -239,32 +244,37 @@ def ack(
     what failed.
     """
     return _event(
-        "ack", state=state, messages=dict(messages), instance=instance, batch=batch, error=error
+        "ack",
+        state=state,
+        messages=dict(messages),
+        instance=instance,
+        batch=batch,
+        error=error,
     )
 
 
-def tool(*, name: str | None = None, limit_s: float | None = None) -> Event:
+def tool_event(*, name: str | None = None, limit_s: float | None = None) -> Event:
     """The tool that the agent uses now, and after how many seconds it ends at the latest; no name:
     none.
     """
     return _event("tool", tool=name, limitS=limit_s)
 
 
-def state(*, key: str, value: Any = None, provider: str = "") -> Event:
+def state_event(*, key: str, value: Any = None, provider: str = "") -> Event:
     """What a provider's worker keeps under a key; None: nothing any more."""
-    return _event("state", key=_named("key", key), value=value, provider=provider)
+    return _event("state", key=_check_not_empty("key", key), value=value, provider=provider)
 
 
-def cleared(*, provider: str = "") -> Event:
+def cleared_event(*, provider: str = "") -> Event:
     """A provider's worker keeps nothing any more."""
     return _event("cleared", provider=provider)
 
 
 def _event(event: str, role: str = "system", content: str = "", **fields: Any) -> Event:
-    return {"role": role, "content": content, "event": event, **_given(**fields)}
+    return {"role": role, "content": content, "event": event, **_present_fields(**fields)}
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _present_fields(**fields: Any) -> dict[str, Any]:
     """The fields that say something, with their times as the format writes them."""
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given.keys() & _TIMES:
@@ -274,7 +284,7 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message under their names in the file, without those that say nothing."""
-    _named("id", fields["id"])
+    _check_not_empty("id", fields["id"])
     recurrence = fields.get("recurrence")
     if recurrence is not None:
         next_at({"cron": "", **recurrence}, timestamps.from_ms(0))
@@ -292,12 +302,12 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
 _TIMES = frozenset({"timestamp", "processAfter", "deliverAfter", "expiresAt", "nextAt"})
 
 
-def _known(name: str, word: str, words: Any) -> None:
+def _check_word(name: str, word: str, words: Any) -> None:
     if word not in get_args(words):
         raise InvalidInput(f"{name}: must be one of {', '.join(get_args(words))}, is {word!r}")
 
 
-def _named(name: str, text: str) -> str:
+def _check_not_empty(name: str, text: str) -> str:
     if not text:
         raise InvalidInput(f"{name}: is empty")
     return text
@@ -414,7 +424,7 @@ def _texts(*names: str) -> dict[str, Check]:
     return dict.fromkeys(names, _is_text)
 
 
-_RECURRENCE = Fields({}, _texts(*OF_TIME, "at"))
+_RECURRENCE = Fields({}, _texts(*RECURRENCE_FIELDS, "at"))
 _ROUTE = Fields(_texts("channel", "place"), _texts("thread"))
 
 # -- Events of the inbound file ------------------------------------------------------------------
@@ -441,7 +451,7 @@ RETRY = Fields(
 FAILED = Fields({"messages": _list_of(_is_text)}, _texts("reason"))
 CANCELLED = Fields({"messages": _list_of(_is_text)})
 PAUSED = RESUMED = Fields({}, _texts("series"))
-CHANGED = Fields(_texts("series"), _texts("prompt", *OF_TIME))
+CHANGED = Fields(_texts("series"), _texts("prompt", *RECURRENCE_FIELDS))
 ATTEMPT = Fields(_texts("message", "nextAt") | {"attempts": _is_whole}, _texts("reason"))
 DELIVERED = Fields(_texts("message"), _texts("platformId", "nextAt"))
 UNDELIVERABLE = Fields(_texts("message"), _texts("reason", "nextAt"))
@@ -470,7 +480,7 @@ IN_COMPACTED = Fields(
 OUT_MESSAGE = Fields(
     {"id": _is_text, "content": _is_text, "timestamp": _is_time},
     _texts("kind", "inReplyTo", "to", "thread", "deliverAfter", "target", "emoji", "question")
-    | _texts("expiresAt", "action", "series", "prompt", "processAfter", *OF_TIME)
+    | _texts("expiresAt", "action", "series", "prompt", "processAfter", *RECURRENCE_FIELDS)
     | {
         "seq": _is_whole,
         "number": _is_whole,

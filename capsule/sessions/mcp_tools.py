@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capsule.sessions.events import Event
-    from capsule.sessions.worker.toolkit import Said, Toolkit
+    from capsule.sessions.worker.toolkit import SendResult, Toolkit
     from capsule.store.store import CoreStore
 
 
-class Sent(Answer):
+class SessionSendAnswer(Answer):
     """A message that was sent; `earlier`: an earlier call did that."""
 
     message: str
     earlier: str | None = None
 
 
-class Scheduled(Answer):
+class TaskAnswer(Answer):
     """A task that was scheduled, or the tasks that were found."""
 
     message: str | None = None
@@ -47,13 +47,13 @@ class Scheduled(Answer):
     found: list[Row] | None = None
 
 
-class Kept(Answer):
+class SessionValuesAnswer(Answer):
     """The values that a session keeps."""
 
     kept: dict[str, str] | None = None
 
 
-class Answered(Answer):
+class QuestionAnswer(Answer):
     """A question that was asked, and its answer."""
 
     question: str
@@ -64,7 +64,7 @@ class Answered(Answer):
 
 #: An answer that a question offers: a docstring would stand in the schema, and each model pays for
 #: that.
-class Option(BaseModel):
+class AnswerOption(BaseModel):
     label: str
     value: str
 
@@ -81,7 +81,7 @@ def send_message(
     to: To = "",
     thread: Annotated[str, Field(description="Empty: the same as that message's")] = "",
     deliverAfter: Annotated[str, Field(description="Not before (ISO 8601)")] = "",
-) -> Annotated[CallToolResult, Sent]:
+) -> Annotated[CallToolResult, SessionSendAnswer]:
     """Send a message besides your answer: to others, or before you are done. Not for the answer
     itself.
     """
@@ -95,17 +95,21 @@ def send_file(
     path: Annotated[str, Field(description="A file of the working folder")],
     text: Annotated[str, Field(description="What it is")] = "",
     to: To = "",
-) -> Annotated[CallToolResult, Sent]:
+) -> Annotated[CallToolResult, SessionSendAnswer]:
     """Send a file."""
     return _sent(toolkit_of(ctx).send_file(path, text=text, to=to))
 
 
-def edit_message(ctx: Context, message: Target, text: str) -> Annotated[CallToolResult, Sent]:
+def edit_message(
+    ctx: Context, message: Target, text: str
+) -> Annotated[CallToolResult, SessionSendAnswer]:
     """Replace the text of a message that you sent."""
     return _sent(toolkit_of(ctx).edit_message(message, text))
 
 
-def add_reaction(ctx: Context, message: Target, emoji: str) -> Annotated[CallToolResult, Sent]:
+def add_reaction(
+    ctx: Context, message: Target, emoji: str
+) -> Annotated[CallToolResult, SessionSendAnswer]:
     """React to a message with an emoji."""
     return _sent(toolkit_of(ctx).add_reaction(message, emoji))
 
@@ -113,14 +117,14 @@ def add_reaction(ctx: Context, message: Target, emoji: str) -> Annotated[CallToo
 async def ask_question(
     ctx: Context,
     text: str = "",
-    options: Annotated[list[Option], Field(description="The possible answers")] = [],  # noqa: B006 - a schema's default
+    options: Annotated[list[AnswerOption], Field(description="The possible answers")] = [],  # noqa: B006 - a schema's default
     to: To = "",
     minutes: Annotated[float, Field(gt=0, description="When it is too late to answer")] = 60,
     question: Annotated[
         str, Field(description="Instead of the others: id of your question, to wait on")
     ] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 50,
-) -> Annotated[CallToolResult, Answered]:
+) -> Annotated[CallToolResult, QuestionAnswer]:
     """Ask people a question with options, and wait for the answer. If it did not come, call again
     with question.
     """
@@ -131,13 +135,15 @@ async def ask_question(
         question = said.id
         if said.earlier is not None:
             reply_text = f"{_not_sent(said)}, or with question to wait on."
-            return answer(reply_text, Answered(question=question, earlier=said.earlier))
+            return answer(reply_text, QuestionAnswer(question=question, earlier=said.earlier))
     reply = await wait_with_progress(
         ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question)
     )
     if not reply:
-        return answer(f"No answer yet to question {word(question)}.", Answered(question=question))
-    chosen = Answered(question=question, value=str(reply["value"]), sender=reply.get("from"))
+        return answer(
+            f"No answer yet to question {word(question)}.", QuestionAnswer(question=question)
+        )
+    chosen = QuestionAnswer(question=question, value=str(reply["value"]), sender=reply.get("from"))
     return answer(
         f"{word(chosen.sender or 'somebody')} chose {quoted(chosen.value or '')}.", chosen
     )
@@ -171,7 +177,7 @@ def schedule(
         Literal["all", "latest", "skip", ""], Field(description="What of missed times is done")
     ] = "",
     processAfter: Annotated[str, Field(description="Not before (ISO 8601); alone: once")] = "",
-) -> Annotated[CallToolResult, Scheduled]:
+) -> Annotated[CallToolResult, TaskAnswer]:
     """Give yourself tasks for later, once or by cron. update changes what is given."""
     toolkit = toolkit_of(ctx)
     if action == "list":
@@ -193,9 +199,9 @@ def keep(
     action: Literal["get", "set", "clear"],
     key: str = "",
     value: Annotated[str, Field(description="Empty: forget the key")] = "",
-) -> Annotated[CallToolResult, Kept]:
+) -> Annotated[CallToolResult, SessionValuesAnswer]:
     """Keep texts for your later runs. get gives all, clear forgets all."""
-    from capsule.sessions.worker.toolkit import MOST
+    from capsule.sessions.worker.toolkit import MAX_STATE_BYTES
 
     toolkit = toolkit_of(ctx)
     if action == "set":
@@ -203,8 +209,10 @@ def keep(
     elif action == "clear":
         toolkit.clear()
     kept = {name: str(text) for name, text in toolkit.kept().items()}
-    lines = [f"{word(name)}: {quoted(text, MOST)}" for name, text in kept.items()]
-    return answer("\n".join(["Kept:", *lines]) if lines else "Kept: nothing.", Kept(kept=kept))
+    lines = [f"{word(name)}: {quoted(text, MAX_STATE_BYTES)}" for name, text in kept.items()]
+    return answer(
+        "\n".join(["Kept:", *lines]) if lines else "Kept: nothing.", SessionValuesAnswer(kept=kept)
+    )
 
 
 def toolkit_of(ctx: Context) -> Toolkit:
@@ -215,13 +223,13 @@ def toolkit_of(ctx: Context) -> Toolkit:
     return toolkit
 
 
-def _sent(said: Said) -> CallToolResult:
+def _sent(said: SendResult) -> CallToolResult:
     if said.earlier is None:
-        return answer(f"Noted as {word(said.id)}.", Sent(message=said.id))
-    return answer(f"{_not_sent(said)}.", Sent(message=said.id, earlier=said.earlier))
+        return answer(f"Noted as {word(said.id)}.", SessionSendAnswer(message=said.id))
+    return answer(f"{_not_sent(said)}.", SessionSendAnswer(message=said.id, earlier=said.earlier))
 
 
-def _not_sent(said: Said) -> str:
+def _not_sent(said: SendResult) -> str:
     text = f"Not sent: an earlier try at these messages sent this instead, as {word(said.id)}:"
     return f"{text} {quoted(said.earlier or '')}. Call again if yours is to go out besides"
 

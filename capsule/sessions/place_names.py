@@ -56,7 +56,7 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
     return CONVERSATIONS, id, store.head(id).title or id
 
 
-def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None:
+def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> None:
     """Check that an agent gets the messages of a place. Args: as of `place_of`.
 
     Raises:

@@ -41,11 +41,11 @@ UNSERVED = "unserved"
 #: The pattern of a wiring that fits every message, an empty one too.
 EVERY = "."
 #: Words for which a wiring has others today.
-_OLDER = frozenset({"trigger_rules", "response_scope"})
+_OLDER_FIELDS = frozenset({"trigger_rules", "response_scope"})
 
 
 @dataclass(frozen=True, slots=True)
-class AgentGroup:
+class AgentSetup:
     """An agent that workers answer for. Its `name` is its id.
 
     A destination has a name, and `channel`, `place`, and if need be `thread` and `title`.
@@ -62,7 +62,7 @@ class AgentGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagingGroup:
+class ChannelPlace:
     """A place that messages come from."""
 
     section: ClassVar[str] = "places"
@@ -96,7 +96,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRecord:
     """What the registry knows of a session; all else is in its files.
 
     A paused one takes messages and runs nothing; a closed one takes none.
@@ -132,34 +132,34 @@ class Question:
     answers: tuple[Mapping[str, str], ...] = ()
 
 
-Item = AgentGroup | MessagingGroup | Wiring | SessionRow | Question
-_KINDS: tuple[Any, ...] = (AgentGroup, MessagingGroup, Wiring, SessionRow, Question)
-#: What a session serves: its agent, channel, place and thread; empty ones as in `SessionRow`.
-Serves = tuple[str, str, str, str]
+RegistryItem = AgentSetup | ChannelPlace | Wiring | SessionRecord | Question
+_KINDS: tuple[Any, ...] = (AgentSetup, ChannelPlace, Wiring, SessionRecord, Question)
+#: What a session serves: its agent, channel, place and thread; empty ones as in `SessionRecord`.
+SessionKey = tuple[str, str, str, str]
 
 
-def key_of(item: Item) -> str:
+def key_of(item: RegistryItem) -> str:
     """The key of an item in its part of the registry."""
     return "/".join(str(getattr(item, name)) for name in item.keys)
 
 
 @dataclass(frozen=True)
-class State:
+class RegistryState:
     """The registry as it stands, by the keys of its items. It never changes: `put` and `without`
     make another one.
     """
 
-    agents: Mapping[str, AgentGroup] = field(default_factory=dict)
-    places: Mapping[str, MessagingGroup] = field(default_factory=dict)
+    agents: Mapping[str, AgentSetup] = field(default_factory=dict)
+    places: Mapping[str, ChannelPlace] = field(default_factory=dict)
     wirings: Mapping[str, Wiring] = field(default_factory=dict)
-    sessions: Mapping[str, SessionRow] = field(default_factory=dict)
+    sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
     questions: Mapping[str, Question] = field(default_factory=dict)
 
-    def put(self, *items: Item) -> State:
+    def put(self, *items: RegistryItem) -> RegistryState:
         """The registry with these items, in place of those with the same keys."""
         return self._with(lambda part, item: {**part, key_of(item): item}, items)
 
-    def without(self, *items: Item) -> State:
+    def without(self, *items: RegistryItem) -> RegistryState:
         """The registry without these items."""
         return self._with(
             lambda part, item: {key: row for key, row in part.items() if key != key_of(item)}, items
@@ -167,9 +167,9 @@ class State:
 
     def _with(
         self,
-        change: Callable[[Mapping[str, Item], Item], Mapping[str, Item]],
-        items: Sequence[Item],
-    ) -> State:
+        change: Callable[[Mapping[str, RegistryItem], RegistryItem], Mapping[str, RegistryItem]],
+        items: Sequence[RegistryItem],
+    ) -> RegistryState:
         parts = {item.section: getattr(self, item.section) for item in items}
         for item in items:
             parts[item.section] = change(parts[item.section], item)
@@ -191,13 +191,13 @@ class State:
         return by_place
 
     @cached_property
-    def serving(self) -> Mapping[Serves, SessionRow]:
+    def serving(self) -> Mapping[SessionKey, SessionRecord]:
         """The sessions that take messages, by agent, channel, place and thread."""
         rows = (row for row in self.sessions.values() if row.status != "closed")
         return {(row.agent, row.channel, row.place, row.thread): row for row in rows}
 
 
-class _Document(DocumentCollection):
+class _RegistryDocuments(DocumentCollection):
     kind = REGISTRY
 
 
@@ -210,20 +210,20 @@ class Registry:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._documents = _Document(engine)
-        self._last: tuple[Document | None, State] = None, State()
+        self._documents = _RegistryDocuments(engine)
+        self._last: tuple[Document | None, RegistryState] = None, RegistryState()
 
-    def read(self) -> State:
+    def read(self) -> RegistryState:
         """The registry as it stands; empty if there is none. Raises InvalidDocument.
 
         Cost: an lstat, and reading a file if it changed.
         """
         document, last = self._documents.find(_ID), self._last
         if document is not last[0]:
-            self._last = last = document, _state(document or {})
+            self._last = last = document, _parse_state(document or {})
         return last[1]
 
-    def edit(self, change: Callable[[State], State]) -> State:
+    def edit(self, change: Callable[[RegistryState], RegistryState]) -> RegistryState:
         """Change the registry, and make it if there is none.
 
         Args:
@@ -240,12 +240,12 @@ class Registry:
 
         Cost: writing a file, unless nothing changes.
         """
-        after = State()
+        after = RegistryState()
 
         def apply(document: Document) -> None:
             nonlocal after
             last = self._last
-            before = last[1] if document == last[0] else _state(document)
+            before = last[1] if document == last[0] else _parse_state(document)
             after = change(before)
             for section in (kind.section for kind in _KINDS):
                 old, new, raw = (
@@ -257,7 +257,7 @@ class Registry:
                     document[section] = {
                         key: raw[key]
                         if key in raw and old.get(key) == item
-                        else _entry(_checked(item), raw.get(key, {}))
+                        else _entry_of(_checked(item), raw.get(key, {}))
                         for key, item in new.items()
                     }
 
@@ -269,7 +269,7 @@ class Registry:
         self._documents.edit(_ID, apply, make)
         return after
 
-    def decide(self, change: Callable[[State], tuple[State, T]]) -> T:
+    def decide(self, change: Callable[[RegistryState], tuple[RegistryState, T]]) -> T:
         """Change the registry as `edit` does.
 
         Args:
@@ -282,7 +282,7 @@ class Registry:
         """
         decisions: list[T] = []
 
-        def apply(state: State) -> State:
+        def apply(state: RegistryState) -> RegistryState:
             after, decision = change(state)
             decisions.append(decision)
             return after
@@ -291,8 +291,8 @@ class Registry:
         return decisions[-1]
 
     def ensure_session(
-        self, serves: Serves, now: str, place: MessagingGroup | None = None
-    ) -> SessionRow:
+        self, serves: SessionKey, now: str, place: ChannelPlace | None = None
+    ) -> SessionRecord:
         """The session that serves a place, made if there is none.
 
         Args:
@@ -305,14 +305,14 @@ class Registry:
         """
         id = f"s_{new_id()}"
 
-        def change(state: State) -> State:
+        def change(state: RegistryState) -> RegistryState:
             if serves in state.serving:
                 return state
             agent = serves[0]
             if agent not in state.agents:
                 raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
-            new: list[Item] = [
-                SessionRow(id, *serves, provider=state.agents[agent].provider, last_active=now)
+            new: list[RegistryItem] = [
+                SessionRecord(id, *serves, provider=state.agents[agent].provider, last_active=now)
             ]
             new += [place] if place is not None and key_of(place) not in state.places else []
             return state.put(*new)
@@ -322,7 +322,7 @@ class Registry:
 
     # -- Commands ----------------------------------------------------------------------------------
 
-    def approve(self, group: AgentGroup) -> None:
+    def approve(self, group: AgentSetup) -> None:
         """Let the command of an agent run on this machine: these words, in this folder, and no
         others.
 
@@ -331,26 +331,26 @@ class Registry:
 
         Cost: writing a small file.
         """
-        self._engine.machine.edit(KIND_OF_COMMANDS, group.name, lambda _: _words(group))
+        self._engine.machine.edit(KIND_OF_COMMANDS, group.name, lambda _: _command_words(group))
 
-    def is_approved(self, group: AgentGroup) -> bool:
+    def is_approved(self, group: AgentSetup) -> bool:
         """Whether the command of an agent may run on this machine. Cost: reading a small file."""
-        return self._engine.machine.read(KIND_OF_COMMANDS, group.name) == _words(group)
+        return self._engine.machine.read(KIND_OF_COMMANDS, group.name) == _command_words(group)
 
 
-def _words(group: AgentGroup) -> Document:
+def _command_words(group: AgentSetup) -> Document:
     return {"command": list(group.command), "folder": group.folder}
 
 
-def _state(document: Mapping[str, Any]) -> State:
+def _parse_state(document: Mapping[str, Any]) -> RegistryState:
     parts: dict[str, Any] = {
-        kind.section: _items(kind, document.get(kind.section) or {}) for kind in _KINDS
+        kind.section: _parse_items(kind, document.get(kind.section) or {}) for kind in _KINDS
     }
-    return State(**parts)
+    return RegistryState(**parts)
 
 
 @cache
-def _names(kind: Any) -> tuple[tuple[str, str], ...]:
+def _fields_and_keys(kind: Any) -> tuple[tuple[str, str], ...]:
     """The attributes of an item, each with its key in the file; not those that are the item's only
     key.
     """
@@ -359,11 +359,11 @@ def _names(kind: Any) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Item]:
+def _parse_items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, RegistryItem]:
     items = {}
     for key, entry in entries.items():
         entry = _migrated(entry) if kind is Wiring else entry
-        said = {name: entry[there] for name, there in _names(kind) if there in entry}
+        said = {name: entry[there] for name, there in _fields_and_keys(kind) if there in entry}
         said = {
             name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
         }
@@ -372,23 +372,23 @@ def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Ite
     return items
 
 
-def _entry(item: Item, raw: Mapping[str, Any]) -> Document:
+def _entry_of(item: RegistryItem, raw: Mapping[str, Any]) -> Document:
     """An item as it stands in the file, with the fields of `raw` that this program does
     not know.
     """
     kind: Any = type(item)
-    values = {there: getattr(item, name) for name, there in _names(kind)}
+    values = {there: getattr(item, name) for name, there in _fields_and_keys(kind)}
     plain = {
         there: list(value) if isinstance(value, tuple) else value for there, value in values.items()
     }
-    return {name: value for name, value in raw.items() if name not in _OLDER} | plain
+    return {name: value for name, value in raw.items() if name not in _OLDER_FIELDS} | plain
 
 
 def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """A wiring with the words of today for older ones: `trigger_rules`, an object or its JSON, and
     `response_scope`.
     """
-    if not entry.keys() & _OLDER:
+    if not entry.keys() & _OLDER_FIELDS:
         return entry
     rules, scope = entry.get("trigger_rules"), entry.get("response_scope")
     if isinstance(rules, str):
@@ -409,21 +409,23 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _checked(item: Item) -> Item:
+def _checked(item: RegistryItem) -> RegistryItem:
     """`item`, if it may be written. Raises InvalidInput."""
     from capsule.format.filters import compiled  # A worker that starts only reads.
 
-    if isinstance(item, AgentGroup):
+    if isinstance(item, AgentSetup):
         check_agent_id(item.name)
         zone(str(item.settings.get("timeZone", "")))
     elif isinstance(item, Wiring) and item.engage == "pattern":
         compiled(item.pattern)
-    elif isinstance(item, SessionRow):
+    elif isinstance(item, SessionRecord):
         check_id(item.id)
     if "/" in getattr(item, "channel", ""):
         raise InvalidInput(f"the name of a channel has no /: {item}")
     try:
-        REGISTRY.check({"id": _ID, item.section: {key_of(item): _entry(item, {})}}, "the registry")
+        REGISTRY.check(
+            {"id": _ID, item.section: {key_of(item): _entry_of(item, {})}}, "the registry"
+        )
     except InvalidDocument as error:
         raise InvalidInput(error.message) from error
     return item

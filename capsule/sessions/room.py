@@ -29,7 +29,7 @@ def _forget_purged(store: CoreStore) -> None:
 def _bind(store: CoreStore, session: str) -> None:
     from capsule.sessions.worker import toolkit
 
-    toolkit.bind(store, session)
+    toolkit.restrict_to_destinations(store, session)
 
 
 def _session_tools() -> ServerExtension:

@@ -35,40 +35,40 @@ from capsule.sessions.events import Event, may_be_lost
 from capsule.sessions.session_state import InboundState, OutboundState, SessionState
 
 #: What a side writes, given what both files say.
-Edit = Callable[[SessionState], list[Event]]
-Box = Literal["inbox", "outbox"]
+EventRule = Callable[[SessionState], list[Event]]
+MessageFolder = Literal["inbox", "outbox"]
 #: What the heartbeat of a session is noted for.
 KIND = "sessions"
 F = TypeVar("F", bound=InboundState | OutboundState)
 Written = TypeVar("Written", bound=list[Event] | None)
 
 
-class _File(Generic[F]):
+class _SessionFile(Generic[F]):
     """One of the two files, folded as far as it was read."""
 
     def __init__(self, engine: Engine, kind: str, id: str, new: Callable[[str], F]) -> None:
         self._engine = engine
         self.kind = kind
-        self.box: Box = "inbox" if kind == INBOUND else "outbox"
+        self.box: MessageFolder = "inbox" if kind == INBOUND else "outbox"
         self.id = id
         self._new = new
-        self._place: Any = None
+        self._cursor: Any = None
         self.fold = new(id)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Bring the fold up to date."""
-        self._take(self._engine.follow(self.kind, self.id, self._place))
+        self.apply_news(self._engine.follow(self.kind, self.id, self._cursor))
 
-    def _take(self, news: EntriesSince) -> None:
-        self._place = None  # Until all is taken in: else it is begun anew.
+    def apply_news(self, news: EntriesSince) -> None:
+        self._cursor = None  # Until all is taken in: else it is begun anew.
         if news.is_all:
             self.fold = self._new(self.id)
         for event in news.entries:
             self.fold.apply(event)
-        self._place = news.place
+        self._cursor = news.place
 
     def write(
-        self, other: _File[Any], act: Callable[[Transaction], Written], lease: Lease | None
+        self, other: _SessionFile[Any], act: Callable[[Transaction], Written], lease: Lease | None
     ) -> Written:
         """What `act` appended, in a transaction in which both folds are up to date, for who has the
         lease.
@@ -79,11 +79,11 @@ class _File(Generic[F]):
         def write() -> Written:
             with self._engine.transaction(self.kind, self.id) as transaction:
                 transaction.reads = {} if lease is None else lease.reads
-                self._take(transaction.follow(self._place))
+                self.apply_news(transaction.follow(self._cursor))
                 # A writer there has taken in its file before it looks here: nobody waits for it.
-                other.look()
+                other.refresh()
                 written = act(transaction)
-                self._take(transaction.follow(self._place, written))
+                self.apply_news(transaction.follow(self._cursor, written))
                 return written
 
         return retry(write, self._engine.name(self.kind, self.id), self.id)
@@ -103,8 +103,8 @@ class Session:
     def __init__(self, engine: Engine, id: str) -> None:
         self.id = check_id(id)
         self._engine = engine
-        self._in = _File(engine, INBOUND, id, InboundState)
-        self._out = _File(engine, OUTBOUND, id, OutboundState)
+        self._in = _SessionFile(engine, INBOUND, id, InboundState)
+        self._out = _SessionFile(engine, OUTBOUND, id, OutboundState)
 
     @classmethod
     def create(cls, engine: Engine, id: str, title: str) -> Session:
@@ -120,24 +120,24 @@ class Session:
                 engine.create(kind, new_capsule(id, title, timestamps.now()))
         return cls(engine, id)
 
-    def folds(self) -> SessionState:
+    def read(self) -> SessionState:
         """What both sides wrote, up to date; to be read until the next call.
 
         Raises NotFound, InvalidDocument. Cost: two looks if nothing changed, else reading the new
         events.
         """
-        self._out.look()  # First, as an ack leaves its file after its message.
-        self._in.look()
-        return self.known
+        self._out.refresh()  # First, as an ack leaves its file after its message.
+        self._in.refresh()
+        return self.last_state
 
     @property
-    def known(self) -> SessionState:
+    def last_state(self) -> SessionState:
         """What both sides wrote until the last call, which read or wrote; to be read until the next
         one.
         """
         return SessionState(self._in.fold, self._out.fold)
 
-    def tell(self, edit: Edit) -> list[Event]:
+    def write_inbound(self, edit: EventRule) -> list[Event]:
         """Write to the inbound, as the host.
 
         Args:
@@ -152,16 +152,22 @@ class Session:
         """
         return self._write(self._in, self._out, edit, {})
 
-    def say(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
+    def write_outbound(
+        self, edit: EventRule, files: Mapping[str, bytes] | None = None
+    ) -> list[Event]:
         """Write to the outbound, as the worker, and files, by their names, to the outbox if
         anything is written.
 
-        As `tell`. A compaction takes out the files that no message names.
+        As `write_inbound`. A compaction takes out the files that no message names.
         """
         return self._write(self._out, self._in, edit, files or {})
 
     def _write(
-        self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes]
+        self,
+        mine: _SessionFile[Any],
+        other: _SessionFile[Any],
+        edit: EventRule,
+        files: Mapping[str, bytes],
     ) -> list[Event]:
         made: list[Event] = []
 
@@ -172,7 +178,7 @@ class Session:
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.state.time)
-            made[:] = [_complete(event, now) for event in edit(self.known)]
+            made[:] = [_complete(event, now) for event in edit(self.last_state)]
             if made:
                 for name, data in files.items():
                     self._engine.files.keep(mine.box, self.id, name, data)
@@ -196,12 +202,12 @@ class Session:
         """
 
         def act(
-            box: Box,
+            box: MessageFolder,
             compacted: Callable[[SessionState, str], list[Event]],
             transaction: Transaction,
         ) -> None:
             events, document = (
-                [_complete(event, now) for event in compacted(self.known, now)],
+                [_complete(event, now) for event in compacted(self.last_state, now)],
                 transaction.document(),
             )
             gone = {
@@ -223,7 +229,7 @@ class Session:
             self._in, partial(act, self._out.box, SessionState.compacted_outbound), self.lease
         )
 
-    def beat(self) -> None:
+    def record_heartbeat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""
         self._engine.leases.beat(self.id)
 
@@ -231,7 +237,7 @@ class Session:
         """When the worker was last at work; None: never. Cost: a look at a file."""
         return self._engine.leases.beaten(self.id)
 
-    def file(self, box: Box, name: str) -> bytes:
+    def file(self, box: MessageFolder, name: str) -> bytes:
         """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost:
         reading it.
         """

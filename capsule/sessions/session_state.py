@@ -29,7 +29,7 @@ from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.sessions import events
 from capsule.sessions.cron import next_at
-from capsule.sessions.events import OF_TIME, Check, Event, Route, reply_id
+from capsule.sessions.events import RECURRENCE_FIELDS, Check, Event, Route, reply_id
 
 
 class Handler(NamedTuple):
@@ -45,10 +45,14 @@ class FileState:
 
     handlers: ClassVar[Mapping[str, Handler]]  # By the names of events.
     session: str = ""
-    open: dict[str, None] = field(default_factory=dict)  # The ids of messages that may not be done.
-    highest: int = 0  # The highest number of a message.
-    others: list[Event] = field(default_factory=list)  # Events without a meaning for the fold.
-    seen: set[str] = field(default_factory=set, repr=False)  # The ids of all events.
+    unfinished_ids: dict[str, None] = field(
+        default_factory=dict
+    )  # The ids of messages that may not be done.
+    highest_seq: int = 0  # The highest number of a message.
+    unknown_events: list[Event] = field(
+        default_factory=list
+    )  # Events without a meaning for the fold.
+    event_ids: set[str] = field(default_factory=set, repr=False)  # The ids of all events.
 
     @classmethod
     def _handler(cls, event: Event) -> Handler | None:
@@ -67,15 +71,15 @@ class FileState:
         Cost: some microseconds.
         """
         id = event.get("id")
-        if id in self.seen:
+        if id in self.event_ids:
             return
         handler = self._handler(event)
         if handler is not None and handler.is_valid(event):
             handler.apply(self, event)
         else:
-            self.others.append(event)
+            self.unknown_events.append(event)
         if id:
-            self.seen.add(id)
+            self.event_ids.add(id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +157,10 @@ class InboundState(FileState):
     messages: dict[str, InboundMessage] = field(
         default_factory=dict
     )  # Of the file, by id, oldest first.
-    left: dict[str, str] = field(
+    compacted_digests: dict[str, str] = field(
         default_factory=dict
     )  # Digests of the last messages that a compaction took out, by id.
-    ended: dict[str, str] = field(
+    final_states: dict[str, str] = field(
         default_factory=dict
     )  # The ids that the host ended, as `failed` or `cancelled`.
     notices: dict[str, Notice] = field(
@@ -165,7 +169,7 @@ class InboundState(FileState):
     failures: dict[str, Failures] = field(
         default_factory=dict
     )  # By sender, since the session began.
-    settled: int = (
+    finished_up_to_seq: int = (
         0  # Up to which number a compaction found all messages out delivered or given up.
     )
     delivered: dict[str, str] = field(
@@ -174,7 +178,7 @@ class InboundState(FileState):
     undeliverable: dict[str, str] = field(
         default_factory=dict
     )  # Why messages out could not be delivered.
-    again: dict[str, None] = field(
+    redeliver_ids: dict[str, None] = field(
         default_factory=dict
     )  # Messages out that a person wants delivered after all.
     attempts: dict[str, DeliveryAttempts] = field(
@@ -195,10 +199,10 @@ class InboundState(FileState):
 
     def _apply_message(self, event: Event) -> None:
         message = InboundMessage.of(event)
-        if message.id not in self.messages and message.id not in self.left:
+        if message.id not in self.messages and message.id not in self.compacted_digests:
             self.messages[message.id] = message
-            self.open[message.id] = None
-            self.highest = max(self.highest, message.seq)
+            self.unfinished_ids[message.id] = None
+            self.highest_seq = max(self.highest_seq, message.seq)
             if message.series:
                 self.series[message.series] = message.id
 
@@ -212,22 +216,24 @@ class InboundState(FileState):
                 if event.get("again"):
                     self.undeliverable.pop(id, None)
                     self.attempts.pop(id, None)
-                    self.again[id] = None
+                    self.redeliver_ids[id] = None
                 continue
             tries = max(self.messages[id].tries, to["tries"])
             self._change(id, tries=tries, processAfter=to["processAfter"], waits=True)
-            if event.get("again") and self.ended.get(id) != "cancelled":
+            if event.get("again") and self.final_states.get(id) != "cancelled":
                 self._change(id, again=tries)
-                self.ended.pop(id, None)
+                self.final_states.pop(id, None)
                 self._leave_out_of_notices(id)
-                self.open = {key: None for key in self.messages if key == id or key in self.open}
+                self.unfinished_ids = {
+                    key: None for key in self.messages if key == id or key in self.unfinished_ids
+                }
 
     def _apply_failed(self, event: Event) -> None:
         by_sender = defaultdict[tuple[Route, str], list[str]](list)
         for id in event["messages"]:
-            if id in self.ended:
+            if id in self.final_states:
                 continue
-            self.ended[id] = "failed"
+            self.final_states[id] = "failed"
             message = self.messages.get(id)
             if message is None:
                 continue
@@ -257,7 +263,7 @@ class InboundState(FileState):
         self.failures[sender] = Failures(before.failed + failed, before.told + told)
 
     def _apply_cancelled(self, event: Event) -> None:
-        self.ended.update(dict.fromkeys(event["messages"], "cancelled"))
+        self.final_states.update(dict.fromkeys(event["messages"], "cancelled"))
 
     def _apply_paused(self, event: Event) -> None:
         self.paused.add(event.get("series") or "")
@@ -268,11 +274,11 @@ class InboundState(FileState):
     def _apply_changed(self, event: Event) -> None:
         id = self.series.get(event["series"])
         if id is None:
-            self.others.append(event)
+            self.unknown_events.append(event)
             return
         if "prompt" in event:
             self._change(id, content=event["prompt"])
-        of_time = {name: event[name] for name in OF_TIME if name in event}
+        of_time = {name: event[name] for name in RECURRENCE_FIELDS if name in event}
         if of_time:
             recurrence = self.messages[id].event.get("recurrence") or {}
             self._change(id, recurrence=recurrence | of_time)
@@ -294,7 +300,7 @@ class InboundState(FileState):
         else:
             settled[id] = event.get(word, "")
             self.attempts.pop(id, None)
-            self.again.pop(id, None)
+            self.redeliver_ids.pop(id, None)
         self.notices.pop(id, None)
 
     def _apply_delivered(self, event: Event) -> None:
@@ -313,13 +319,13 @@ class InboundState(FileState):
         self.route = Route.of(event["route"])
 
     def _apply_compacted(self, event: Event) -> None:
-        self.highest = max(self.highest, event["seq"])
-        self.settled = max(self.settled, event["settled"])
-        self.left.update(event["left"])
-        self.ended.update(event["ended"])
+        self.highest_seq = max(self.highest_seq, event["seq"])
+        self.finished_up_to_seq = max(self.finished_up_to_seq, event["settled"])
+        self.compacted_digests.update(event["left"])
+        self.final_states.update(event["ended"])
         self.delivered.update(event["delivered"])
         self.undeliverable.update(event["undeliverable"])
-        self.again.update(dict.fromkeys(event["again"]))
+        self.redeliver_ids.update(dict.fromkeys(event["again"]))
         self.attempts.update(
             {id: DeliveryAttempts(*tried) for id, tried in event["attempts"].items()}
         )
@@ -413,7 +419,7 @@ class OutboundState(FileState):
         default_factory=dict
     )  # Of the file, by id, oldest first.
     #: Where each of the last messages went that a compaction took out, as `OutboundMessage.where`.
-    said: dict[str, list[str]] = field(default_factory=dict)
+    compacted_routes: dict[str, list[str]] = field(default_factory=dict)
     acks: dict[str, Acknowledgement] = field(
         default_factory=dict
     )  # The last one for each message that the worker got.
@@ -427,10 +433,10 @@ class OutboundState(FileState):
 
     def _apply_message(self, event: Event) -> None:
         message = OutboundMessage.of(event)
-        if message.id not in self.messages and message.id not in self.said:
+        if message.id not in self.messages and message.id not in self.compacted_routes:
             self.messages[message.id] = message
-            self.open[message.id] = None
-            self.highest = max(self.highest, message.seq)
+            self.unfinished_ids[message.id] = None
+            self.highest_seq = max(self.highest_seq, message.seq)
 
     def _put(self, id: str, ack: Acknowledgement) -> None:
         before = self.acks.get(id)
@@ -478,8 +484,8 @@ class OutboundState(FileState):
         self.state.pop(event.get("provider", ""), None)
 
     def _apply_compacted(self, event: Event) -> None:
-        self.highest = max(self.highest, event["seq"])
-        self.said.update(event["said"])
+        self.highest_seq = max(self.highest_seq, event["seq"])
+        self.compacted_routes.update(event["said"])
         for id, ack in event["acks"].items():
             self._put(id, Acknowledgement(*ack))
         self.tool = ToolInUse(*event["tool"]) if event["tool"] else None
@@ -521,17 +527,17 @@ class SessionState(NamedTuple):
         return self.inbound.session
 
     @property
-    def highest(self) -> int:
+    def highest_seq(self) -> int:
         """The highest number of a message."""
-        return max(self.inbound.highest, self.outbound.highest)
+        return max(self.inbound.highest_seq, self.outbound.highest_seq)
 
     def status(self, id: str) -> MessageStatus:
         """What became of a message for the worker. Raises NotFound: there is none, or it is long
         gone.
         """
         inbound, ack = self.inbound, self.outbound.acks.get(id)
-        message, ended = inbound.messages.get(id), inbound.ended.get(id)
-        if message is None and id not in inbound.left:
+        message, ended = inbound.messages.get(id), inbound.final_states.get(id)
+        if message is None and id not in inbound.compacted_digests:
             raise NotFound(f"no message {id} in session {inbound.session}", id=id)
         if ack is not None and ack.state == "completed":
             return "completed"  # Also if it was cancelled at the same time: its answer is there.
@@ -545,30 +551,35 @@ class SessionState(NamedTuple):
             return "pending"
         return "processing" if ack.state == "processing" else "released"
 
-    def unfinished(self) -> Iterator[InboundMessage]:
+    def unfinished_messages(self) -> Iterator[InboundMessage]:
         """The messages in that are not finished, oldest first. Forgets those that are: final stays
         final.
         """
-        for id in list(self.inbound.open):
+        for id in list(self.inbound.unfinished_ids):
             if self.status(id) in FINAL:
-                self.inbound.open.pop(id, None)
+                self.inbound.unfinished_ids.pop(id, None)
             else:
                 yield self.inbound.messages[id]
 
-    def undelivered(self) -> Iterator[OutboundMessage]:
+    def undelivered_messages(self) -> Iterator[OutboundMessage]:
         """The messages out that are neither delivered nor given up, oldest first. Forgets the
         others.
         """
         inbound, outbound = self
         for id in [
-            *outbound.open,
-            *(inbound.again.keys() - outbound.open.keys() & outbound.messages.keys()),
+            *outbound.unfinished_ids,
+            *(
+                inbound.redeliver_ids.keys() - outbound.unfinished_ids.keys()
+                & outbound.messages.keys()
+            ),
         ]:
             message = outbound.messages[id]
             is_settled = id in inbound.delivered or id in inbound.undeliverable
-            is_settled |= 0 < message.seq <= inbound.settled and id not in inbound.again
-            if is_settled or inbound.ended.get(id) == "cancelled":
-                outbound.open.pop(id, None)
+            is_settled |= (
+                0 < message.seq <= inbound.finished_up_to_seq and id not in inbound.redeliver_ids
+            )
+            if is_settled or inbound.final_states.get(id) == "cancelled":
+                outbound.unfinished_ids.pop(id, None)
             else:
                 yield message
 
@@ -590,21 +601,21 @@ class SessionState(NamedTuple):
         the file.
         """
         inbound, outbound = self
-        undelivered = list(self.undelivered())
-        settled = min((message.seq - 1 for message in undelivered), default=outbound.highest)
+        undelivered = list(self.undelivered_messages())
+        settled = min((message.seq - 1 for message in undelivered), default=outbound.highest_seq)
         ahead = {message.id for message in outbound.messages.values() if message.seq > settled}
         heads, said = set(inbound.series.values()), {message.in_reply_to for message in undelivered}
         notices = self.notices()
         telling = {id for notice in notices.values() for id in notice.messages}
         kept: list[InboundMessage] = []
         gone: list[InboundMessage] = []
-        ended, idle = dict(inbound.ended), 0
+        ended, idle = dict(inbound.final_states), 0
         for message in reversed(inbound.messages.values()):
             state, stays = self.status(message.id), True
             if state in FINAL:
                 recurs = message.id in heads and "recurrence" in message.event
                 recurs &= ended.get(message.id) != "cancelled"
-                is_noted = state != "failed" or message.id in inbound.ended
+                is_noted = state != "failed" or message.id in inbound.final_states
                 stays = recurs or not is_noted or message.id in said or message.id in telling
             elif state == "pending" and message.is_idle:
                 idle, state = idle + 1, "cancelled"
@@ -615,38 +626,43 @@ class SessionState(NamedTuple):
             elif not stays:
                 ended[message.id] = state
         left = _windowed(
-            inbound.left | {message.id: digest(message.event) for message in reversed(gone)}, ()
+            inbound.compacted_digests
+            | {message.id: digest(message.event) for message in reversed(gone)},
+            (),
         )
         known = left.keys() | {message.id for message in kept} | ahead
         snapshot = _snapshot(
             inbound,
             now,
-            left=left,
-            ended={id: state for id, state in ended.items() if id in known},
-            settled=max(settled, inbound.settled),
-            delivered=_windowed(inbound.delivered, ahead),
-            undeliverable=_windowed(inbound.undeliverable, ahead),
-            again=list(inbound.again),
-            attempts={
-                id: list(tried)
-                for id, tried in inbound.attempts.items()
-                if id in outbound.messages or id in inbound.notices
+            {
+                "left": left,
+                "ended": {id: state for id, state in ended.items() if id in known},
+                "settled": max(settled, inbound.finished_up_to_seq),
+                "delivered": _windowed(inbound.delivered, ahead),
+                "undeliverable": _windowed(inbound.undeliverable, ahead),
+                "again": list(inbound.redeliver_ids),
+                "attempts": {
+                    id: list(tried)
+                    for id, tried in inbound.attempts.items()
+                    if id in outbound.messages or id in inbound.notices
+                },
+                "notices": {
+                    id: [notice.sender, list(notice.messages), notice.reason]
+                    for id, notice in notices.items()
+                },
+                "failures": {
+                    sender: list(counts)
+                    for sender, counts in _windowed(inbound.failures, ()).items()
+                },
+                "destinations": inbound.destinations,
+                "route": inbound.route.as_json() if inbound.route else None,
+                "paused": sorted(inbound.paused & ({""} | inbound.series.keys())),
             },
-            notices={
-                id: [notice.sender, list(notice.messages), notice.reason]
-                for id, notice in notices.items()
-            },
-            failures={
-                sender: list(counts) for sender, counts in _windowed(inbound.failures, ()).items()
-            },
-            destinations=inbound.destinations,
-            route=inbound.route.written() if inbound.route else None,
-            paused=sorted(inbound.paused & ({""} | inbound.series.keys())),
         )
         return [
             snapshot,
             *(message.event for message in reversed(kept)),
-            *inbound.others[-MAX_KEPT:],
+            *inbound.unknown_events[-MAX_KEPT:],
         ]
 
     def compacted_outbound(self, now: str) -> list[Event]:
@@ -654,23 +670,27 @@ class SessionState(NamedTuple):
         inbound.
         """
         inbound, outbound = self
-        kept = {message.id: message for message in self.undelivered()}
+        kept = {message.id: message for message in self.undelivered_messages()}
         said = {id: message.where for id, message in outbound.messages.items() if id not in kept}
-        said = outbound.said | said
+        said = outbound.compacted_routes | said
         snapshot = _snapshot(
             outbound,
             now,
-            said=_windowed(
-                said, [id for id, where in said.items() if where[0] in inbound.messages]
-            ),
-            acks={id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages},
-            tool=list(outbound.tool) if outbound.tool else None,
-            state=outbound.state,
+            {
+                "said": _windowed(
+                    said, [id for id, where in said.items() if where[0] in inbound.messages]
+                ),
+                "acks": {
+                    id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages
+                },
+                "tool": list(outbound.tool) if outbound.tool else None,
+                "state": outbound.state,
+            },
         )
         return [
             snapshot,
             *(message.event for message in kept.values()),
-            *outbound.others[-MAX_KEPT:],
+            *outbound.unknown_events[-MAX_KEPT:],
         ]
 
 
@@ -680,15 +700,15 @@ def digest(event: Event) -> str:
     return blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
-def _snapshot(fold: FileState, now: str, **fields: Any) -> Event:
+def _snapshot(fold: FileState, now: str, fields: Mapping[str, Any]) -> Event:
     begin = {
         "role": "system",
         "content": "",
         "event": "compacted",
         "timestamp": now,
-        "seq": fold.highest,
+        "seq": fold.highest_seq,
     }
-    return begin | fields
+    return begin | dict(fields)
 
 
 def _windowed(values: dict[str, _T], live: Iterable[str]) -> dict[str, _T]:

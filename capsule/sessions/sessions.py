@@ -21,12 +21,19 @@ from capsule.format.documents.head import camel
 from capsule.messaging.agents import Agents
 from capsule.messaging.directory import StoreAgents
 from capsule.sessions import events
-from capsule.sessions.place_names import ensure_heard, place_of
-from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
+from capsule.sessions.place_names import ensure_receives, place_of
+from capsule.sessions.registry import (
+    UNSERVED,
+    AgentSetup,
+    Registry,
+    RegistryState,
+    SessionRecord,
+    Wiring,
+)
 from capsule.sessions.rules import deliveries, messages, questions, schedules
-from capsule.sessions.session import Edit, Session
+from capsule.sessions.session import EventRule, Session
 from capsule.sessions.session_state import FINAL, InboundState, OutboundState
-from capsule.sessions.trace import Files, Step, way
+from capsule.sessions.trace import MessageStep, SessionEvents, trace_message
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
@@ -89,7 +96,7 @@ class Sessions:
 
     # -- Who answers -------------------------------------------------------------------------------
 
-    def agent(self, name: str) -> AgentGroup:
+    def agent(self, name: str) -> AgentSetup:
         """How an agent answers.
 
         Args:
@@ -116,7 +123,7 @@ class Sessions:
         folder: str | None = None,
         provider: str | None = None,
         settings: Mapping[str, Any] | None = None,
-    ) -> AgentGroup:
+    ) -> AgentSetup:
         """Say how an agent answers. What is not given stays. An agent that does not exist is
         registered.
 
@@ -140,14 +147,14 @@ class Sessions:
         }
         given = {field: value for field, value in given.items() if value is not None}
 
-        is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
+        is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentSetup(id)))
         if (
             command is not None and not is_known
         ):  # A folder that a clone brought is not approved with it.
             given.setdefault("folder", "")
 
-        def change(state: State) -> State:
-            group = state.agents.get(id, AgentGroup(id))
+        def change(state: RegistryState) -> RegistryState:
+            group = state.agents.get(id, AgentSetup(id))
             return state.put(
                 replace(group, **given, settings={**group.settings, **(settings or {})})
             )
@@ -173,7 +180,7 @@ class Sessions:
         """
         id = self.agent(agent).name
         channel, there, _ = place_of(self._store, place, id)
-        ensure_heard(self._store, channel, there, id)
+        ensure_receives(self._store, channel, there, id)
         wiring = Wiring(channel, there, id, **how)
         return self.registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
 
@@ -207,7 +214,7 @@ class Sessions:
         id, name = self.agent(agent).name, ""
         channel, there, called = place_of(self._store, place, id)
 
-        def change(state: State) -> State:
+        def change(state: RegistryState) -> RegistryState:
             nonlocal name
             group, name = deliveries.allow_destination(
                 state.agents[id], events.Route(channel, there), title or called
@@ -252,7 +259,7 @@ class Sessions:
 
     # -- Sessions ----------------------------------------------------------------------------------
 
-    def list(self, agent: str | None = None) -> Sequence[SessionRow]:
+    def list(self, agent: str | None = None) -> Sequence[SessionRecord]:
         """List the sessions, the last active first.
 
         Args:
@@ -276,7 +283,7 @@ class Sessions:
             session: Its id, or a unique beginning of it.
 
         Returns:
-            The fields of its `SessionRow`, and besides: `messages` (how many messages in are
+            The fields of its `SessionRecord`, and besides: `messages` (how many messages in are
             pending, processing, released, completed, failed and cancelled), `undelivered` (how many
             messages out), `failures` (by sender,
             `from`: how many of its messages ever `failed`, and of how many of these it was `told`;
@@ -289,22 +296,24 @@ class Sessions:
         """
         row = self._row(session)
         opened, now = Session(self._engine, row.id), timestamps.now()
-        folds = opened.folds()
-        scheduled = schedules.live(folds).items()
+        session_state = opened.read()
+        scheduled = schedules.live_occurrences(session_state).items()
         return {camel(name): value for name, value in asdict(row).items()} | {
-            "messages": dict(Counter(folds.status(id) for id in folds.inbound.messages)),
-            "undelivered": len(list(folds.undelivered())),
+            "messages": dict(
+                Counter(session_state.status(id) for id in session_state.inbound.messages)
+            ),
+            "undelivered": len(list(session_state.undelivered_messages())),
             "failures": [
                 {"from": sender, "failed": counts.failed, "told": counts.told}
-                for sender, counts in folds.inbound.failures.items()
+                for sender, counts in session_state.inbound.failures.items()
             ],
-            "nextAt": messages.next_due(folds, now) or "",
-            "paused": sorted(folds.inbound.paused),
+            "nextAt": messages.next_due(session_state, now) or "",
+            "paused": sorted(session_state.inbound.paused),
             "series": {
                 id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled
             },
-            "destinations": folds.inbound.destinations,
-            "state": folds.outbound.state,
+            "destinations": session_state.inbound.destinations,
+            "state": session_state.outbound.state,
         }
 
     def history(self, session: str, limit: int = 200) -> Sequence[events.Event]:
@@ -321,7 +330,7 @@ class Sessions:
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
         id = self._row(session).id
-        folds = Session(self._engine, id).folds()
+        session_state = Session(self._engine, id).read()
         both = [
             event
             for kind in (INBOUND, OUTBOUND)
@@ -329,8 +338,8 @@ class Sessions:
         ]
         last = sorted(both, key=lambda event: str(event.get("timestamp") or ""))[-limit:]
         return [
-            event | {"status": folds.status(event["id"])}
-            if event.get("id") in folds.inbound.messages
+            event | {"status": session_state.status(event["id"])}
+            if event.get("id") in session_state.inbound.messages
             else event
             for event in last
         ]
@@ -344,7 +353,7 @@ class Sessions:
         state, asked, now = self.registry.read(), list[PendingQuestion](), timestamps.now()
         for question in state.questions.values():
             if questions.is_open(question, now) and question.session in state.sessions:
-                inbound, outbound = Session(self._engine, question.session).folds()
+                inbound, outbound = Session(self._engine, question.session).read()
                 said = outbound.messages.get(question.message)
                 event: events.Event = said.event if said is not None else {}
                 where = question.route if question.route.get("channel") == "conversations" else {}
@@ -369,7 +378,7 @@ class Sessions:
                 )
         return sorted(asked, key=lambda each: each.at)
 
-    def why(self, message: str) -> Sequence[Step]:
+    def why(self, message: str) -> Sequence[MessageStep]:
         """The whole way of a message through the files of all sessions, in the order of time.
 
         Args:
@@ -378,8 +387,8 @@ class Sessions:
         Raises NotFound: no session knows it. InvalidDocument. Cost: reading the files of all
         sessions.
         """
-        rows = [*self.list(), SessionRow(UNSERVED, "")]
-        steps = way(message, filter(None, (self._files(row, message) for row in rows)))
+        rows = [*self.list(), SessionRecord(UNSERVED, "")]
+        steps = trace_message(message, filter(None, (self._files(row, message) for row in rows)))
         if not steps:
             raise NotFound(
                 f"no session has message {message[:80]!r}: it is old, or was for no worker",
@@ -387,7 +396,7 @@ class Sessions:
             )
         return steps
 
-    def _files(self, row: SessionRow, message: str) -> Files | None:
+    def _files(self, row: SessionRecord, message: str) -> SessionEvents | None:
         """Return the events of a session whose files name a message, but for those with wrong
         fields.
 
@@ -402,7 +411,7 @@ class Sessions:
                 outbound, inbound = (
                     self._engine.document(kind, row.id)["history"] for kind in kinds
                 )
-                return Files(
+                return SessionEvents(
                     row.id,
                     row.agent,
                     [event for event in inbound if not InboundState.has_wrong_fields(event)],
@@ -436,7 +445,7 @@ class Sessions:
 
         Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
         """
-        return self._switch(session, series, events.paused(series=series), "paused")
+        return self._switch(session, series, events.paused_event(series=series), "paused")
 
     def resume(self, session: str, *, series: str | None = None) -> str:
         """Let a session, or one of its series, go on. Returns its id.
@@ -446,7 +455,7 @@ class Sessions:
 
         Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
         """
-        return self._switch(session, series, events.resumed(series=series), "active")
+        return self._switch(session, series, events.resumed_event(series=series), "active")
 
     def _switch(
         self,
@@ -457,10 +466,10 @@ class Sessions:
     ) -> str:
         row = self._row(session)
         opened = Session(self._engine, row.id)
-        folds = opened.folds()
-        if series is not None and series not in schedules.live(folds):
+        session_state = opened.read()
+        if series is not None and series not in schedules.live_occurrences(session_state):
             raise NotFound(f"session {row.id} has no series {series[:80]!r}", id=series)
-        opened.tell(lambda folds: [event])
+        opened.write_inbound(lambda session_state: [event])
         if series is None:
             self._set(row, status)
         return row.id
@@ -479,7 +488,9 @@ class Sessions:
         Cost: as `why`.
         """
         now = timestamps.now()
-        return self._each(message, lambda folds: messages.retried(folds, [message], now))
+        return self._each(
+            message, lambda session_state: messages.retry_by_hand(session_state, [message], now)
+        )
 
     def cancel(self, id: str) -> Sequence[str]:
         """Cancel a message that is not answered, or not delivered, end a series, withdraw a
@@ -495,38 +506,46 @@ class Sessions:
         answered or its time over, or the series over. Cost: as `why`.
         """
 
-        def one(folds: SessionState) -> Events:
-            if id in folds.inbound.series:
-                if (head := schedules.live(folds).get(id)) is None:
-                    raise InvalidInput(f"series {id} in session {folds.session} is over", id=id)
-                return [events.cancelled(messages=[head.id])]
-            if id in folds.outbound.messages:
-                state = "" if messages.is_undelivered(folds, id) else "delivered or cancelled"
+        def one(session_state: SessionState) -> Events:
+            if id in session_state.inbound.series:
+                if (head := schedules.live_occurrences(session_state).get(id)) is None:
+                    raise InvalidInput(
+                        f"series {id} in session {session_state.session} is over", id=id
+                    )
+                return [events.cancelled_event(messages=[head.id])]
+            if id in session_state.outbound.messages:
+                state = (
+                    "" if messages.is_undelivered(session_state, id) else "delivered or cancelled"
+                )
             else:
-                state = folds.status(id)
+                state = session_state.status(id)
             if state in {*FINAL, "delivered or cancelled"}:
-                raise InvalidInput(f"message {id} in session {folds.session} is {state}", id=id)
-            return [events.cancelled(messages=[id])]
+                raise InvalidInput(
+                    f"message {id} in session {session_state.session} is {state}", id=id
+                )
+            return [events.cancelled_event(messages=[id])]
 
-        def all_of_it(folds: SessionState) -> Events:
-            waiting = [message.id for message in folds.unfinished()]
-            return [events.cancelled(messages=waiting)] if waiting else []
+        def all_of_it(session_state: SessionState) -> Events:
+            waiting = [message.id for message in session_state.unfinished_messages()]
+            return [events.cancelled_event(messages=waiting)] if waiting else []
 
         state = self.registry.read()
         if id in state.questions:
             now = timestamps.now()
             ((session, outcome),) = self.registry.decide(
-                lambda state: questions.cancelled(state, id, now)
+                lambda state: questions.cancel_question(state, id, now)
             )
-            Session(self._engine, session).tell(partial(questions.tell, events=outcome))
+            Session(self._engine, session).write_inbound(
+                partial(questions.events_for_session, events=outcome)
+            )
             return [session]
         if id not in state.sessions:
             return self._each(id, one)
         self._set(self._row(id), "closed")
-        Session(self._engine, id).tell(all_of_it)
+        Session(self._engine, id).write_inbound(all_of_it)
         return [id]
 
-    def _each(self, message: str, rule: Edit) -> Sequence[str]:
+    def _each(self, message: str, rule: EventRule) -> Sequence[str]:
         """Write what a rule says into each session that has a message or a series; an error counts
         if all raise one.
         """
@@ -534,13 +553,13 @@ class Sessions:
         for row in self.list():
             opened = Session(self._engine, row.id)
             try:
-                inbound, outbound = opened.folds()
+                inbound, outbound = opened.read()
                 if (
                     message in inbound.messages
                     or message in inbound.series
                     or message in outbound.messages
                 ):
-                    opened.tell(rule)
+                    opened.write_inbound(rule)
                     done.append(row.id)
             except (InvalidInput, NotFound) as error:
                 errors.append(error)
@@ -552,7 +571,7 @@ class Sessions:
             )
         return done
 
-    def _row(self, text: str) -> SessionRow:
+    def _row(self, text: str) -> SessionRecord:
         rows = self.registry.read().sessions
         ids = [text] if text in rows else [id for id in rows if text and id.startswith(text)]
         if not ids:
@@ -561,11 +580,11 @@ class Sessions:
             raise InvalidInput(f"{text[:80]!r} may be several sessions: {', '.join(ids)}")
         return rows[ids[0]]
 
-    def _set(self, row: SessionRow, status: Literal["paused", "active", "closed"]) -> None:
+    def _set(self, row: SessionRecord, status: Literal["paused", "active", "closed"]) -> None:
         self.registry.edit(lambda state: state.put(replace(state.sessions[row.id], status=status)))
 
 
-def _without_texts(state: State) -> State:
+def _without_texts(state: RegistryState) -> RegistryState:
     """The registry without the texts of what is over, and without titles, which the conversations
     may have no more.
     """

@@ -15,7 +15,7 @@ from typing import Any
 Event = dict[str, Any]
 
 #: How much of a text is shown.
-_SHOWN = 60
+_MAX_TEXT = 60
 _ACKS = {"processing": "claimed"} | {
     word: word for word in ("completed", "failed", "returned", "dropped")
 }
@@ -36,7 +36,7 @@ _ORDER += ("attempt", "undeliverable", "retry")
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class SessionEvents:
     """What the files of one session say: their events, in their order."""
 
     session: str  # Its id.
@@ -46,7 +46,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MessageStep:
     """One step on the way of a message.
 
     Attributes:
@@ -65,7 +65,7 @@ class Step:
     text: str
 
 
-def way(message: str, files: Iterable[Files]) -> list[Step]:
+def trace_message(message: str, files: Iterable[SessionEvents]) -> list[MessageStep]:
     """The way of a message, in the order of time; empty: no file knows it. Cost: one pass over the
     events.
 
@@ -73,12 +73,12 @@ def way(message: str, files: Iterable[Files]) -> list[Step]:
         message: Its id; that of an answer stands for the message that it answers.
         files: The files of all sessions that may know it.
     """
-    steps = [step for each in files for step in _steps(_asked(message, each), each)]
+    steps = [step for each in files for step in _steps(_answered_message(message, each), each)]
     rank = {kind: place for place, kind in enumerate(_ORDER)}
     return sorted(steps, key=lambda step: (step.at, rank.get(step.kind, len(rank))))
 
 
-def _asked(message: str, files: Files) -> str:
+def _answered_message(message: str, files: SessionEvents) -> str:
     """The message that an answer of this id answers; else the id itself."""
     said = (
         event
@@ -88,7 +88,7 @@ def _asked(message: str, files: Files) -> str:
     return str(next(said, {}).get("inReplyTo") or message)
 
 
-def _steps(message: str, files: Files) -> Iterator[Step]:
+def _steps(message: str, files: SessionEvents) -> Iterator[MessageStep]:
     batch = {message}  # An answer names the first message of the batch that it is for.
     for event in files.outbound:
         if event.get("event") == "ack" and message in event.get("messages", {}):
@@ -102,18 +102,20 @@ def _steps(message: str, files: Files) -> Iterator[Step]:
         kind, text = _step(event, message, answers)
         if kind:
             at, details = str(event.get("timestamp") or ""), ", ".join(filter(None, text))
-            yield Step(at, files.session, files.agent or str(event.get("agent", "")), kind, details)
+            yield MessageStep(
+                at, files.session, files.agent or str(event.get("agent", "")), kind, details
+            )
 
 
 def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str, ...]]:
     """The kind of step that an event is, and its details; no kind: it is none of this message's."""
     name, about = event.get("event"), event.get("message")
-    said, reason = _part(event, "content", "{}"), _part(event, "reason", "{}")
+    said, reason = _field_text(event, "content", "{}"), _field_text(event, "reason", "{}")
     if name == "message" and event.get("id") == message:
         woke = "wakes" if event.get("trigger") == "wake" else "waits for one that wakes"
-        after = _part(event, "processAfter", "not before {}")
+        after = _field_text(event, "processAfter", "not before {}")
         return "received", (
-            _part(event, "from", "from {}"),
+            _field_text(event, "from", "from {}"),
             f"seq {event.get('seq')}",
             woke,
             after,
@@ -123,22 +125,22 @@ def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
         return "said", (
             f"seq {event.get('seq')}",
             str(event.get("kind")),
-            _part(event, "to", "to {}"),
+            _field_text(event, "to", "to {}"),
             said,
         )
     if name == "routed" and about == message:
         ignored = event.get("outcome") == "ignored"
-        wiring = _part(event, "wiring", "wiring {}")
+        wiring = _field_text(event, "wiring", "wiring {}")
         return ("ignored" if ignored else "routed"), (
             "" if ignored else str(event.get("outcome")),
             wiring,
             reason,
         )
     if name == "ack" and message in event.get("messages", {}):
-        tries, error = event["messages"][message], _part(event, "error", "{}")
+        tries, error = event["messages"][message], _field_text(event, "error", "{}")
         return _ACKS.get(str(event.get("state")), ""), (
             f"try {tries + 1}",
-            _part(event, "instance", "by {}"),
+            _field_text(event, "instance", "by {}"),
             error,
         )
     if name == "retry" and message in event.get("messages", {}):
@@ -154,11 +156,14 @@ def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     if name in ("failed", "cancelled") and message in event.get("messages", ()):
         return str(name), (reason,)
     if name in ("attempt", "delivered", "undeliverable") and about in answers:
-        number, then = _part(event, "attempts", "attempt {}"), _part(event, "nextAt", "next at {}")
+        number, then = (
+            _field_text(event, "attempts", "attempt {}"),
+            _field_text(event, "nextAt", "next at {}"),
+        )
         return str(name), (
             f"answer {about}",
             number,
-            _part(event, "platformId", "as {}"),
+            _field_text(event, "platformId", "as {}"),
             reason,
             then,
         )
@@ -167,7 +172,11 @@ def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     return "", ()
 
 
-def _part(event: Event, field: str, form: str) -> str:
+def _field_text(event: Event, field: str, form: str) -> str:
     """A field in words, on one short line; empty: it isn't there."""
     text = " ".join(str(event.get(field) or "").split())
-    return form.format(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...") if text else ""
+    return (
+        form.format(text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "...")
+        if text
+        else ""
+    )

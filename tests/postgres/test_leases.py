@@ -14,12 +14,12 @@ import pytest
 from capsule import Store, StoreBusy
 from capsule.engines.postgres import leases
 from capsule.engines.postgres.address import Address
-from capsule.sessions.events import Route, incoming
+from capsule.sessions.events import Route, inbound_message
 from capsule.sessions.host import host as host_module
 from capsule.sessions.host.host import Host
-from capsule.sessions.rules.messages import receive, release
+from capsule.sessions.rules.messages import receive, retry_or_fail
 from capsule.sessions.session import Session
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.worker import Prompt, Worker
 from tests.postgres.stores import engine_of
 from tests.postgres.test_opening import sql
@@ -45,28 +45,32 @@ def test_a_worker_whose_lease_was_taken_over_while_it_worked_says_nothing_more(
     first, second = stores
     session = Session.create(first.engine, "s1", "bot")
     route = Route("conversations", "direct_anna_bot", "t1")
-    session.tell(
-        lambda folds: receive(
-            folds, [incoming(id="m1", content="hello", sender="anna", route=route)]
+    session.write_inbound(
+        lambda session_state: receive(
+            session_state, [inbound_message(id="m1", content="hello", sender="anna", route=route)]
         )
     )
 
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         sql(database, EXPIRED)  # It stalls, and is taken for dead.
         earlier = "2026-01-01T00:00:00.000Z"
         other = Session(second.engine, "s1")
-        other.tell(
-            lambda folds: release(
-                folds, earlier, is_alive=lambda instance: instance == second.instance_id
+        other.write_inbound(
+            lambda session_state: retry_or_fail(
+                session_state, earlier, is_alive=lambda instance: instance == second.instance_id
             )
         )
-        Worker(second, "bot", lambda prompt: Ended(0, "in time"), session="s1", idle_s=0).run()
-        return Ended(0, "late")
+        Worker(
+            second, "bot", lambda prompt: CommandResult(0, "in time"), session="s1", idle_s=0
+        ).run()
+        return CommandResult(0, "late")
 
     Worker(first, "bot", answer, session="s1", idle_s=0).run()
-    folds = Session(second.engine, "s1").folds()
-    assert [message.event["content"] for message in folds.outbound.messages.values()] == ["in time"]
-    assert folds.status("m1") == "completed"
+    session_state = Session(second.engine, "s1").read()
+    assert [message.event["content"] for message in session_state.outbound.messages.values()] == [
+        "in time"
+    ]
+    assert session_state.status("m1") == "completed"
 
 
 def test_a_lease_that_expired_is_renewed_if_nobody_had_it(

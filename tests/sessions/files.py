@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from capsule.sessions.events import AckState, Event, Route, incoming
+from capsule.sessions.events import AckState, Event, Route, inbound_message
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.rules.messages import claim, end_claims, pick, receive
 from capsule.sessions.session_state import InboundState, MessageStatus, OutboundState, SessionState
 
 T = TypeVar("T", InboundState, OutboundState)
@@ -17,7 +17,7 @@ START = "2026-11-22T13:30:00.000Z"
 
 
 def later(seconds: float, than: str = START) -> str:
-    return messages.later(than, seconds)
+    return messages.add_seconds(than, seconds)
 
 
 @dataclass
@@ -30,11 +30,11 @@ class Files:
     count: int = 0
 
     @property
-    def folds(self) -> SessionState:
+    def session_state(self) -> SessionState:
         return SessionState(self.inbound, self.outbound)
 
     def status(self, id: str) -> MessageStatus:
-        return self.folds.status(id)
+        return self.session_state.status(id)
 
     def stamped(self, events: Iterable[Event]) -> list[Event]:
         stamped = []
@@ -60,12 +60,12 @@ class Files:
 
     def arrive(self, *messages: Event) -> None:
         """The host takes messages for the worker."""
-        self.tell(*receive(self.folds, messages))
+        self.tell(*receive(self.session_state, messages))
 
     def claim(self, instance: str = "w1", *, first: bool = False) -> list[str]:
         """The worker claims what it does next."""
-        picked = pick(self.folds, self.now, first=first)
-        self.say(*claim(self.folds, picked, instance))
+        picked = pick(self.session_state, self.now, first=first)
+        self.say(*claim(self.session_state, picked, instance))
         return [message.id for message in picked]
 
     def finish(
@@ -76,15 +76,15 @@ class Files:
         error: str = "",
     ) -> bool:
         """The worker ends claims. Gives whether it still had them."""
-        events = finish(self.folds, ids, instance=instance, state=state, error=error)
+        events = end_claims(self.session_state, ids, instance=instance, state=state, error=error)
         self.say(*events)
         return bool(events)
 
     def compact(self) -> None:
         """Both files are compacted, and read again."""
-        self.in_events = self.stamped(self.folds.compacted_inbound(self.now))
+        self.in_events = self.stamped(self.session_state.compacted_inbound(self.now))
         self.inbound = fold(InboundState("s1"), self.in_events)
-        self.out_events = self.stamped(self.folds.compacted_outbound(self.now))
+        self.out_events = self.stamped(self.session_state.compacted_outbound(self.now))
         self.outbound = fold(OutboundState("s1"), self.out_events)
 
 
@@ -95,4 +95,4 @@ def fold(empty: T, events: Iterable[Event]) -> T:
 
 
 def chat(id: str, content: str = "Hello", **fields: Any) -> Event:
-    return incoming(id=id, content=content, **({"route": ROUTE} | fields))
+    return inbound_message(id=id, content=content, **({"route": ROUTE} | fields))

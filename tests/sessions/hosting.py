@@ -9,16 +9,18 @@ from typing import Any
 
 from capsule import Store
 from capsule.sessions.host.host import Host
-from capsule.sessions.registry import AgentGroup, Registry
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.registry import AgentSetup, Registry
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.worker import Prompt, Worker
 
-Answer = Callable[[Prompt], Ended]
+Answer = Callable[[Prompt], CommandResult]
 
 
-def echo(prompt: Prompt) -> Ended:
+def echo(prompt: Prompt) -> CommandResult:
     """Answers with what was said."""
-    return Ended(0, "you said: " + ", ".join(message["content"] for message in prompt.messages))
+    return CommandResult(
+        0, "you said: " + ", ".join(message["content"] for message in prompt.messages)
+    )
 
 
 class Thread:
@@ -52,11 +54,11 @@ class Thread:
     kill = terminate
 
 
-def group(store: Store, agent: str, **settings: Any) -> AgentGroup:
+def group(store: Store, agent: str, **settings: Any) -> AgentSetup:
     """Let an agent have workers, whose command was approved here."""
     if agent not in store.agents.names():
         store.agents.register(agent)
-    made = AgentGroup(agent, command=("answers",), settings=settings)
+    made = AgentSetup(agent, command=("answers",), settings=settings)
     registry = Registry(store.engine)
     registry.edit(lambda state: state.put(made))
     registry.approve(made)

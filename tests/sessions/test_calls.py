@@ -8,7 +8,7 @@ from threading import Event
 
 from capsule import Store, timestamps
 from capsule.ids import new_message_id
-from capsule.sessions.events import Route, incoming
+from capsule.sessions.events import Route, inbound_message
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule.sessions.worker.worker import Worker
@@ -33,14 +33,14 @@ def test_a_worker_runs_few_functions_to_answer_and_to_see_that_there_is_nothing_
         with store.engine.leases.take(f"worker-{id}") as worker._lease:
             for _ in range(8):
                 new = [
-                    incoming(
+                    inbound_message(
                         id=new_message_id(),
                         content="hello",
                         sender="anna",
                         route=Route("webhook", "ci"),
                     )
                 ]
-                host.tell(partial(receive, messages=new))
+                host.write_inbound(partial(receive, messages=new))
                 turns.append(calls_of(partial(worker._work_on, id, Event())))
                 looks.append(calls_of(partial(worker._work_on, id, Event())))
     # The least, as now and then a file is so young that it is read again.

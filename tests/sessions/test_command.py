@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from capsule.sessions.worker.command import Ended, run
+from capsule.sessions.worker.command import CommandResult, run
 from tests.processes import Child, until
 
 
-def ran(*words: str, given: str = "", **more: Any) -> Ended:
+def ran(*words: str, given: str = "", **more: Any) -> CommandResult:
     options: dict[str, Any] = {
         "folder": None,
         "limit_s": 60,
@@ -35,12 +35,12 @@ def gone(pid: int) -> bool:
 def test_more_than_a_pipe_holds_goes_in_and_comes_out() -> None:
     text = "éa" * 500_000
     heard: list[None] = []
-    assert ran("cat", given=text, heard=lambda: heard.append(None)) == Ended(0, text)
+    assert ran("cat", given=text, heard=lambda: heard.append(None)) == CommandResult(0, text)
     assert heard
 
 
 def test_a_command_that_reads_nothing_is_no_failure() -> None:
-    assert ran("echo", "done", given="x" * 1_000_000) == Ended(0, "done\n")
+    assert ran("echo", "done", given="x" * 1_000_000) == CommandResult(0, "done\n")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_command_that_reads_nothing_is_no_failure() -> None:
     ],
 )
 def test_how_a_command_ends(script: str, code: int, out: str, reason: str) -> None:
-    assert ran("sh", "-c", script) == Ended(code, out, reason)
+    assert ran("sh", "-c", script) == CommandResult(code, out, reason)
 
 
 def test_a_command_that_is_not_there_says_so_and_so_does_a_folder() -> None:
@@ -66,14 +66,14 @@ def test_a_command_that_is_not_there_says_so_and_so_does_a_folder() -> None:
 
 
 def test_what_a_command_hands_back_stands_apart_from_what_it_answers() -> None:
-    assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == Ended(
+    assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == CommandResult(
         0, "answer\n", handed="id-1"
     )
 
 
 def test_a_command_reads_what_it_handed_back_and_the_last_word_counts() -> None:
     script = 'cat "$HAND"; printf id-1 > "$HAND"; cat "$HAND"; printf id-2 > "$HAND"'
-    assert ran("sh", "-c", script, limit_s=10) == Ended(0, "id-1", handed="id-2")
+    assert ran("sh", "-c", script, limit_s=10) == CommandResult(0, "id-1", handed="id-2")
 
 
 def test_a_command_over_its_time_gets_sigterm_with_all_that_it_started() -> None:

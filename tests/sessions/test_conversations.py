@@ -12,7 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import NotFound, StorageFailed
-from capsule.sessions.adapters.conversations import Conversations
+from capsule.sessions.adapters.conversations import ConversationAdapter
 from capsule.sessions.adapters.interface import Arrived, File, Outgoing
 from tests.processes import until
 
@@ -32,7 +32,7 @@ def brought(store: Store) -> list[Arrived]:
         def receive(self, arrived: Sequence[Arrived]) -> None:
             took.extend(arrived)
 
-    Conversations(store)._bring("bot", Receiver())
+    ConversationAdapter(store)._bring("bot", Receiver())
     return took
 
 
@@ -75,8 +75,8 @@ def test_what_an_agent_says_is_there_once(
     )
     said = out(kind=kind, hops=3, **more)
     assert (
-        Conversations(store).deliver(said)
-        == Conversations(store).deliver(said)
+        ConversationAdapter(store).deliver(said)
+        == ConversationAdapter(store).deliver(said)
         == history(store)[1]["id"]
     )
     assert len(history(store)) == 2
@@ -89,13 +89,13 @@ def test_what_an_agent_says_is_there_once(
 
 def test_what_an_agent_says_first_in_a_direct_makes_it(store: Store) -> None:
     for _ in range(2):
-        Conversations(store).deliver(out(text="hello"))
+        ConversationAdapter(store).deliver(out(text="hello"))
     assert [(each["from"], each["content"]) for each in history(store)] == [("bot", "hello")]
 
 
 def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: Store) -> None:
     store.messages.send("hello", agent="anna", to="bot")
-    adapter, file = Conversations(store), File("plan.txt", lambda: b"plan")
+    adapter, file = ConversationAdapter(store), File("plan.txt", lambda: b"plan")
     id = adapter.deliver(out(kind="file", text="the plan", files=[file]))
     assert adapter.deliver(out(kind="file", text="the plan", files=[file])) == id
     assert adapter.deliver(out(id="edit", kind="edit", text="the new plan", target=id)) == id
@@ -119,7 +119,7 @@ def test_what_can_t_be_said_is_refused_for_good(store: Store, more: Any) -> None
     store.agents.register("ben")
     store.messages.send("hello", agent="anna", to="bot")
     with pytest.raises(NotFound):
-        Conversations(store).deliver(out(text="no", **more))
+        ConversationAdapter(store).deliver(out(text="no", **more))
 
 
 def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: Store) -> None:
@@ -138,7 +138,7 @@ def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: St
             taken.extend(arrived)
 
     is_full.set()
-    adapter = Conversations(store)
+    adapter = ConversationAdapter(store)
     adapter.start(Receiver())
     until(lambda: asked)
     assert store.messages.inbox(agent="bot").unread == 2

@@ -9,16 +9,23 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidInput, Refused
-from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
+from capsule.sessions.events import (
+    Route,
+    cancelled_event,
+    destinations_event,
+    outbound_message,
+    reply_id,
+    routing_event,
+)
 from capsule.sessions.rules.deliveries import (
     after_attempt,
     delivery_id,
     due_deliveries,
     next_delivery,
+    number_replies,
     route_of,
-    send,
 )
-from capsule.sessions.rules.messages import later, numbered, release, retried
+from capsule.sessions.rules.messages import add_seconds, numbered, retry_by_hand, retry_or_fail
 from capsule.sessions.session_state import OutboundMessage
 from tests.sessions.files import ROUTE, START, Files, chat
 
@@ -29,18 +36,22 @@ DEFAULT = Route("stdio", "main")
 def files_with(*messages: Any) -> Files:
     files = Files()
     files.arrive(chat("m1"), chat("m2", route=None))
-    files.tell(destinations(destinations={"ops": OPS.written()}))
-    files.say(*send(files.folds, messages))
+    files.tell(destinations_event(destinations={"ops": OPS.as_json()}))
+    files.say(*number_replies(files.session_state, messages))
     return files
 
 
 def due(files: Files) -> list[str]:
-    return [message.id for message in due_deliveries(files.folds, files.now)]
+    return [message.id for message in due_deliveries(files.session_state, files.now)]
 
 
 def deliver(files: Files, **result: Any) -> OutboundMessage:
-    message = due_deliveries(files.folds, files.now)[0]
-    files.tell(*numbered(files.folds, after_attempt(files.folds, message, files.now, **result)))
+    message = due_deliveries(files.session_state, files.now)[0]
+    files.tell(
+        *numbered(
+            files.session_state, after_attempt(files.session_state, message, files.now, **result)
+        )
+    )
     return message
 
 
@@ -60,23 +71,23 @@ def deliver(files: Files, **result: Any) -> OutboundMessage:
 def test_a_message_goes_to_its_destination_else_back_else_by_default(
     fields: dict[str, Any], default: Route | None, to: Route | None
 ) -> None:
-    files = files_with(outgoing(id="o1", **fields))
+    files = files_with(outbound_message(id="o1", **fields))
     if default:
-        files.tell(routing(route=default))
-    message = due_deliveries(files.folds, START)[0]
+        files.tell(routing_event(route=default))
+    message = due_deliveries(files.session_state, START)[0]
     if to:
-        assert route_of(files.folds, message) == to
+        assert route_of(files.session_state, message) == to
     else:
         with pytest.raises(Refused):
-            route_of(files.folds, message)
+            route_of(files.session_state, message)
 
 
 def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_compacted() -> None:
     files = files_with()
     files.finish(files.claim())
-    files.say(*send(files.folds, [outgoing(id="o1", in_reply_to="m1")]))
+    files.say(*number_replies(files.session_state, [outbound_message(id="o1", in_reply_to="m1")]))
     files.compact()
-    assert route_of(files.folds, files.outbound.messages["o1"]) == ROUTE
+    assert route_of(files.session_state, files.outbound.messages["o1"]) == ROUTE
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -92,69 +103,70 @@ def test_nothing_is_said_twice_and_each_session_has_ids_of_its_own(is_compacted:
         )
         == 8
     )
-    said = outgoing(id=reply_id("s1", "m1", 0), content="Yes", in_reply_to="m1")
+    said = outbound_message(id=reply_id("s1", "m1", 0), content="Yes", in_reply_to="m1")
     files = files_with(said, said)
     assert [message.seq for message in files.outbound.messages.values()] == [5]
     deliver(files, platform_id="p1")
     if is_compacted:
         files.compact()
         assert not files.outbound.messages
-    assert send(files.folds, [said]) == []
+    assert number_replies(files.session_state, [said]) == []
     assert due(files) == []
 
 
 def test_what_is_for_later_is_delivered_later() -> None:
     files = files_with(
-        outgoing(id="o1", deliver_after="2026-11-22T14:31:00+01:00"), outgoing(id="o2")
+        outbound_message(id="o1", deliver_after="2026-11-22T14:31:00+01:00"),
+        outbound_message(id="o2"),
     )
     assert due(files) == ["o2"]
-    assert next_delivery(files.folds, START) == START
+    assert next_delivery(files.session_state, START) == START
     deliver(files, platform_id="p2")
-    assert next_delivery(files.folds, START) == later(START, 60)
+    assert next_delivery(files.session_state, START) == add_seconds(START, 60)
     files.pass_time(60)
     assert due(files) == ["o1"]
     with pytest.raises(InvalidInput):
-        outgoing(id="o3", deliver_after="soon")
+        outbound_message(id="o3", deliver_after="soon")
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
-    files = files_with(outgoing(id="o1", in_reply_to="m1"))
+    files = files_with(outbound_message(id="o1", in_reply_to="m1"))
     for wait in (5, 10):
         deliver(files, error="no network")
         assert due(files) == []
         if is_compacted:
             files.compact()
-        assert next_delivery(files.folds, files.now) == later(files.now, wait)
+        assert next_delivery(files.session_state, files.now) == add_seconds(files.now, wait)
         files.pass_time(wait)
     deliver(files, error="no network")
-    assert next_delivery(files.folds, files.now) is None
+    assert next_delivery(files.session_state, files.now) is None
     assert files.inbound.undeliverable == {"o1": "no network"}
     assert files.claim() == ["m1", reply_id("s1", "o1", "undeliverable: no network")]
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_person_has_it_delivered_after_all(is_compacted: bool) -> None:
-    files = files_with(outgoing(id="o1"), outgoing(id="o2"))
+    files = files_with(outbound_message(id="o1"), outbound_message(id="o2"))
     deliver(files, error="no network", is_final=True)
-    files.tell(*retried(files.folds, ["o1"], files.now))
+    files.tell(*retry_by_hand(files.session_state, ["o1"], files.now))
     if is_compacted:
         files.compact()
     assert due(files) == ["o1", "o2"]
     deliver(files, error="still none", is_final=True)
     assert due(files) == ["o2"]
-    files.tell(*retried(files.folds, ["o1"], files.now))
+    files.tell(*retry_by_hand(files.session_state, ["o1"], files.now))
     deliver(files, platform_id="p1")
     assert (due(files), files.inbound.delivered["o1"]) == (["o2"], "p1")
     with pytest.raises(InvalidInput):
-        retried(files.folds, ["o1"], files.now)
+        retry_by_hand(files.session_state, ["o1"], files.now)
     deliver(files, error="no network")
-    files.tell(*retried(files.folds, ["o2"], files.now))
+    files.tell(*retry_by_hand(files.session_state, ["o2"], files.now))
     assert due(files) == ["o2"], "what waits for its next attempt is due now"
 
 
 def test_a_notice_to_the_worker_wakes_nobody() -> None:
-    files = files_with(outgoing(id="o1"))
+    files = files_with(outbound_message(id="o1"))
     files.finish(files.claim())
     files.finish(files.claim())
     deliver(files, error="refused", is_final=True)
@@ -162,7 +174,9 @@ def test_a_notice_to_the_worker_wakes_nobody() -> None:
 
 
 def test_what_was_delivered_keeps_the_id_that_it_got() -> None:
-    files = files_with(outgoing(id="o1"), outgoing(id="o2", kind="edit", target="o1", content="No"))
+    files = files_with(
+        outbound_message(id="o1"), outbound_message(id="o2", kind="edit", target="o1", content="No")
+    )
     assert due(files) == ["o1"]
     deliver(files, platform_id="p1")
     files.compact()
@@ -172,28 +186,28 @@ def test_what_was_delivered_keeps_the_id_that_it_got() -> None:
 
 @pytest.mark.parametrize("result", [{"platform_id": "p1"}, {"error": "gone", "is_final": True}])
 def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[str, Any]) -> None:
-    files = files_with(outgoing(id="o1", recurrence={"cron": "31 13 * * *"}))
-    assert next_delivery(files.folds, files.now) == later(START, 60)
+    files = files_with(outbound_message(id="o1", recurrence={"cron": "31 13 * * *"}))
+    assert next_delivery(files.session_state, files.now) == add_seconds(START, 60)
     files.pass_time(60)
     ids = []
     for _ in range(3):
-        message = due_deliveries(files.folds, files.now)[0]
-        ids.append(delivery_id(files.folds, message))
+        message = due_deliveries(files.session_state, files.now)[0]
+        ids.append(delivery_id(files.session_state, message))
         deliver(files, **result)
         assert due(files) == []
         files.compact()
         files.pass_time(24 * 3600)
     assert len(set(ids)) == 3
     assert due(files) == ["o1"]
-    files.tell(cancelled(messages=["o1"]))
+    files.tell(cancelled_event(messages=["o1"]))
     files.compact()
-    assert next_delivery(files.folds, files.now) is None
+    assert next_delivery(files.session_state, files.now) is None
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
-    files = files_with(outgoing(id="o1"))
+    files = files_with(outbound_message(id="o1"))
     deliver(files, error="no network")
-    assert due_deliveries(files.folds, later(START, -3600))
+    assert due_deliveries(files.session_state, add_seconds(START, -3600))
 
 
 # What a sender is told about a message that failed.
@@ -201,20 +215,20 @@ def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
 
 def give_up(files: Files) -> None:
     files.finish(files.claim(), "failed", error="exit code 65")
-    files.tell(*release(files.folds, files.now, is_alive=lambda _: True))
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: True))
 
 
 def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
     files = Files()
     files.arrive(chat("m1", hops=2), chat("m2"), chat("m3", trigger="accumulate"))
     give_up(files)
-    assert release(files.folds, files.now, is_alive=lambda _: True) == []
+    assert retry_or_fail(files.session_state, files.now, is_alive=lambda _: True) == []
     files.compact()
     notice = deliver(files, error="no network")
     files.compact()
     files.pass_time(5)
     assert deliver(files, platform_id="p1") == notice
-    assert (notice.in_reply_to, notice.event["hops"], route_of(files.folds, notice)) == (
+    assert (notice.in_reply_to, notice.event["hops"], route_of(files.session_state, notice)) == (
         "m1",
         3,
         ROUTE,
@@ -234,7 +248,7 @@ def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_
     give_up(files)
     if is_compacted:
         files.compact()
-    notices = due_deliveries(files.folds, files.now)
+    notices = due_deliveries(files.session_state, files.now)
     assert [notice.in_reply_to for notice in notices] == ["m1", "m2", "m4"]
     for notice, ids in zip(notices, (["m1", "m3"], ["m2"], ["m4"]), strict=True):
         commands = [
@@ -248,7 +262,9 @@ def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_
     deliver(files, error="refused", is_final=True)
     files.compact()
     assert files.inbound.failures == {"anna": (2, 2), "bob": (1, 0), "carol": (1, 0)}
-    assert [notice.in_reply_to for notice in due_deliveries(files.folds, files.now)] == ["m4"]
+    assert [notice.in_reply_to for notice in due_deliveries(files.session_state, files.now)] == [
+        "m4"
+    ]
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -256,15 +272,18 @@ def test_a_notice_does_not_name_a_message_that_a_person_has_tried_again(is_compa
     files = Files()
     files.arrive(chat("m1", sender="anna"), chat("m2", sender="anna"))
     give_up(files)
-    before = due_deliveries(files.folds, files.now)[0]
-    files.tell(*retried(files.folds, ["m1"], files.now))
+    before = due_deliveries(files.session_state, files.now)[0]
+    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
     if is_compacted:
         files.compact()
-    (notice,) = due_deliveries(files.folds, files.now)
+    (notice,) = due_deliveries(files.session_state, files.now)
     assert notice.in_reply_to == "m2" and "m1" not in notice.event["content"]
     assert notice.id != before.id, "a notice that says something else has another id"
     give_up(files)
-    assert [each.in_reply_to for each in due_deliveries(files.folds, files.now)] == ["m1", "m2"]
+    assert [each.in_reply_to for each in due_deliveries(files.session_state, files.now)] == [
+        "m1",
+        "m2",
+    ]
     assert files.inbound.failures == {"anna": (3, 0)}
 
 

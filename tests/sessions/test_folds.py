@@ -13,29 +13,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capsule.sessions.events import (
-    ack,
-    attempt,
-    cancelled,
-    changed,
-    cleared,
-    delivered,
-    destinations,
-    failed,
-    incoming,
-    outgoing,
-    paused,
+    ack_event,
+    attempt_event,
+    cancelled_event,
+    changed_event,
+    cleared_event,
+    delivered_event,
+    destinations_event,
+    failed_event,
+    inbound_message,
+    outbound_message,
+    paused_event,
     reply_id,
-    resumed,
-    retry,
-    routed,
-    routing,
-    state,
-    tool,
-    undeliverable,
+    resumed_event,
+    retry_event,
+    routed_event,
+    routing_event,
+    state_event,
+    tool_event,
+    undeliverable_event,
 )
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, send
-from capsule.sessions.rules.messages import later, next_due
+from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, number_replies
+from capsule.sessions.rules.messages import add_seconds, next_due
 from capsule.sessions.session_state import (
     MAX_KEPT,
     WINDOW,
@@ -57,7 +57,9 @@ def test_a_compacted_file_answers_every_question_as_before(steps: list[tuple[str
     for step in steps:
         world.do(*step)
         now = world.files.now
-        assert answers(world.files.folds, world.ids, now) == answers(world.whole(), world.ids, now)
+        assert answers(world.files.session_state, world.ids, now) == answers(
+            world.whole(), world.ids, now
+        )
 
 
 @given(Steps, st.integers(0, 1000))
@@ -107,12 +109,18 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     for turn in range(1000):
         files.arrive(*(chat(f"{turn}-{at}", "Hello " * 20) for at in range(10)))
         ids = files.claim()
-        answer = outgoing(id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0])
-        files.say(*send(files.folds, [answer]))
+        answer = outbound_message(
+            id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0]
+        )
+        files.say(*number_replies(files.session_state, [answer]))
         files.finish(ids)
-        for message in due_deliveries(files.folds, files.now):
-            files.tell(*after_attempt(files.folds, message, files.now, platform_id=f"p{turn}"))
-        files.tell(routed(message=ids[0], agent="anna", outcome="wake", reason="it is a direct"))
+        for message in due_deliveries(files.session_state, files.now):
+            files.tell(
+                *after_attempt(files.session_state, message, files.now, platform_id=f"p{turn}")
+            )
+        files.tell(
+            routed_event(message=ids[0], agent="anna", outcome="wake", reason="it is a direct")
+        )
         if rng.random() < often:
             files.compact()
     files.arrive(*(chat(f"context-{at}", trigger="accumulate") for at in range(2000)))
@@ -125,9 +133,9 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     assert len(orjson.dumps(files.in_events)) < 300_000
     assert len(orjson.dumps(files.out_events)) < 150_000
     assert (
-        len(files.inbound.left)
+        len(files.inbound.compacted_digests)
         == len(files.inbound.delivered)
-        == len(files.outbound.said)
+        == len(files.outbound.compacted_routes)
         == WINDOW
     )
     assert files.status("context-1899") == "cancelled"
@@ -138,12 +146,16 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(
     left: int, remembered: int
 ) -> None:
     files = Files()
-    files.say(*send(files.folds, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
-    messages = due_deliveries(files.folds, files.now)
+    files.say(
+        *number_replies(
+            files.session_state, [outbound_message(id=f"o{at}") for at in range(WINDOW + 10)]
+        )
+    )
+    messages = due_deliveries(files.session_state, files.now)
     waiting = messages.pop(left)
     for message in messages:
-        files.tell(*after_attempt(files.folds, message, files.now, platform_id="p"))
-    files.in_events = files.stamped(files.folds.compacted_inbound(files.now))
+        files.tell(*after_attempt(files.session_state, message, files.now, platform_id="p"))
+    files.in_events = files.stamped(files.session_state.compacted_inbound(files.now))
     assert len(files.in_events[0]["delivered"]) == remembered
     again = fold(InboundState("s1"), files.in_events)
     assert due_deliveries(
@@ -179,39 +191,43 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
 def state_of(fold: InboundState | OutboundState) -> dict[str, Any]:
     """All that a fold holds, but for the events that it passed over."""
     values = {field.name: deepcopy(getattr(fold, field.name)) for field in dataclass_fields(fold)}
-    return {name: value for name, value in values.items() if name not in ("others", "seen")}
+    return {
+        name: value for name, value in values.items() if name not in ("unknown_events", "event_ids")
+    }
 
 
 def written(files: Files) -> list[tuple[InboundState | OutboundState, dict[str, Any]]]:
     """An event of each kind that changes something, before it is applied, with the fold that it is
     for.
     """
-    made = incoming(id="m9", content="Hello", route=ROUTE, recurrence=DAILY, process_after=START)
-    said = outgoing(
+    made = inbound_message(
+        id="m9", content="Hello", route=ROUTE, recurrence=DAILY, process_after=START
+    )
+    said = outbound_message(
         id="o9", content="Yes", in_reply_to="m1", to="ops", recurrence={"cron": "@daily"}
     )
     host = [
         made | {"seq": 90},
-        retry(messages={"m1": (1, START)}, reason="busy", again=True),
-        failed(messages=["m1", "m2"], reason="broken"),
-        cancelled(messages=["m1"]),
-        paused(series="daily"),
-        resumed(series="daily"),
-        changed(series="daily", prompt="Look again", cron="@hourly"),
-        attempt(message="o1", attempts=1, reason="busy", next_at=START),
-        delivered(message="o1", platform_id="p1"),
-        undeliverable(message="o1", reason="gone"),
-        destinations(destinations={"ops": ROUTE.written()}),
-        routing(route=ROUTE),
-        files.folds.compacted_inbound(START)[0],
+        retry_event(messages={"m1": (1, START)}, reason="busy", again=True),
+        failed_event(messages=["m1", "m2"], reason="broken"),
+        cancelled_event(messages=["m1"]),
+        paused_event(series="daily"),
+        resumed_event(series="daily"),
+        changed_event(series="daily", prompt="Look again", cron="@hourly"),
+        attempt_event(message="o1", attempts=1, reason="busy", next_at=START),
+        delivered_event(message="o1", platform_id="p1"),
+        undeliverable_event(message="o1", reason="gone"),
+        destinations_event(destinations={"ops": ROUTE.as_json()}),
+        routing_event(route=ROUTE),
+        files.session_state.compacted_inbound(START)[0],
     ]
     worker = [
         said | {"seq": 91},
-        ack(state="completed", messages={"m2": 0}, instance="w2"),
-        tool(name="build", limit_s=60),
-        state(key="mood", value="good", provider="claude"),
-        cleared(provider="claude"),
-        files.folds.compacted_outbound(START)[0],
+        ack_event(state="completed", messages={"m2": 0}, instance="w2"),
+        tool_event(name="build", limit_s=60),
+        state_event(key="mood", value="good", provider="claude"),
+        cleared_event(provider="claude"),
+        files.session_state.compacted_outbound(START)[0],
     ]
     return [(files.inbound, event) for event in host] + [
         (files.outbound, event) for event in worker
@@ -230,16 +246,22 @@ def used() -> Files:
         chat("d1", series="daily", recurrence=DAILY),
     )
     files.tell(
-        failed(messages=["m0"], reason="broken"), paused(series="daily"), routing(route=ROUTE)
+        failed_event(messages=["m0"], reason="broken"),
+        paused_event(series="daily"),
+        routing_event(route=ROUTE),
     )
     files.claim()
-    files.say(*send(files.folds, [outgoing(id="o1", content="On it", in_reply_to="m1")]))
     files.say(
-        outgoing(id="gone", content="x") | {"seq": 99},
-        tool(name="look"),
-        state(key="mood", value="bad"),
+        *number_replies(
+            files.session_state, [outbound_message(id="o1", content="On it", in_reply_to="m1")]
+        )
     )
-    files.tell(attempt(message="gone", attempts=1, reason="busy", next_at=START))
+    files.say(
+        outbound_message(id="gone", content="x") | {"seq": 99},
+        tool_event(name="look"),
+        state_event(key="mood", value="bad"),
+    )
+    files.tell(attempt_event(message="gone", attempts=1, reason="busy", next_at=START))
     return files
 
 
@@ -262,10 +284,10 @@ def test_an_event_with_one_wrong_field_changes_nothing_and_is_kept(number: int) 
             before = state_of(fold)
             fold.apply(wrong)
             assert state_of(fold) == before, wrong
-            assert fold.others == [wrong]
+            assert fold.unknown_events == [wrong]
     fold, _ = written(used())[number]
     fold.apply(event)
-    assert fold.others == [], "the event as it was written is applied"
+    assert fold.unknown_events == [], "the event as it was written is applied"
 
 
 def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
@@ -273,22 +295,22 @@ def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
     files.arrive(chat("m1"))
     other = Files()
     other.arrive(chat("m0"))
-    (summary, *_) = other.folds.compacted_inbound(START)
+    (summary, *_) = other.session_state.compacted_inbound(START)
     wrong = summary | {"left": {"m1": "0"}, "ended": {"m1": "failed"}, "delivered": 5}
     files.tell(wrong)
-    assert files.status("m1") == "pending" and files.inbound.left == {}
-    assert [event["event"] for event in files.inbound.others] == ["compacted"]
+    assert files.status("m1") == "pending" and files.inbound.compacted_digests == {}
+    assert [event["event"] for event in files.inbound.unknown_events] == ["compacted"]
 
 
 def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> None:
     files = Files()
-    (summary, *_) = files.folds.compacted_inbound(START)
+    (summary, *_) = files.session_state.compacted_inbound(START)
     files.tell(
         summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}}
     )
-    assert due_deliveries(files.folds, START) == []
-    files.tell(retry(messages={"unknown": (1, START)}, reason="by hand", again=True))
-    files.tell(delivered(message="n2", platform_id="p1"))
+    assert due_deliveries(files.session_state, START) == []
+    files.tell(retry_event(messages={"unknown": (1, START)}, reason="by hand", again=True))
+    files.tell(delivered_event(message="n2", platform_id="p1"))
     assert files.inbound.failures == {"bob": (0, 0)}
 
 
@@ -296,7 +318,7 @@ def test_a_bug_in_a_handler_is_an_error_and_no_event_that_makes_no_sense(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = Files()
-    monkeypatch.setattr(files.inbound, "open", None)
+    monkeypatch.setattr(files.inbound, "unfinished_ids", None)
     with pytest.raises(TypeError):
         files.arrive(chat("m1"))
 
@@ -311,11 +333,11 @@ def test_a_finished_occurrence_stays_until_the_next_one_is_there(end: Any) -> No
     files.finish(files.claim(), end)
     files.compact()
     assert files.inbound.messages[files.inbound.series["daily"]].event["recurrence"] == DAILY
-    files.arrive(chat("d2", series="daily", recurrence=DAILY, process_after=later(START, 60)))
-    files.inbound.ended.setdefault("d1", end)
+    files.arrive(chat("d2", series="daily", recurrence=DAILY, process_after=add_seconds(START, 60)))
+    files.inbound.final_states.setdefault("d1", end)
     files.compact()
     assert list(files.inbound.messages) == ["d2"]
-    files.tell(cancelled(messages=["d2"]))
+    files.tell(cancelled_event(messages=["d2"]))
     files.compact()
     assert (files.inbound.messages, files.inbound.series) == ({}, {})
 
@@ -323,17 +345,18 @@ def test_a_finished_occurrence_stays_until_the_next_one_is_there(end: Any) -> No
 def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
     files = Files()
     files.arrive(
-        chat("d1", "Report", series="daily", recurrence=DAILY, process_after=later(START, 60))
+        chat("d1", "Report", series="daily", recurrence=DAILY, process_after=add_seconds(START, 60))
     )
     files.tell(
-        changed(series="daily", prompt="Full report", cron="0 8 * * *"), paused(series="daily")
+        changed_event(series="daily", prompt="Full report", cron="0 8 * * *"),
+        paused_event(series="daily"),
     )
     files.compact()
     live = files.inbound.messages["d1"].event
     assert (live["content"], live["recurrence"]) == ("Full report", DAILY | {"cron": "0 8 * * *"})
-    assert next_due(files.folds, START) is None
-    files.tell(resumed(series="daily"))
-    assert next_due(files.folds, START) == later(START, 60)
+    assert next_due(files.session_state, START) is None
+    files.tell(resumed_event(series="daily"))
+    assert next_due(files.session_state, START) == add_seconds(START, 60)
 
 
 # state
@@ -345,17 +368,17 @@ def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(
 ) -> None:
     files = Files()
     files.say(
-        state(key="continuation", value="c1", provider="claude"),
-        state(key="continuation", value="c2", provider="codex"),
-        state(key="continuation", value="c3", provider="claude"),
-        state(key="mood", value={"is": "good"}, provider="claude"),
-        state(key="gone", value=1, provider="claude"),
-        state(key="gone", provider="claude"),
-        tool(name="build", limit_s=60),
+        state_event(key="continuation", value="c1", provider="claude"),
+        state_event(key="continuation", value="c2", provider="codex"),
+        state_event(key="continuation", value="c3", provider="claude"),
+        state_event(key="mood", value={"is": "good"}, provider="claude"),
+        state_event(key="gone", value=1, provider="claude"),
+        state_event(key="gone", provider="claude"),
+        tool_event(name="build", limit_s=60),
     )
     if is_compacted:
         files.compact()
     assert files.outbound.state["claude"] == {"continuation": "c3", "mood": {"is": "good"}}
     assert files.outbound.tool and files.outbound.tool.limit_s == 60
-    files.say(cleared(provider="claude"))
+    files.say(cleared_event(provider="claude"))
     assert files.outbound.state == {"codex": {"continuation": "c2"}}

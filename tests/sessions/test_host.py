@@ -15,16 +15,16 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.events import outbound_message, reply_id
 from capsule.sessions.host.routing import OpenSessions, Router
-from capsule.sessions.host.supervisor import ahead
+from capsule.sessions.host.supervisor import prestarted_workers
 from capsule.sessions.registry import Registry, Wiring
 from capsule.sessions.rules import questions
-from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.deliveries import number_replies
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
 from capsule.sessions.session_state import SessionState
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import Thread, echo, group, hosting, said
@@ -48,7 +48,9 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
 def test_a_host_makes_no_registry_in_a_store_without_sessions() -> None:
     with Store.in_memory() as store:
         opened = OpenSessions(store.engine, Registry(store.engine), lambda step, **about: None)
-        opened.answer(lambda state: questions.expired(state.put(), timestamps.now()))
+        opened.apply_question_outcome(
+            lambda state: questions.expire_questions(state.put(), timestamps.now())
+        )
         assert store.engine.ids("sessions") == []
 
 
@@ -72,7 +74,7 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
     with nullcontext() if editable else pytest.raises(InvalidInput) as raised:
         router.receive([other, next_one])
     assert editable or (raised and raised.value.fields["id"] == "1")
-    inbound = Session(store.engine, next(iter(registry.read().sessions))).folds().inbound
+    inbound = Session(store.engine, next(iter(registry.read().sessions))).read().inbound
     assert [message.event["content"] for message in inbound.messages.values()] == ["a", "c"]
     assert lines.count("refused") == 1
 
@@ -97,16 +99,16 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
 ) -> None:
     made = store.groups.create("talk", with_=["bot"], agent="anna")
 
-    def leave(prompt: Prompt) -> Ended:
+    def leave(prompt: Prompt) -> CommandResult:
         store.groups.leave(made.id, agent="bot")
-        return Ended(0, "too late")
+        return CommandResult(0, "too late")
 
     with hosting(store, leave) as (_, lines):
         store.messages.send("@bot hello", agent="anna", conversation=made.id)
         line = until(
             lambda: next((line for line in lines if line["step"] == "undeliverable"), None)
         )
-        inbound = Session(store.engine, line["session"]).folds().inbound
+        inbound = Session(store.engine, line["session"]).read().inbound
     assert list(inbound.undeliverable) == [line["message"]]
     told = [message for message in inbound.messages.values() if not message.wakes]
     assert len(told) == 1 and "was not delivered" in told[0].event["content"]
@@ -122,7 +124,7 @@ def test_each_sender_of_a_batch_that_failed_gets_a_reply_and_the_session_counts_
         store.messages.send(f"@bot {number}", agent=sender, conversation=made.id).message: sender
         for number, sender in enumerate(("anna", "carol", "anna"))
     }
-    with hosting(store, lambda prompt: Ended(65, "", "no such file")):
+    with hosting(store, lambda prompt: CommandResult(65, "", "no such file")):
         until(lambda: len(said(store, made.id, "bot")) == 2)
         (row,) = store.sessions.list()
         until(lambda: all(each["told"] for each in store.sessions.get(row.id)["failures"]))
@@ -168,7 +170,7 @@ def test_a_machine_that_slept_does_not_count_its_workers_as_dead(
 ) -> None:
     asked, wakes = Event(), Event()
 
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         asked.set()
         wakes.wait()
         return echo(prompt)
@@ -187,7 +189,7 @@ def test_a_machine_that_slept_does_not_count_its_workers_as_dead(
 
 
 def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:
-    with hosting(store, lambda prompt: Ended(0, "yes")) as (host, _):
+    with hosting(store, lambda prompt: CommandResult(0, "yes")) as (host, _):
         first = store.messages.send("one", agent="anna", to="bot")
         until(lambda: said(store, first.conversation, "bot"))
         broken = next(iter(Registry(store.engine).read().sessions))
@@ -261,24 +263,26 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
     store: Store,
 ) -> None:
 
-    def work(prompt: Prompt) -> Ended:
+    def work(prompt: Prompt) -> CommandResult:
         if prompt.messages[0]["kind"] == "task":
-            return Ended(0, "reminded")
+            return CommandResult(0, "reminded")
         if "question" in prompt.messages[0]:
             assert 'answer to "Sure?"' in prompt.text()
-            return Ended(0, f"chosen: {prompt.messages[0]['value']}")
+            return CommandResult(0, f"chosen: {prompt.messages[0]['value']}")
         options = [{"label": "Yes", "value": "y"}, {"label": "No", "value": "n"}]
         question = {"kind": "question", "content": "Sure?", "options": options}
         at = timestamps.from_ms(timestamps.ms_of(timestamps.now()) + 300)
         task = {"action": "make", "series": "reminder", "prompt": "remind", "processAfter": at}
         words = [
-            outgoing(
+            outbound_message(
                 id=reply_id(prompt.session, prompt.batch, number), in_reply_to=prompt.batch, **each
             )
             for number, each in enumerate([question, {"kind": "task", "task": task}], 1)
         ]
-        Session(store.engine, prompt.session).say(lambda folds: send(folds, words))
-        return Ended(0)
+        Session(store.engine, prompt.session).write_outbound(
+            lambda session_state: number_replies(session_state, words)
+        )
+        return CommandResult(0)
 
     with hosting(store, work):
         sent = store.messages.send("remind me", agent="anna", to="bot")
@@ -314,10 +318,14 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
             store.engine.leases.take(self.store.instance_id, {"session": session})
             self.killed = Event()
             self._session = Session(store.engine, session)
-            self._session.say(self._claim)
+            self._session.write_outbound(self._claim)
 
-        def _claim(self, folds: SessionState) -> list[dict[str, object]]:
-            return claim(folds, pick(folds, timestamps.now(), first=True), self.store.instance_id)
+        def _claim(self, session_state: SessionState) -> list[dict[str, object]]:
+            return claim(
+                session_state,
+                pick(session_state, timestamps.now(), first=True),
+                self.store.instance_id,
+            )
 
         def wait(self) -> int:
             self.killed.wait()
@@ -353,7 +361,7 @@ def test_a_worker_that_was_started_ahead_is_told_what_it_is_for_and_one_that_die
         f'echo $$ >> {pids}; read -r agent && read -r session || exit 0; echo "$agent '
         f'$session" > {tmp_path}/$$'
     )
-    with ahead(["sh", "-c", script]) as spawn:
+    with prestarted_workers(["sh", "-c", script]) as spawn:
         for count, session in enumerate(("s1", "s2"), 1):
             until(lambda count=count: pids.exists() and len(pids.read_text().split()) == count)  # type: ignore[misc]
             if session == "s2":

@@ -21,10 +21,10 @@ WORKER = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
 from capsule import Store
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.worker import Worker
 def answer(prompt):
-    return Ended(0, " ".join(message["content"] for message in prompt.messages))
+    return CommandResult(0, " ".join(message["content"] for message in prompt.messages))
 agent, session = sys.stdin.readline().strip(), sys.stdin.readline().strip()
 if not agent:
     sys.exit()
@@ -36,7 +36,7 @@ HOST = """
 import signal, threading
 from importlib import import_module
 from capsule.sessions.host.host import Host
-from capsule.sessions.host.supervisor import ahead
+from capsule.sessions.host.supervisor import prestarted_workers
 store, words, place, count = Store.open(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 if place:
     module, kind, name = place.split(":")
@@ -52,7 +52,7 @@ if place:
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 say("begins")
-with ahead(words) as spawn:
+with prestarted_workers(words) as spawn:
     Host(store, spawn=spawn).run(stop)
 """
 
@@ -61,11 +61,11 @@ HOSTS = "capsule.sessions.host"
 PLACES = [
     ("capsule.sessions.registry:Registry:ensure_session", 1),
     (f"{HOSTS}.routing:Session:create", 1),
-    (f"{HOSTS}.routing:OpenSessions:tell", 1),
-    (f"{HOSTS}.routing:OpenSessions:tell", 2),
+    (f"{HOSTS}.routing:OpenSessions:write_inbound", 1),
+    (f"{HOSTS}.routing:OpenSessions:write_inbound", 2),
     (f"{HOSTS}.routing:Router:receive", 1),
     (f"{HOSTS}.supervisor:Supervisor:wake", 1),
-    ("capsule.sessions.adapters.conversations:Conversations:deliver", 1),
+    ("capsule.sessions.adapters.conversations:ConversationAdapter:deliver", 1),
     (f"{HOSTS}.routing:Deliverer:_deliver", 1),
 ]
 

@@ -9,27 +9,27 @@ import pytest
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.events import (
     Route,
-    cancelled,
-    failed,
-    incoming,
-    outgoing,
-    paused,
-    resumed,
-    tool,
+    cancelled_event,
+    failed_event,
+    inbound_message,
+    outbound_message,
+    paused_event,
+    resumed_event,
+    tool_event,
 )
 from capsule.sessions.rules.messages import (
-    MOST_EVENTS,
-    drop,
-    fault,
+    MAX_EVENTS,
+    add_seconds,
     is_bulky,
-    later,
     next_due,
     next_seq,
     pick,
+    reason_worker_is_dead,
     receive,
-    release,
-    retried,
-    stale,
+    retry_by_hand,
+    retry_or_fail,
+    withdraw_old_claims,
+    worker_fault,
 )
 from capsule.sessions.session_state import MAX_KEPT
 from tests.sessions.files import START, Files, chat
@@ -67,9 +67,9 @@ def test_a_message_is_taken_once_and_another_content_under_its_id_is_refused(
     if is_compacted:
         files.compact()
         assert not files.inbound.messages
-    assert receive(files.folds, [chat("m1"), chat("m2", "Bye", wiring="other")]) == []
+    assert receive(files.session_state, [chat("m1"), chat("m2", "Bye", wiring="other")]) == []
     with pytest.raises(InvalidInput) as raised:
-        receive(files.folds, [chat("m3"), chat("m2", "Hi")])
+        receive(files.session_state, [chat("m3"), chat("m2", "Hi")])
     assert raised.value.fields["id"] == "m2"
     files.arrive(chat("m3"))
     assert files.inbound.messages["m3"].seq == 6
@@ -104,7 +104,9 @@ def test_a_time_is_kept_in_utc(written: str | None, kept: str | None) -> None:
     ids=lambda value: next(iter(value)),
 )
 def test_what_cannot_be_read_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
-    for make in (incoming, outgoing) if "recurrence" in wrong else (incoming,):
+    for make in (
+        (inbound_message, outbound_message) if "recurrence" in wrong else (inbound_message,)
+    ):
         with pytest.raises(InvalidInput):
             make(**({"id": "m1", "content": "Hello"} | wrong))
 
@@ -116,7 +118,10 @@ PICKS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "nothing": ([], []),
     "oldest first": ([{}, {}, {}], [0, 1, 2]),
     "ten": ([{}] * 12, list(range(10))),
-    "what is due": ([{"process_after": later(START, 60)}, {"process_after": START}, {}], [1, 2]),
+    "what is due": (
+        [{"process_after": add_seconds(START, 60)}, {"process_after": START}, {}],
+        [1, 2],
+    ),
     "of kind system is nobody's": ([{"kind": "system"}, {}], [1]),
     "what is system does not fill the ten": ([{"kind": "system"}] * 30 + [{}], [30]),
     "accumulated ones alone wait": ([{"trigger": "accumulate"}] * 2, []),
@@ -145,7 +150,7 @@ def test_a_worker_gets(name: str) -> None:
 def test_a_worker_that_starts_gets_what_is_for_the_start() -> None:
     files = Files()
     files.arrive(chat("m1", on_wake=True))
-    assert next_due(files.folds, START, first=False) is None
+    assert next_due(files.session_state, START, first=False) is None
     assert (files.claim(), files.claim(first=True)) == ([], ["m1"])
 
 
@@ -159,23 +164,23 @@ def test_what_is_acknowledged_does_not_fill_the_ten() -> None:
 def test_nothing_is_picked_while_it_pauses(series: str | None) -> None:
     files = Files()
     files.arrive(chat("m1", series="daily"))
-    files.tell(paused(series=series))
-    assert next_due(files.folds, START) is None
+    files.tell(paused_event(series=series))
+    assert next_due(files.session_state, START) is None
     assert files.claim() == []
-    files.tell(resumed(series=series))
+    files.tell(resumed_event(series=series))
     assert files.claim() == ["m1"]
 
 
 def test_the_next_time_is_that_of_the_soonest_that_wakes() -> None:
     files = Files()
     files.arrive(
-        chat("m1", process_after=later(START, 9)),
-        chat("m2", process_after=later(START, 5)),
-        chat("m3", process_after=later(START, 1), trigger="accumulate"),
+        chat("m1", process_after=add_seconds(START, 9)),
+        chat("m2", process_after=add_seconds(START, 5)),
+        chat("m3", process_after=add_seconds(START, 1), trigger="accumulate"),
         chat("m4", kind="system"),
     )
-    assert next_due(files.folds, START) == later(START, 5)
-    assert next_due(files.folds, later(START, 7)) == later(START, 7)
+    assert next_due(files.session_state, START) == add_seconds(START, 5)
+    assert next_due(files.session_state, add_seconds(START, 7)) == add_seconds(START, 7)
 
 
 # ack
@@ -224,10 +229,10 @@ STALE: dict[str, tuple[Time, list[Time], float, bool]] = {
 def test_a_worker_counts_as_dead_after(name: str) -> None:
     heartbeat, claims, limit_s, is_dead = STALE[name]
     beat, *claimed = (
-        later(START, -each) if isinstance(each, float | int) else each
+        add_seconds(START, -each) if isinstance(each, float | int) else each
         for each in (heartbeat, *claims)
     )
-    assert bool(stale(START, beat, map(str, claimed), limit_s)) is is_dead
+    assert bool(reason_worker_is_dead(START, beat, map(str, claimed), limit_s)) is is_dead
 
 
 def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
@@ -236,13 +241,13 @@ def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
     files.claim("w1")
     files.pass_time(70)
     asked = {"now": files.now, "heartbeat": None}
-    assert fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
-    assert not fault(files.folds, instance="w2", **asked)  # type: ignore[arg-type]
-    files.say(tool(name="build", limit_s=600))
-    assert not fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
-    files.say(tool())
-    files.tell(*release(files.folds, files.now, is_alive=dead))
-    assert not fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
+    assert worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
+    assert not worker_fault(files.session_state, instance="w2", **asked)  # type: ignore[arg-type]
+    files.say(tool_event(name="build", limit_s=600))
+    assert not worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
+    files.say(tool_event())
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    assert not worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
 
 
 # retry and crash
@@ -257,10 +262,14 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
         if way == "returned":
             files.finish(["m1"], "returned", error="exit code 1")
         elif way == "dropped":
-            files.say(*drop(files.folds, "w2"))
-        files.tell(*release(files.folds, files.now, is_alive=dead if way == "dead" else alive))
+            files.say(*withdraw_old_claims(files.session_state, "w2"))
+        files.tell(
+            *retry_or_fail(
+                files.session_state, files.now, is_alive=dead if way == "dead" else alive
+            )
+        )
         assert files.claim() == []
-        due = next_due(files.folds, files.now)
+        due = next_due(files.session_state, files.now)
         if due:
             waits.append(
                 int(due[14:16]) * 60
@@ -277,10 +286,10 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
 
 def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies() -> None:
     files = Files()
-    files.arrive(chat("m1", process_after=later(START, 3)), chat("m2"), chat("m3"))
+    files.arrive(chat("m1", process_after=add_seconds(START, 3)), chat("m2"), chat("m3"))
     assert files.claim("w1") == ["m2", "m3"]
-    files.tell(*release(files.folds, files.now, is_alive=dead))
-    files.tell(cancelled(messages=["m2"]))
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    files.tell(cancelled_event(messages=["m2"]))
     files.arrive(chat("m4"))
     files.compact()
     files.pass_time(6)
@@ -295,7 +304,10 @@ def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_i
     files = Files()
     files.arrive(chat("a1", trigger="accumulate"), chat("m1"))
     assert files.claim("w1") == ["a1", "m1"]
-    files.tell(*release(files.folds, files.now, is_alive=dead), cancelled(messages=["m1"]))
+    files.tell(
+        *retry_or_fail(files.session_state, files.now, is_alive=dead),
+        cancelled_event(messages=["m1"]),
+    )
     files.pass_time(5)
     assert files.claim("w2") == []
     files.arrive(chat("m2"))
@@ -310,13 +322,13 @@ def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_onl
     files = Files()
     files.arrive(chat("m1"), chat("m2"))
     with pytest.raises(InvalidInput):
-        retried(files.folds, files.claim(), files.now)
+        retry_by_hand(files.session_state, files.claim(), files.now)
     if by == "worker":
         files.finish(["m1", "m2"], "failed")
-        files.tell(*release(files.folds, files.now, is_alive=alive))
+        files.tell(*retry_or_fail(files.session_state, files.now, is_alive=alive))
     else:
-        files.tell(failed(messages=["m1", "m2"], reason="by hand"))
-    files.tell(*retried(files.folds, ["m1"], files.now))
+        files.tell(failed_event(messages=["m1", "m2"], reason="by hand"))
+    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
     files.arrive(chat("m3"))
     files.compact()
     assert files.claim() == ["m1"]
@@ -328,21 +340,23 @@ def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_onl
         "pending",
     ]
     with pytest.raises(InvalidInput):
-        retried(files.folds, ["m1"], files.now)
+        retry_by_hand(files.session_state, ["m1"], files.now)
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> None:
     files = Files()
-    files.arrive(chat("m1"), chat("m2", process_after=later(START, 3600)))
+    files.arrive(chat("m1"), chat("m2", process_after=add_seconds(START, 3600)))
     files.claim("w1")
-    files.tell(*release(files.folds, files.now, is_alive=dead))
-    assert pick(files.folds, START, first=True) == []
-    assert [found.id for found in pick(files.folds, later(START, -7200), first=True)] == ["m1"]
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    assert pick(files.session_state, START, first=True) == []
+    assert [
+        found.id for found in pick(files.session_state, add_seconds(START, -7200), first=True)
+    ] == ["m1"]
 
 
 def test_what_only_accumulates_makes_a_file_bulky_too() -> None:
     files = Files()
-    files.arrive(*(chat(f"m{number}", trigger="accumulate") for number in range(MOST_EVENTS + 1)))
-    assert is_bulky(files.folds)
+    files.arrive(*(chat(f"m{number}", trigger="accumulate") for number in range(MAX_EVENTS + 1)))
+    assert is_bulky(files.session_state)
     files.compact()
-    assert not is_bulky(files.folds) and len(files.in_events) <= MAX_KEPT + 1
+    assert not is_bulky(files.session_state) and len(files.in_events) <= MAX_KEPT + 1

@@ -15,10 +15,10 @@ from capsule.engines.files.disk.layout import KINDS
 from capsule.engines.interface import edit_document
 from capsule.messaging import doorbells
 from capsule.messaging.doorbells import DoorbellTarget
-from capsule.sessions.events import delivered, incoming, outgoing
-from capsule.sessions.registry import MessagingGroup, Question
-from capsule.sessions.rules.deliveries import send
-from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.events import delivered_event, inbound_message, outbound_message
+from capsule.sessions.registry import ChannelPlace, Question
+from capsule.sessions.rules.deliveries import number_replies
+from capsule.sessions.rules.messages import claim, end_claims, pick, receive
 from capsule.sessions.session import Session
 from tests.core.store.conftest import store as store
 from tests.core.store.test_purging import canaries_left, canary
@@ -53,19 +53,26 @@ def _deleted_of_every_kind(store: Store) -> None:
     question = Question(
         "q", "s", "m", options=(said,), state="answered", closed_at=now, answers=(said,)
     )
-    place = MessagingGroup("conversations", "gone", canary("sessions"))
+    place = ChannelPlace("conversations", "gone", canary("sessions"))
     store.sessions.registry.edit(lambda state: state.put(question, place))
     session, named = Session.create(store.engine, "s", "anna"), [{"name": "plan", "path": "plan"}]
-    heard = incoming(id="m", content=canary("inbound"), attachments=named)
-    answer = outgoing(id="a", content=canary("outbound"), in_reply_to="m", attachments=named)
-    session.tell(lambda folds: receive(folds, [heard]))
-    store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
-    session.say(lambda folds: claim(folds, pick(folds, timestamps.now(), first=True), "w"))
-    ended = partial(finish, ids=["m"], instance="w", state="completed")
-    session.say(
-        lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()}
+    heard = inbound_message(id="m", content=canary("inbound"), attachments=named)
+    answer = outbound_message(
+        id="a", content=canary("outbound"), in_reply_to="m", attachments=named
     )
-    session.tell(lambda folds: [delivered(message="a", platform_id="p")])
+    session.write_inbound(lambda session_state: receive(session_state, [heard]))
+    store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
+    session.write_outbound(
+        lambda session_state: claim(
+            session_state, pick(session_state, timestamps.now(), first=True), "w"
+        )
+    )
+    ended = partial(end_claims, ids=["m"], instance="w", state="completed")
+    session.write_outbound(
+        lambda session_state: [*number_replies(session_state, [answer]), *ended(session_state)],
+        {"plan": canary("outbox").encode()},
+    )
+    session.write_inbound(lambda session_state: [delivered_event(message="a", platform_id="p")])
     store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
     for kind in ("applied", "keys", "projects"):
         edit_document(store.engine, kind, "9", lambda data: canary(kind).encode())
@@ -90,9 +97,12 @@ def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Pa
 def test_a_purge_keeps_the_files_of_a_message_that_waits(store: Store, root: Path) -> None:
     session, answer = (
         Session.create(store.engine, "s", "anna"),
-        outgoing(id="a", attachments=[{"name": "plan", "path": "plan"}]),
+        outbound_message(id="a", attachments=[{"name": "plan", "path": "plan"}]),
     )
-    session.say(lambda folds: send(folds, [answer]), {"plan": b"text", "not named": b"x"})
+    session.write_outbound(
+        lambda session_state: number_replies(session_state, [answer]),
+        {"plan": b"text", "not named": b"x"},
+    )
     store.trash.purge()
     assert store.engine.files.names("outbox", "s") == ["plan"]
 

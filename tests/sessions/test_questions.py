@@ -13,31 +13,31 @@ from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule.sessions import trace
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.events import Route, delivered, outgoing
+from capsule.sessions.events import Route, delivered_event, outbound_message
 from capsule.sessions.host.routing import OpenSessions, Router
-from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State
+from capsule.sessions.registry import AgentSetup, Registry, RegistryState, SessionRecord
 from capsule.sessions.rules import deliveries, questions
-from capsule.sessions.rules.deliveries import due_deliveries, route_of, send
+from capsule.sessions.rules.deliveries import due_deliveries, number_replies, route_of
 from capsule.sessions.rules.messages import next_due
 from capsule.sessions.session import Session
 from capsule.sessions.session_state import OutboundMessage
 from capsule.sessions.worker.toolkit import Toolkit
 from tests.sessions.files import START, Files, later
 
-ROW = SessionRow("s1", "anna", "chat", "room")
+ROW = SessionRecord("s1", "anna", "chat", "room")
 ROOM = Route("chat", "room")
 YES_NO = ({"label": "Yes", "value": "y"}, {"label": "No", "value": "n"})
 LIMIT = later(60)
 REPLY = Arrived("m", "chat", "room", "tom", "yes", reply_to="P1")
 
 
-def asked(limit: str | None = LIMIT) -> State:
-    event = outgoing(
+def asked(limit: str | None = LIMIT) -> RegistryState:
+    event = outbound_message(
         id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit
     )
     message = OutboundMessage.of(event | {"seq": 1})
-    state = questions.asked(State(), ROW, message, ROOM)
-    assert questions.asked(state, ROW, message, ROOM) is state
+    state = questions.add_question(RegistryState(), ROW, message, ROOM)
+    assert questions.add_question(state, ROW, message, ROOM) is state
     return state
 
 
@@ -57,7 +57,7 @@ def test_only_a_reply_with_an_option_is_an_answer(
 ) -> None:
     arrived = replace(REPLY, text=text, place=place, reply_to=reply_to)
     before = asked()
-    state, told = questions.answered(before, arrived, lambda session, message: "P1", START)
+    state, told = questions.match_answer(before, arrived, lambda session, message: "P1", START)
     assert [(session, event["value"]) for session, (event,) in told] == (
         [("s1", value)] if value else []
     )
@@ -77,45 +77,51 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
     second: tuple[str, str], at: float, reason: str
 ) -> None:
     files = Files()
-    one, ((session, first),) = questions.answer(asked(), "q", "y", REPLY, START)
-    files.tell(*questions.tell(files.folds, first))
+    one, ((session, first),) = questions.record_answer(asked(), "q", "y", REPLY, START)
+    files.tell(*questions.events_for_session(files.session_state, first))
     wanted = {
         "id": "m",
         "trigger": "wake",
         "kind": "chat",
         "question": "q",
-        "route": ROOM.written(),
+        "route": ROOM.as_json(),
     }
     assert session == "s1" and wanted.items() <= first[0].items()
-    two, ((_, again),) = questions.answer(
+    two, ((_, again),) = questions.record_answer(
         one, "q", second[1], replace(REPLY, id=second[0], sender="bob"), later(at)
     )
     assert [said["value"] for said in two.questions["q"].answers] == (
         ["y", second[1]] if reason else ["y"]
     )
-    files.tell(*questions.tell(files.folds, again))
-    assert next_due(files.folds, files.now) == files.now and files.folds.status("m") == "pending"
-    assert [notice.in_reply_to for notice in due_deliveries(files.folds, files.now)] == (
+    files.tell(*questions.events_for_session(files.session_state, again))
+    assert (
+        next_due(files.session_state, files.now) == files.now
+        and files.session_state.status("m") == "pending"
+    )
+    assert [notice.in_reply_to for notice in due_deliveries(files.session_state, files.now)] == (
         ["m2"] if reason else []
     )
     assert all(
-        reason in notice.event["content"] for notice in due_deliveries(files.folds, files.now)
+        reason in notice.event["content"]
+        for notice in due_deliveries(files.session_state, files.now)
     )
     if reason:
-        steps = trace.way("m2", [trace.Files("s1", "anna", files.in_events, files.out_events)])
+        steps = trace.trace_message(
+            "m2", [trace.SessionEvents("s1", "anna", files.in_events, files.out_events)]
+        )
         assert [step.kind for step in steps] == ["received", "failed"] and reason in steps[1].text
 
 
 def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_closed_already() -> None:
-    state, ((_, (event, end)),) = questions.answer(asked(), "q", "y", REPLY, LIMIT)
+    state, ((_, (event, end)),) = questions.record_answer(asked(), "q", "y", REPLY, LIMIT)
     assert (
         event["trigger"] == "accumulate"
         and state.questions["q"].state == "open"
         and "late" in end["reason"]
     )
-    state, told = questions.expired(state, LIMIT)
+    state, told = questions.expire_questions(state, LIMIT)
     assert [(session, said.get("value")) for session, (said,) in told] == [("s1", None)]
-    state, ((_, (event, _)),) = questions.answer(
+    state, ((_, (event, _)),) = questions.record_answer(
         state, "q", "n", replace(REPLY, id="m2"), later(90)
     )
     assert event["trigger"] == "accumulate" and state.questions["q"].state == "expired"
@@ -123,26 +129,26 @@ def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_close
     purged = questions.without_texts(state)
     assert {text for said in purged.questions["q"].options for text in said.values()} == {""}
     assert [said["value"] for said in purged.questions["q"].answers] == ["", ""]
-    assert questions.answered(
+    assert questions.match_answer(
         purged, REPLY, lambda session, message: REPLY.reply_to, later(90)
     ) == (purged, [])
 
 
 def test_expired_questions_go_after_a_day_and_those_without_a_limit_stay_open() -> None:
-    assert questions.expired(asked(), later(59)) == (asked(), [])
-    state, _ = questions.expired(asked(), LIMIT)
-    assert questions.expired(state, later(3600))[0].questions
-    gone, _ = questions.expired(state, later(2 * 86400))
-    assert gone == State()
+    assert questions.expire_questions(asked(), later(59)) == (asked(), [])
+    state, _ = questions.expire_questions(asked(), LIMIT)
+    assert questions.expire_questions(state, later(3600))[0].questions
+    gone, _ = questions.expire_questions(state, later(2 * 86400))
+    assert gone == RegistryState()
     with pytest.raises(NotFound):
-        questions.answer(gone, "q", "y", REPLY, START)
-    assert questions.expired(asked(None), later(10**6))[1] == []
+        questions.record_answer(gone, "q", "y", REPLY, START)
+    assert questions.expire_questions(asked(None), later(10**6))[1] == []
 
 
 def test_a_cancelled_question_takes_no_answer_that_wakes() -> None:
-    state, ((_, (event,)),) = questions.cancelled(asked(), "q", START)
+    state, ((_, (event,)),) = questions.cancel_question(asked(), "q", START)
     assert event["question"] == "q" and "value" not in event
-    ((_, (event, end)),) = questions.answer(state, "q", "y", REPLY, START)[1]
+    ((_, (event, end)),) = questions.record_answer(state, "q", "y", REPLY, START)[1]
     assert event["trigger"] == "accumulate" and "withdrawn" in end["reason"]
 
 
@@ -190,9 +196,13 @@ def asking(store: Store) -> Asking:
     row = store.sessions.registry.ensure_session(("bot", "chat", "room", ""), START)
     session = Session.create(store.engine, row.id, row.id)
     question = Toolkit(store, row.id).ask_question("Sure?", YES_NO, limit_s=3600).id
-    message = session.folds().outbound.messages[question]
-    store.sessions.registry.edit(partial(questions.asked, row=row, message=message, route=ROOM))
-    session.tell(lambda folds: [delivered(message=question, platform_id="P1")])
+    message = session.read().outbound.messages[question]
+    store.sessions.registry.edit(
+        partial(questions.add_question, row=row, message=message, route=ROOM)
+    )
+    session.write_inbound(
+        lambda session_state: [delivered_event(message=question, platform_id="P1")]
+    )
     return Asking(store, question, row.id)
 
 
@@ -203,7 +213,7 @@ def after_look(
     registry = asking.store.sessions.registry
     read, looks = registry.read, count(1)
 
-    def read_and_act() -> State:
+    def read_and_act() -> RegistryState:
         state = read()
         if next(looks) == number:
             monkeypatch.undo()
@@ -219,7 +229,7 @@ def test_a_question_that_is_answered_between_the_look_and_the_withdrawal_stays_a
     after_look(1, asking, asking.receive_reply, monkeypatch)
     with pytest.raises(InvalidInput, match="answered"):
         asking.store.sessions.cancel(asking.question)
-    inbound = Session(asking.store.engine, asking.session).folds().inbound
+    inbound = Session(asking.store.engine, asking.session).read().inbound
     assert list(inbound.messages) == [REPLY.id], "the session does not hear of a withdrawal"
     assert (asking.state, asking.answer()) == ("answered", "y")
 
@@ -233,7 +243,7 @@ def test_a_question_that_is_withdrawn_between_a_look_and_the_answer_stays_withdr
     assert asking.state == "cancelled"
     with pytest.raises(Refused):
         asking.answer()
-    (notice,) = due_deliveries(Session(asking.store.engine, asking.session).folds(), later(3600))
+    (notice,) = due_deliveries(Session(asking.store.engine, asking.session).read(), later(3600))
     assert (notice.in_reply_to, "withdrawn" in notice.event["content"]) == (REPLY.id, True)
 
 
@@ -245,7 +255,7 @@ def test_a_session_that_did_not_hear_what_was_decided_hears_it_with_the_repetiti
         raise StorageFailed("the disk is full", path="inbound.json")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "tell", fail)
+        patched.setattr(Session, "write_inbound", fail)
         with pytest.raises(StorageFailed):
             settle(asking)
     decided = asking.state
@@ -260,7 +270,7 @@ def test_a_session_that_did_not_hear_what_was_decided_hears_it_with_the_repetiti
 
 
 def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
-    anna, names = AgentGroup("anna"), []
+    anna, names = AgentSetup("anna"), []
     for place, title in (
         ("a", "Ops Team"),
         ("b", "ops team!"),
@@ -280,17 +290,21 @@ def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_alw
     None
 ):
     files = Files()
-    anna, _ = deliveries.allow_destination(AgentGroup("anna"), Route("chat", "ops"), "Ops")
-    files.tell(*deliveries.destinations_event(files.folds, State().put(anna), ROW))
-    assert deliveries.destinations_event(files.folds, State().put(anna), ROW) == []
-    files.say(*send(files.folds, [outgoing(id="o", content="x", to="ops")]))
-    assert route_of(files.folds, files.outbound.messages["o"]) == Route("chat", "ops")
+    anna, _ = deliveries.allow_destination(AgentSetup("anna"), Route("chat", "ops"), "Ops")
+    files.tell(*deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW))
+    assert deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW) == []
+    files.say(
+        *number_replies(files.session_state, [outbound_message(id="o", content="x", to="ops")])
+    )
+    assert route_of(files.session_state, files.outbound.messages["o"]) == Route("chat", "ops")
     files.tell(
-        *deliveries.destinations_event(
-            files.folds, State().put(deliveries.forbid_destination(anna, "ops")), ROW
+        *deliveries.update_destinations(
+            files.session_state,
+            RegistryState().put(deliveries.forbid_destination(anna, "ops")),
+            ROW,
         )
     )
     with pytest.raises(Refused):
-        route_of(files.folds, files.outbound.messages["o"])
+        route_of(files.session_state, files.outbound.messages["o"])
     with pytest.raises(Refused):
-        send(files.folds, [outgoing(id="p", content="x", to="ops")])
+        number_replies(files.session_state, [outbound_message(id="p", content="x", to="ops")])

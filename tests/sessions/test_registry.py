@@ -17,24 +17,24 @@ from capsule.engines.memory.engine import MemoryEngine
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema
 from capsule.sessions.registry import (
-    AgentGroup,
-    Item,
-    MessagingGroup,
+    AgentSetup,
+    ChannelPlace,
     Question,
     Registry,
-    SessionRow,
-    State,
+    RegistryItem,
+    RegistryState,
+    SessionRecord,
     Wiring,
 )
 
 NOW = "2026-11-22T13:30:00.000Z"
 OPS = {"ops": {"channel": "c", "place": "o"}}
-ANNA = AgentGroup("anna", "/home/anna", ("claude", "-p"), "claude", {"idleS": 60}, OPS)
-ITEMS: list[Item] = [
+ANNA = AgentSetup("anna", "/home/anna", ("claude", "-p"), "claude", {"idleS": 60}, OPS)
+ITEMS: list[RegistryItem] = [
     ANNA,
-    MessagingGroup("webhook", "/in/a", "Alarms", is_group=True, admin="bob"),
+    ChannelPlace("webhook", "/in/a", "Alarms", is_group=True, admin="bob"),
     Wiring("webhook", "/in/a", "anna", "pattern", "^!", "known", "accumulate", "per-thread"),
-    SessionRow("s_1", "anna", "webhook", "/in/a", "t", "claude", "paused", "idle", NOW),
+    SessionRecord("s_1", "anna", "webhook", "/in/a", "t", "claude", "paused", "idle", NOW),
     Question(
         "q",
         "s_1",
@@ -49,7 +49,7 @@ ITEMS: list[Item] = [
 def test_what_is_put_is_read_back_and_fits_the_schema() -> None:
     engine = MemoryEngine()
     Registry(engine).edit(lambda state: state.put(*ITEMS))
-    assert Registry(engine).read() == State().put(*ITEMS)
+    assert Registry(engine).read() == RegistryState().put(*ITEMS)
     jsonschema.validate(engine.document("sessions", "registry"), schema.schema("registry"))
 
 
@@ -78,16 +78,16 @@ def test_a_change_keeps_what_it_does_not_name_and_one_that_changes_nothing_write
         Wiring("c", "p", "anna", "pattern", "("),
         Wiring("c", "p", "anna", "sometimes"),  # type: ignore[arg-type]
         Wiring("c/d", "p", "anna"),
-        AgentGroup("no agent"),
-        AgentGroup("anna", settings={"timeZone": "Mars/Base"}),
-        SessionRow("../s", "anna"),
+        AgentSetup("no agent"),
+        AgentSetup("anna", settings={"timeZone": "Mars/Base"}),
+        SessionRecord("../s", "anna"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_when_it_is_written(item: Item) -> None:
+def test_what_breaks_a_rule_is_refused_when_it_is_written(item: RegistryItem) -> None:
     registry = Registry(MemoryEngine())
     with pytest.raises(InvalidInput):
         registry.edit(lambda state: state.put(item))
-    assert registry.read() == State()
+    assert registry.read() == RegistryState()
 
 
 def test_a_place_has_one_session_until_it_is_closed() -> None:

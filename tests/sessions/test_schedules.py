@@ -14,10 +14,23 @@ from hypothesis import strategies as st
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.cron import next_at
-from capsule.sessions.events import Route, ack, failed, outgoing, paused, resumed, retry
-from capsule.sessions.rules.deliveries import send
+from capsule.sessions.events import (
+    Route,
+    ack_event,
+    failed_event,
+    outbound_message,
+    paused_event,
+    resumed_event,
+    retry_event,
+)
+from capsule.sessions.rules.deliveries import number_replies
 from capsule.sessions.rules.messages import claim, pick
-from capsule.sessions.rules.schedules import act, live, occurrences, tasks
+from capsule.sessions.rules.schedules import (
+    apply_task,
+    live_occurrences,
+    occurrences,
+    run_next_task,
+)
 from capsule.sessions.session_state import FINAL, InboundMessage, InboundState
 from tests.sessions.files import Files, fold, later
 
@@ -33,19 +46,23 @@ class World(Files):
     """A session with a schedule, whose worker claims and ends what is due."""
 
     def do(self, action: str, **task: Any) -> None:
-        self.tell(*act(self.folds, {"action": action, "series": "s", **task}, "x", self.now))
+        self.tell(
+            *apply_task(
+                self.session_state, {"action": action, "series": "s", **task}, "x", self.now
+            )
+        )
 
     def tend(self) -> None:
-        while events := occurrences(self.folds, self.now):
+        while events := occurrences(self.session_state, self.now):
             self.tell(*events)
 
     def head(self) -> InboundMessage:
-        return live(self.folds)["s"]
+        return live_occurrences(self.session_state)["s"]
 
     def start(self) -> list[str]:
         """The worker claims what is due; the times that it is for."""
-        picked = pick(self.folds, self.now, first=False)
-        self.say(*claim(self.folds, picked, "w"))
+        picked = pick(self.session_state, self.now, first=False)
+        self.say(*claim(self.session_state, picked, "w"))
         return [time_of(message) for message in picked]
 
     def end(self, state: Any = "completed") -> None:
@@ -54,7 +71,7 @@ class World(Files):
             for id, claim in self.outbound.claims.items()
             if claim.state == "processing"
         }
-        self.say(ack(state=state, messages=held, instance="w"))
+        self.say(ack_event(state=state, messages=held, instance="w"))
         self.tend()
 
     def run(self, state: Any = "completed") -> list[str]:
@@ -70,7 +87,9 @@ def time_of(message: InboundMessage) -> str:
 
 def world(now: str, **task: Any) -> World:
     made = World(at(now))
-    made.tell(*act(made.folds, NINE | task, "x", made.now, route=Route("chat", "room")))
+    made.tell(
+        *apply_task(made.session_state, NINE | task, "x", made.now, route=Route("chat", "room"))
+    )
     return made
 
 
@@ -151,7 +170,7 @@ def test_cron_is_read_in_the_time_zone_of_the_user(
 def test_what_can_not_be_read_is_refused_when_it_is_written(task: dict[str, str]) -> None:
     files = Files()
     with pytest.raises(InvalidInput):
-        act(files.folds, NINE | task, "x", files.now)
+        apply_task(files.session_state, NINE | task, "x", files.now)
     if any(task.values()):
         made = world("2026-01-01")
         with pytest.raises(InvalidInput):
@@ -191,10 +210,10 @@ def test_what_is_caught_up_after_the_clock_jumped(
 def test_of_a_write_that_a_power_cut_has_cut_off_one_live_row_is_left() -> None:
     files = world("2026-01-01T00:00")
     task = {"action": "update", "series": "s", "prompt": "other"}
-    first, *others = act(files.folds, task, "x", files.now)
+    first, *others = apply_task(files.session_state, task, "x", files.now)
     files.tell(first)
     files.tend()
-    (row,) = files.folds.unfinished()
+    (row,) = files.session_state.unfinished_messages()
     assert others and row.event["content"] == "other"
 
 
@@ -206,17 +225,17 @@ def test_a_pause_holds_even_while_an_occurrence_runs_and_what_it_held_is_not_cau
     files.end()
     files.now = at("2026-01-04T12:00")
     files.tend()
-    assert files.run() == [] and live(files.folds).keys() == {"s"}
+    assert files.run() == [] and live_occurrences(files.session_state).keys() == {"s"}
     files.do("resume")
     assert files.run() == [] and files.head().due == at("2026-01-05T09:00")
 
 
 def test_a_paused_session_runs_no_series_and_catches_up_as_its_series_say() -> None:
     files = world("2026-01-01T00:00")
-    files.tell(paused())
+    files.tell(paused_event())
     files.now = at("2026-01-04T12:00")
-    assert occurrences(files.folds, files.now) == files.run() == []
-    files.tell(resumed())
+    assert occurrences(files.session_state, files.now) == files.run() == []
+    files.tell(resumed_event())
     files.tend()
     assert files.run() == [at("2026-01-04T09:00")]
 
@@ -230,12 +249,14 @@ def test_a_cancelled_series_is_over(state: str) -> None:
     files.do("cancel")
     if state == "answers":  # It had not read yet that the series was cancelled.
         files.say(
-            ack(state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w")
+            ack_event(
+                state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w"
+            )
         )
         files.compact()
     files.now = at("2026-02-01T09:00")
     files.tend()
-    assert files.run() == [] and live(files.folds) == {}
+    assert files.run() == [] and live_occurrences(files.session_state) == {}
     with pytest.raises(NotFound):
         files.do("resume")
 
@@ -260,7 +281,7 @@ def test_a_change_is_merged_into_the_live_row(
         prompt,
         cron,
     )
-    assert len(list(files.folds.unfinished())) == 1
+    assert len(list(files.session_state.unfinished_messages())) == 1
 
 
 def test_a_change_while_an_occurrence_runs_counts_for_the_next_one() -> None:
@@ -288,7 +309,7 @@ def test_a_task_that_comes_once_is_over_when_it_ran() -> None:
     files = world("2026-01-01T00:00", cron=None, processAfter="2026-01-01T10:00+01:00")
     assert files.run() == []
     files.now = at("2026-01-01T09:00")
-    assert files.run() == [files.now] and live(files.folds) == {}
+    assert files.run() == [files.now] and live_occurrences(files.session_state) == {}
 
 
 def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_is_told_to_it() -> (
@@ -300,12 +321,12 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
         {"action": "pause", "series": "s"},
         {"action": "cancel", "series": "none"},
     ]
-    asked = [outgoing(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
+    asked = [outbound_message(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
     asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": "at five"})  # By hand.
-    files.tell({"event": "routing", "route": Route("chat", "room").written()})
-    files.say(*send(files.folds, asked))
+    files.tell({"event": "routing", "route": Route("chat", "room").as_json()})
+    files.say(*number_replies(files.session_state, asked))
     rounds = 0
-    while events := tasks(files.folds, files.now, "Europe/Berlin"):
+    while events := run_next_task(files.session_state, files.now, "Europe/Berlin"):
         files.tell(*events)
         rounds += 1
     assert (
@@ -354,7 +375,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         if step == "start" and not claimed:
             claimed, tried = files.start(), ""
         elif step == "give up" and claimed:
-            files.tell(failed(messages=[files.head().id], reason="x"))
+            files.tell(failed_event(messages=[files.head().id], reason="x"))
             done, claimed = done + claimed, []
         elif step in ("end", "fail") and claimed:
             held = {
@@ -363,21 +384,23 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
                 if claim.state == "processing"
             }
             files.say(
-                ack(state="completed" if step == "end" else "failed", messages=held, instance="w")
+                ack_event(
+                    state="completed" if step == "end" else "failed", messages=held, instance="w"
+                )
             )
             done, claimed = done + claimed, []
         elif step == "return" and claimed:  # It is tried again, later.
             head = files.head()
-            files.say(ack(state="returned", messages={head.id: head.tries}, instance="w"))
+            files.say(ack_event(state="returned", messages={head.id: head.tries}, instance="w"))
             files.tell(
-                retry(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x")
+                retry_event(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x")
             )
             claimed, tried = [], head.id
         elif step == "die":  # The host computed a write that never came, and reads its file again.
-            occurrences(files.folds, files.now)
+            occurrences(files.session_state, files.now)
             files.inbound = fold(InboundState("s1"), files.in_events)
         elif step == "tend":
-            events = occurrences(files.folds, files.now)
+            events = occurrences(files.session_state, files.now)
             files.tell(*events, *events)  # Twice is once.
             files.tend()
         elif step == "compact":
@@ -387,7 +410,9 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         rows = [message for message in files.inbound.messages.values() if message.series == "s"]
         states = [files.status(message.id) for message in rows]
         assert sum(state not in FINAL for state in states) <= 1
-        assert live(files.folds).keys() == {"s"} and files.head().id == (tried or files.head().id)
+        assert live_occurrences(files.session_state).keys() == {"s"} and files.head().id == (
+            tried or files.head().id
+        )
         assert (files.head().route, files.head().event["content"]) == (
             Route("chat", "room"),
             "report",

@@ -25,10 +25,10 @@ from capsule.engines.memory.engine import MemoryEngine
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.format import schema
 from capsule.maintenance.doctor import examine
-from capsule.sessions.events import Event, delivered, incoming, outgoing
-from capsule.sessions.rules.deliveries import send
-from capsule.sessions.rules.messages import claim, finish, pick, receive
-from capsule.sessions.session import Edit, Session
+from capsule.sessions.events import Event, delivered_event, inbound_message, outbound_message
+from capsule.sessions.rules.deliveries import number_replies
+from capsule.sessions.rules.messages import claim, end_claims, pick, receive
+from capsule.sessions.session import EventRule, Session
 from capsule.sessions.session_state import SessionState
 from tests.core.storage.conftest import memory as memory
 from tests.core.storage.faults import Faulty
@@ -50,38 +50,46 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine.close()
 
 
-def hear(*ids: str) -> Edit:
+def hear(*ids: str) -> EventRule:
     """The host takes messages in."""
-    return lambda folds: receive(folds, [incoming(id=id, content=f"do {id}") for id in ids])
+    return lambda session_state: receive(
+        session_state, [inbound_message(id=id, content=f"do {id}") for id in ids]
+    )
 
 
-def work(folds: SessionState) -> list[Event]:
+def work(session_state: SessionState) -> list[Event]:
     """The worker claims what is due."""
-    return claim(folds, pick(folds, NOW, first=True), "worker")
+    return claim(session_state, pick(session_state, NOW, first=True), "worker")
 
 
-def answer(folds: SessionState) -> list[Event]:
+def answer(session_state: SessionState) -> list[Event]:
     """The worker answers what it claimed, and ends it."""
-    ids = list(folds.outbound.claims)
-    said = [outgoing(id=f"re-{id}", content=f"did {id}", in_reply_to=id) for id in ids]
-    return [*send(folds, said), *finish(folds, ids, instance="worker", state="completed")]
+    ids = list(session_state.outbound.claims)
+    said = [outbound_message(id=f"re-{id}", content=f"did {id}", in_reply_to=id) for id in ids]
+    return [
+        *number_replies(session_state, said),
+        *end_claims(session_state, ids, instance="worker", state="completed"),
+    ]
 
 
-def deliver(folds: SessionState) -> list[Event]:
+def deliver(session_state: SessionState) -> list[Event]:
     """The host notes that all answers have arrived."""
-    return [delivered(message=message.id, platform_id="p") for message in folds.undelivered()]
+    return [
+        delivered_event(message=message.id, platform_id="p")
+        for message in session_state.undelivered_messages()
+    ]
 
 
 def test_what_one_side_writes_the_other_reads(engine: Engine) -> None:
     host, worker = Session.create(engine, "s_1", "Anna"), Session.create(engine, "s_1", "Anna")
-    assert [event["seq"] for event in host.tell(hear("m1", "m2"))] == [2, 4]
-    assert host.tell(hear("m1")) == []
-    (claimed,) = worker.say(work)
+    assert [event["seq"] for event in host.write_inbound(hear("m1", "m2"))] == [2, 4]
+    assert host.write_inbound(hear("m1")) == []
+    (claimed,) = worker.write_outbound(work)
     assert claimed["messages"] == {"m1": 0, "m2": 0} and claimed["id"] and claimed["timestamp"]
-    reply, *_ = worker.say(answer)
-    assert reply["seq"] == 5 and list(host.folds().outbound.messages) == ["re-m1", "re-m2"]
-    assert list(host.folds().unfinished()) == [] and worker.say(work) == []
-    assert host.folds().inbound is host.folds().inbound
+    reply, *_ = worker.write_outbound(answer)
+    assert reply["seq"] == 5 and list(host.read().outbound.messages) == ["re-m1", "re-m2"]
+    assert list(host.read().unfinished_messages()) == [] and worker.write_outbound(work) == []
+    assert host.read().inbound is host.read().inbound
     assert [event["event"] for event in engine.document(OUTBOUND, "s_1")["history"]] == [
         "ack",
         "message",
@@ -92,11 +100,18 @@ def test_what_one_side_writes_the_other_reads(engine: Engine) -> None:
 
 def test_a_decision_that_raises_writes_nothing(engine: Engine) -> None:
     session = Session.create(engine, "s_1", "Anna")
-    session.tell(hear("m1"))
+    session.write_inbound(hear("m1"))
     with pytest.raises(InvalidInput):
-        session.tell(lambda folds: receive(folds, [incoming(id="m1", content="other")]))
+        session.write_inbound(
+            lambda session_state: receive(
+                session_state, [inbound_message(id="m1", content="other")]
+            )
+        )
     assert len(engine.document(INBOUND, "s_1")["history"]) == 1
-    for act in (Session(engine, "s_2").folds, lambda: Session(engine, "s_2").tell(hear("m1"))):
+    for act in (
+        Session(engine, "s_2").read,
+        lambda: Session(engine, "s_2").write_inbound(hear("m1")),
+    ):
         with pytest.raises(NotFound):
             act()
     with pytest.raises(InvalidInput):
@@ -111,13 +126,13 @@ def test_both_sides_write_at_once_and_each_message_is_answered_once(engine: Engi
     def host(mine: list[str]) -> None:
         session = Session(engine, "s_1")
         for id in mine:
-            session.tell(hear(id))
+            session.write_inbound(hear(id))
 
     def worker() -> None:
         session = Session(engine, "s_1")
-        while not over.is_set() or session.say(work):
-            session.say(work)
-            session.say(answer)
+        while not over.is_set() or session.write_outbound(work):
+            session.write_outbound(work)
+            session.write_outbound(answer)
 
     with ThreadPoolExecutor(3) as pool:
         works = pool.submit(worker)
@@ -125,10 +140,12 @@ def test_both_sides_write_at_once_and_each_message_is_answered_once(engine: Engi
         over.set()
         works.result()
     session = Session(engine, "s_1")
-    folds = session.folds()
-    assert sorted(folds.outbound.messages) == sorted(f"re-{id}" for id in ids)
-    assert sorted(folds.inbound.messages) == sorted(ids) and not list(folds.unfinished())
-    seqs = [message.seq for fold in folds for message in fold.messages.values()]
+    session_state = session.read()
+    assert sorted(session_state.outbound.messages) == sorted(f"re-{id}" for id in ids)
+    assert sorted(session_state.inbound.messages) == sorted(ids) and not list(
+        session_state.unfinished_messages()
+    )
+    seqs = [message.seq for fold in session_state for message in fold.messages.values()]
     assert len({*seqs}) == len(seqs)
 
 
@@ -137,30 +154,33 @@ def test_a_compacted_session_says_the_same_in_bounded_files_and_readers_notice(
 ) -> None:
     session, reader = Session.create(engine, "s_1", "Anna"), Session(engine, "s_1")
     for n in range(30):
-        session.tell(hear(*(f"m{n}-{k}" for k in range(10))))
-        session.say(work)
-        session.say(answer)
-        reader.folds().outbound, reader.folds().inbound
-    session.tell(deliver)
-    session.tell(hear("last"))
+        session.write_inbound(hear(*(f"m{n}-{k}" for k in range(10))))
+        session.write_outbound(work)
+        session.write_outbound(answer)
+        reader.read().outbound, reader.read().inbound
+    session.write_inbound(deliver)
+    session.write_inbound(hear("last"))
     before = len(engine.document(INBOUND, "s_1")["history"])
     session.compact(NOW)
     for each in (session, reader, Session(engine, "s_1")):
-        folds = each.folds()
-        assert [message.id for message in folds.unfinished()] == ["last"]
-        assert list(folds.undelivered()) == [] and each.tell(hear("m3-3")) == []
+        session_state = each.read()
+        assert [message.id for message in session_state.unfinished_messages()] == ["last"]
+        assert (
+            list(session_state.undelivered_messages()) == []
+            and each.write_inbound(hear("m3-3")) == []
+        )
     assert len(engine.document(INBOUND, "s_1")["history"]) < before / 50
     tags = [engine.document(kind, "s_1")["updatedAt"] for kind in (INBOUND, OUTBOUND)]
     session.compact(NOW)
     assert tags == [engine.document(kind, "s_1")["updatedAt"] for kind in (INBOUND, OUTBOUND)]
-    assert [event["messages"] for event in reader.say(work)] == [{"last": 0}]
+    assert [event["messages"] for event in reader.write_outbound(work)] == [{"last": 0}]
 
 
 def test_files_and_heartbeats_are_those_of_the_session(engine: Engine) -> None:
     session = Session.create(engine, "s_1", "Anna")
     assert session.heartbeat() is None
-    session.beat()
-    session.say(hear("m1"), {"a.txt": b"data"})
+    session.record_heartbeat()
+    session.write_outbound(hear("m1"), {"a.txt": b"data"})
     assert session.heartbeat() and Session(engine, "s_1").file("outbox", "a.txt") == b"data"
 
 
@@ -170,19 +190,22 @@ def test_a_save_from_an_older_version_loses_no_event(tmp_path: Path) -> None:
         Session.create(on_files(tmp_path), "s_1", "Anna"),
         tmp_path / "sessions" / "s_1" / "inbound.json",
     )
-    session.tell(hear("m1"))
+    session.write_inbound(hear("m1"))
     old = path.read_bytes()
-    session.tell(hear("m2"))
+    session.write_inbound(hear("m2"))
     path.write_bytes(old)
     os.utime(path, (1, 1))
-    assert list(session.folds().inbound.messages) == ["m1", "m2"] and session.tell(hear("m2")) == []
+    assert (
+        list(session.read().inbound.messages) == ["m1", "m2"]
+        and session.write_inbound(hear("m2")) == []
+    )
 
 
 #: What is written to a session of which m1 is there and claimed.
 WRITES: dict[str, Any] = {
     "create": lambda engine: Session.create(engine, "s_2", "Bob"),
-    "tell": lambda engine: Session(engine, "s_1").tell(hear("m2", "m3")),
-    "say": lambda engine: Session(engine, "s_1").say(answer),
+    "tell": lambda engine: Session(engine, "s_1").write_inbound(hear("m2", "m3")),
+    "say": lambda engine: Session(engine, "s_1").write_outbound(answer),
     "compact": lambda engine: Session(engine, "s_1").compact(NOW),
 }
 
@@ -194,20 +217,20 @@ def go_on(engine: FilesEngine) -> None:
     session = Session(engine, "s_1")
     for write, edit in ((session.say, answer), (session.tell, deliver), (session.tell, hear("m2"))):
         write(edit)
-    session.say(work)
-    session.say(answer)
+    session.write_outbound(work)
+    session.write_outbound(answer)
 
 
 def prepare(root: Path) -> None:
     Store.init(root)
     engine = on_files(root)
     session = Session.create(engine, "s_1", "Anna")
-    session.tell(hear("m0"))
-    session.say(work)
-    session.say(answer)
-    session.tell(deliver)
-    session.tell(hear("m1"))
-    session.say(work)
+    session.write_inbound(hear("m0"))
+    session.write_outbound(work)
+    session.write_outbound(answer)
+    session.write_inbound(deliver)
+    session.write_inbound(hear("m1"))
+    session.write_outbound(work)
     engine.close()
 
 
@@ -215,7 +238,7 @@ def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = Fals
     """Assert that the write is there as a whole or not at all (after a power cut also its
     beginning, if it was not acknowledged), and that the next writers succeed."""
     session = Session(engine, "s_1")
-    inbound, outbound = session.folds()
+    inbound, outbound = session.read()
     told = [id for id in ("m2", "m3") if id in inbound.messages]
     said = ["re-m1" in outbound.messages, outbound.acks["m1"].state == "completed"]
     beginnings: dict[str, list[Any]] = {
@@ -225,16 +248,16 @@ def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = Fals
     for write, found in (("tell", told), ("say", said)):
         may_be = beginnings[write][: 3 if cut else 2]
         assert found == may_be[1] if done and name == write else found in may_be
-    session.tell(hear("m2", "m3"))
-    session.say(answer)
-    session.say(work)
-    session.say(answer)
+    session.write_inbound(hear("m2", "m3"))
+    session.write_outbound(answer)
+    session.write_outbound(work)
+    session.write_outbound(answer)
     session.compact(NOW)
     last = Session.create(engine, "s_1", "Anna")
-    assert last.tell(hear("m0", "m1", "m2", "m3")) == last.say(work) == []
-    undelivered = [message.id for message in last.folds().undelivered()]
+    assert last.write_inbound(hear("m0", "m1", "m2", "m3")) == last.write_outbound(work) == []
+    undelivered = [message.id for message in last.read().undelivered_messages()]
     assert undelivered[-2:] == ["re-m2", "re-m3"] and set(undelivered[:-2]) <= {"re-m1"}
-    Session.create(engine, "s_2", "Bob").tell(hear("m1"))
+    Session.create(engine, "s_2", "Bob").write_inbound(hear("m1"))
 
 
 @pytest.mark.slow
@@ -303,10 +326,10 @@ def test_a_message_is_answered_and_delivered_with_two_flushes(tmp_path: Path) ->
     flushes = []
     for number in range(8):
         before = len(recorder.events)
-        session.tell(hear(f"n{number}"))
-        session.say(work)
-        session.say(answer)
-        session.tell(deliver)
+        session.write_inbound(hear(f"n{number}"))
+        session.write_outbound(work)
+        session.write_outbound(answer)
+        session.write_inbound(deliver)
         flushes.append(sum("sync" in str(event) for event in recorder.events[before:]))
     engine.close()
     assert min(flushes) == 2, flushes  # One that a log grows for has more.

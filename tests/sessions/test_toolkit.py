@@ -8,13 +8,21 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.sessions.events import Route, ack, delivered, destinations, incoming, reply_id, routing
-from capsule.sessions.registry import AgentGroup, Registry, SessionRow
+from capsule.sessions.events import (
+    Route,
+    ack_event,
+    delivered_event,
+    destinations_event,
+    inbound_message,
+    reply_id,
+    routing_event,
+)
+from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.worker.toolkit import MOST, Said, Toolkit
+from capsule.sessions.worker.toolkit import MAX_STATE_BYTES, SendResult, Toolkit
 
 HOME, TEAM = (
     Route("conversations", "direct_anna_bot"),
@@ -25,9 +33,9 @@ HOME, TEAM = (
 @pytest.fixture
 def session(session: Session) -> Session:
     """A session with a message from anna, and a destination."""
-    asked = incoming(id="m1", content="Hello", sender="anna", route=HOME, hops=1)
-    session.tell(lambda folds: receive(folds, [asked]))
-    session.tell(lambda folds: [destinations(destinations={"team": TEAM})])
+    asked = inbound_message(id="m1", content="Hello", sender="anna", route=HOME, hops=1)
+    session.write_inbound(lambda session_state: receive(session_state, [asked]))
+    session.write_inbound(lambda session_state: [destinations_event(destinations={"team": TEAM})])
     return session
 
 
@@ -41,16 +49,16 @@ def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(
 ) -> None:
     first = tools(store)
     assert [first.send_message("one"), first.send_message("two", to="team")] == [
-        Said(reply_id("s1", "m1", 1)),
-        Said(reply_id("s1", "m1", 2)),
+        SendResult(reply_id("s1", "m1", 1)),
+        SendResult(reply_id("s1", "m1", 2)),
     ]
     again = tools(store)
-    assert again.send_message("One.") == Said(reply_id("s1", "m1", 1), earlier="one")
-    assert again.send_message("Two.") == Said(reply_id("s1", "m1", 2), earlier="two")
-    assert again.send_message("three") == Said(reply_id("s1", "m1", 3))
-    messages = session.folds().outbound.messages.values()
+    assert again.send_message("One.") == SendResult(reply_id("s1", "m1", 1), earlier="one")
+    assert again.send_message("Two.") == SendResult(reply_id("s1", "m1", 2), earlier="two")
+    assert again.send_message("three") == SendResult(reply_id("s1", "m1", 3))
+    messages = session.read().outbound.messages.values()
     assert [message.event["content"] for message in messages] == ["one", "two", "three"]
-    assert [route_of(session.folds(), message).place for message in messages] == [
+    assert [route_of(session.read(), message).place for message in messages] == [
         HOME.place,
         "team",
         HOME.place,
@@ -63,7 +71,7 @@ def test_nothing_goes_to_whom_the_map_does_not_name(store: Store, session: Sessi
         tools(store).send_message("x", to="eve")
     with pytest.raises(InvalidInput):
         tools(store).send_message("x" * (store.settings.message_bytes + 1))
-    assert not session.folds().outbound.messages
+    assert not session.read().outbound.messages
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -74,16 +82,21 @@ def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message
     kit = tools(store)
     kit.send_message("skipped")
     if is_compacted:
-        session.tell(
-            lambda folds: [routing(route=HOME), delivered(message=sent.id, platform_id="p1")]
+        session.write_inbound(
+            lambda session_state: [
+                routing_event(route=HOME),
+                delivered_event(message=sent.id, platform_id="p1"),
+            ]
         )
-        session.say(lambda folds: [ack(state="completed", messages={"m1": 0}, instance="w")])
+        session.write_outbound(
+            lambda session_state: [ack_event(state="completed", messages={"m1": 0}, instance="w")]
+        )
         session.compact(timestamps.now())
         assert not any(
-            id in fold.messages for id, fold in zip(("m1", sent.id), session.folds(), strict=True)
+            id in fold.messages for id, fold in zip(("m1", sent.id), session.read(), strict=True)
         )
     edit, mine, theirs = (
-        session.folds().outbound.messages[said.id]
+        session.read().outbound.messages[said.id]
         for said in (
             kit.edit_message(sent.id, "uno"),
             kit.add_reaction(sent.id, "👍"),
@@ -95,7 +108,7 @@ def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message
         ("reaction", sent.id),
         ("reaction", "m1"),
     ]
-    assert [route_of(session.folds(), out).place for out in (edit, mine, theirs)] == [
+    assert [route_of(session.read(), out).place for out in (edit, mine, theirs)] == [
         "team",
         "team",
         HOME.place,
@@ -114,7 +127,7 @@ def test_a_file_of_the_folder_is_sent_and_none_beyond_it(
     (folder / "link").symlink_to(tmp_path / "secret")
     kit = tools(store, folder)
     sent = kit.send_file("out/plan.txt", text="the plan")
-    (file,) = session.folds().outbound.messages[sent.id].event["attachments"]
+    (file,) = session.read().outbound.messages[sent.id].event["attachments"]
     assert file["name"] == "plan.txt"
     assert store.engine.files.read("outbox", "s1", file["path"]) == b"plan"
     for path, error in (
@@ -135,14 +148,16 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     assert kit.answer(asked) is None
     with pytest.raises(NotFound):
         kit.answer(kit.send_message("no question").id)
-    said = incoming(id="x", content="A", kind="system", sender="anna", question=asked, value="a")
-    session.tell(lambda folds: receive(folds, [said]))
+    said = inbound_message(
+        id="x", content="A", kind="system", sender="anna", question=asked, value="a"
+    )
+    session.write_inbound(lambda session_state: receive(session_state, [said]))
     answer = kit.answer(asked)
     assert answer is not None
     assert (answer["value"], answer["from"]) == ("a", "anna")
-    assert session.folds().status("x") == "completed", "no prompt has it besides"
+    assert session.read().status("x") == "completed", "no prompt has it besides"
     for late in ("b", None):
-        more = incoming(
+        more = inbound_message(
             id=f"y{late}",
             content="",
             kind="system",
@@ -150,11 +165,13 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
             question=asked,
             value=late,
         )
-        session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
+        session.write_inbound(lambda session_state, more=more: receive(session_state, [more]))  # type: ignore[misc]
     assert kit.answer(asked) == answer, "later answers do not count"
     withdrawn = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=60).id
-    closed = incoming(id="z", content="", kind="system", trigger="accumulate", question=withdrawn)
-    session.tell(lambda folds: receive(folds, [closed]))
+    closed = inbound_message(
+        id="z", content="", kind="system", trigger="accumulate", question=withdrawn
+    )
+    session.write_inbound(lambda session_state: receive(session_state, [closed]))
     with pytest.raises(Refused):
         kit.answer(withdrawn)
     over = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=-1).id
@@ -169,7 +186,7 @@ def test_a_session_keeps_texts_for_its_later_runs(store: Store, session: Session
     session.compact(timestamps.now())
     assert tools(store).kept() == {"page": "8", "list": "a b"}
     with pytest.raises(InvalidInput):
-        tools(store).keep("book", "x" * MOST)
+        tools(store).keep("book", "x" * MAX_STATE_BYTES)
     with pytest.raises(InvalidInput):
         tools(store).keep("", "x")
     tools(store).keep("list")
@@ -185,10 +202,10 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
             tools(store).schedule("make", **wrong)
     with pytest.raises(NotFound):
         tools(store).schedule("cancel", "nothing")
-    assert not session.folds().outbound.messages
+    assert not session.read().outbound.messages
     made = kit.schedule("make", prompt="Report", cron="0 9 * * *", timeZone="Europe/Berlin").id
     assert kit.scheduled() == []
-    session.tell(lambda folds: schedules.tasks(folds, now))
+    session.write_inbound(lambda session_state: schedules.run_next_task(session_state, now))
     (task,) = kit.scheduled()
     known = {
         "series": made,
@@ -199,17 +216,17 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
     }
     assert known.items() <= task.items()
     cancelled = kit.schedule("cancel", made)
-    session.tell(lambda folds: schedules.tasks(folds, now))
+    session.write_inbound(lambda session_state: schedules.run_next_task(session_state, now))
     assert kit.scheduled() == []
     again = tools(store)
     assert again.schedule("make", prompt="Report", cron="0 9 * * *").earlier == "Report"
-    assert again.schedule("cancel", made) == Said(cancelled.id, earlier="cancel")
+    assert again.schedule("cancel", made) == SendResult(cancelled.id, earlier="cancel")
 
 
 def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:
-    rows = (SessionRow(id, agent) for id, agent in (("s1", "bot"), ("s2", "eve")))
+    rows = (SessionRecord(id, agent) for id, agent in (("s1", "bot"), ("s2", "eve")))
     Registry(store.engine).edit(
-        lambda state: state.put(AgentGroup("bot"), AgentGroup("eve"), *rows)
+        lambda state: state.put(AgentSetup("bot"), AgentSetup("eve"), *rows)
     )
     assert tools(store.inner.acting("bot")).send_message("mine").earlier is None
     for own in ("s1", "s3"):

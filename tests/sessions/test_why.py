@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 from capsule.sessions import trace
-from capsule.sessions.events import delivered, outgoing, reply_id, routed, undeliverable
-from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, send
-from capsule.sessions.rules.messages import finish, release, retried
+from capsule.sessions.events import (
+    delivered_event,
+    outbound_message,
+    reply_id,
+    routed_event,
+    undeliverable_event,
+)
+from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, number_replies
+from capsule.sessions.rules.messages import end_claims, retry_by_hand, retry_or_fail
 from tests.sessions.files import Files, chat
 
 
 def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     files, ignoring = Files(), Files()
-    ignoring.tell(routed(message="m1", agent="other", outcome="ignored", reason="no mention"))
+    ignoring.tell(routed_event(message="m1", agent="other", outcome="ignored", reason="no mention"))
     files.pass_time(1)
     files.tell(
-        routed(message="m1", agent="helper", outcome="wake", reason="a direct", wiring="c/p/helper")
+        routed_event(
+            message="m1", agent="helper", outcome="wake", reason="a direct", wiring="c/p/helper"
+        )
     )
     files.arrive(chat("m0", route=None), chat("m1", route=None))
     files.finish(files.claim("w1"), "returned", "w1", "exit code 1")
     files.pass_time(1)
-    files.tell(*release(files.folds, files.now, is_alive=lambda _: False))
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
     files.pass_time(5)
     files.claim("w2")
-    answer = outgoing(id=reply_id("s1", "m0", 0), content="yes", in_reply_to="m0", number=0)
+    answer = outbound_message(id=reply_id("s1", "m0", 0), content="yes", in_reply_to="m0", number=0)
     files.say(
-        *send(files.folds, [answer, outgoing(id="by itself", content="hm")]),
-        *finish(files.folds, ["m0", "m1"], instance="w2", state="completed"),
+        *number_replies(
+            files.session_state, [answer, outbound_message(id="by itself", content="hm")]
+        ),
+        *end_claims(files.session_state, ["m0", "m1"], instance="w2", state="completed"),
     )
-    (out, _) = due_deliveries(files.folds, files.now)
-    files.tell(*after_attempt(files.folds, out, files.now, error="no route to host"))
+    (out, _) = due_deliveries(files.session_state, files.now)
+    files.tell(*after_attempt(files.session_state, out, files.now, error="no route to host"))
     files.pass_time(5)
     files.tell(
-        delivered(message=out.id, platform_id="p1"),
-        delivered(message="by itself", platform_id="p2"),
+        delivered_event(message=out.id, platform_id="p1"),
+        delivered_event(message="by itself", platform_id="p2"),
     )
 
-    told = [trace.Files("s2", "other", ignoring.in_events, ignoring.out_events)]
-    told.append(trace.Files("s1", "helper", files.in_events, files.out_events))
-    steps = trace.way("m1", told)
+    told = [trace.SessionEvents("s2", "other", ignoring.in_events, ignoring.out_events)]
+    told.append(trace.SessionEvents("s1", "helper", files.in_events, files.out_events))
+    steps = trace.trace_message("m1", told)
     assert [(step.session, step.kind) for step in steps] == [
         ("s2", "ignored"),
         *(("s1", kind) for kind in ("routed", "received", "claimed", "returned", "retry")),
@@ -57,12 +67,14 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
         "p1",
     ):
         assert words in text
-    assert trace.way(answer["id"], told)[0].kind == "received", (
+    assert trace.trace_message(answer["id"], told)[0].kind == "received", (
         "the way of an answer is that of what it answers"
     )
-    assert trace.way("m2", told) == []
+    assert trace.trace_message("m2", told) == []
     files.compact()
-    left = trace.way("m1", [trace.Files("s1", "helper", files.in_events, files.out_events)])
+    left = trace.trace_message(
+        "m1", [trace.SessionEvents("s1", "helper", files.in_events, files.out_events)]
+    )
     assert [step.kind for step in left] == ["routed", "completed"], (
         "what is left after the files were compacted"
     )
@@ -74,16 +86,19 @@ def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_sta
     files = Files()
     files.arrive(chat("m1"))
     files.claim()
-    answer = outgoing(id=reply_id("s1", "m1", 0), content="yes", in_reply_to="m1", number=0)
+    answer = outbound_message(id=reply_id("s1", "m1", 0), content="yes", in_reply_to="m1", number=0)
     files.say(
-        *send(files.folds, [answer]), *finish(files.folds, ["m1"], instance="w1", state="completed")
+        *number_replies(files.session_state, [answer]),
+        *end_claims(files.session_state, ["m1"], instance="w1", state="completed"),
     )
-    files.tell(undeliverable(message=answer["id"], reason="out of order"))
+    files.tell(undeliverable_event(message=answer["id"], reason="out of order"))
     files.tell(
-        *retried(files.folds, [answer["id"]], files.now),
-        delivered(message=answer["id"], platform_id="p1"),
+        *retry_by_hand(files.session_state, [answer["id"]], files.now),
+        delivered_event(message=answer["id"], platform_id="p1"),
     )
-    steps = trace.way("m1", [trace.Files("s1", "helper", files.in_events, files.out_events)])
+    steps = trace.trace_message(
+        "m1", [trace.SessionEvents("s1", "helper", files.in_events, files.out_events)]
+    )
     assert len({step.at for step in steps}) == 1
     assert [step.kind for step in steps][-4:] == [
         "completed",
@@ -97,7 +112,7 @@ def test_what_waits_for_its_next_try_is_due_at_once_at_a_persons_word() -> None:
     files = Files()
     files.arrive(chat("m1"))
     files.finish(files.claim(), "returned")
-    files.tell(*release(files.folds, files.now, is_alive=lambda _: False))
+    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
     assert files.claim() == []
-    files.tell(*retried(files.folds, ["m1"], files.now))
+    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
     assert files.claim() == ["m1"]

@@ -11,8 +11,8 @@ from capsule.engines.interface import edit_document
 from capsule.engines.memory.engine import MemoryEngine
 from capsule.format.json import codec
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.registry import AgentGroup, Registry, State, Wiring
-from capsule.sessions.rules.wirings import Decision, route
+from capsule.sessions.registry import AgentSetup, Registry, RegistryState, Wiring
+from capsule.sessions.rules.wirings import RoutingDecision, route
 
 HELLO = Arrived("m", "conversations", "c", "tom", "hello", is_group=True, to=frozenset({"anna"}))
 WIRED = Wiring("conversations", "c", "anna")
@@ -22,8 +22,10 @@ MAIN = ("anna", "conversations", "c", "")
 
 def decided(
     arrived: Arrived, *wirings: Wiring, engaged: bool = False, settings: Any = None
-) -> list[Decision]:
-    state = State().put(AgentGroup("anna", settings=settings or {}), AgentGroup("bob"), *wirings)
+) -> list[RoutingDecision]:
+    state = RegistryState().put(
+        AgentSetup("anna", settings=settings or {}), AgentSetup("bob"), *wirings
+    )
     return route(arrived, state, lambda serves: engaged)
 
 

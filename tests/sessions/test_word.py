@@ -11,7 +11,7 @@ from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
 from capsule.sessions.registry import Wiring
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
@@ -116,12 +116,12 @@ def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(st
 def test_a_person_withdraws_a_question(store: Store) -> None:
     asked = dict[str, str]()
 
-    def ask(prompt: Prompt) -> Ended:
+    def ask(prompt: Prompt) -> CommandResult:
         kit = Toolkit(store, prompt.session, prompt.batch)
         asked[prompt.session] = kit.ask_question(
             "Sure?", [{"label": "Yes", "value": "y"}], limit_s=3600
         ).id
-        return Ended(0)
+        return CommandResult(0)
 
     with hosting(store, ask):
         store.messages.send("hello", agent="anna", to="bot")
@@ -165,11 +165,11 @@ def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_pa
 def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_each_message(
     store: Store,
 ) -> None:
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         return (
-            Ended(65, "", "no such file")
+            CommandResult(65, "", "no such file")
             if "fail" in prompt.messages[-1]["content"]
-            else Ended(0, "done")
+            else CommandResult(0, "done")
         )
 
     with hosting(store, answer):

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from capsule.errors import InvalidInput
 from capsule.sessions.events import (
     Event,
-    ack,
-    cancelled,
-    failed,
-    outgoing,
-    paused,
+    ack_event,
+    cancelled_event,
+    failed_event,
+    outbound_message,
+    paused_event,
     reply_id,
-    resumed,
-    retry,
-    state,
+    resumed_event,
+    retry_event,
+    state_event,
 )
 from capsule.sessions.rules import messages
 from capsule.sessions.rules.deliveries import (
@@ -29,18 +29,18 @@ from capsule.sessions.rules.deliveries import (
     delivery_id,
     due_deliveries,
     next_delivery,
-    send,
+    number_replies,
 )
 from capsule.sessions.rules.messages import (
-    drop,
-    finish,
-    later,
+    add_seconds,
+    end_claims,
     next_due,
     numbered,
     pick,
     receive,
-    release,
-    retried,
+    retry_by_hand,
+    retry_or_fail,
+    withdraw_old_claims,
 )
 from capsule.sessions.session_state import FINAL, InboundState, OutboundState, SessionState
 from tests.sessions.files import Files, chat, fold
@@ -77,30 +77,31 @@ _STEP = st.tuples(st.sampled_from(WORDS), st.integers(0, 30))
 Steps = st.lists(_STEP, max_size=60) | st.lists(_STEP, min_size=40, max_size=60)
 
 
-def answers(folds: SessionState, ids: list[str], now: str) -> dict[str, Any]:
+def answers(session_state: SessionState, ids: list[str], now: str) -> dict[str, Any]:
     """What the rules ask two files."""
-    state_of = {id: folds.status(id) for id in ids}
+    state_of = {id: session_state.status(id) for id in ids}
     return {
         "status": state_of,
         "picked": [
-            [message.event for message in pick(folds, at, first=True)]
-            for at in (now, later(now, 3600))
+            [message.event for message in pick(session_state, at, first=True)]
+            for at in (now, add_seconds(now, 3600))
         ],
-        "due": next_due(folds, now),
+        "due": next_due(session_state, now),
         "out": [
-            (message.event, delivery_id(folds, message)) for message in due_deliveries(folds, now)
+            (message.event, delivery_id(session_state, message))
+            for message in due_deliveries(session_state, now)
         ],
-        "delivery": next_delivery(folds, now),
-        "highest": folds.highest,
-        "released": release(folds, now, is_alive=lambda _: False),
+        "delivery": next_delivery(session_state, now),
+        "highest": session_state.highest_seq,
+        "released": retry_or_fail(session_state, now, is_alive=lambda _: False),
         "held": {
             id: claim
-            for id, claim in folds.outbound.claims.items()
+            for id, claim in session_state.outbound.claims.items()
             if state_of.get(id) == "processing"
         },
-        "state": folds.outbound.state,
-        "paused": folds.inbound.paused,
-        "failures": folds.inbound.failures,
+        "state": session_state.outbound.state,
+        "paused": session_state.inbound.paused,
+        "failures": session_state.inbound.failures,
     }
 
 
@@ -153,24 +154,26 @@ class World:
         self.states[id] = "pending"
         trigger, after = "accumulate" if number % 5 == 4 else "wake", None
         if number % 7 == 6:
-            after = later(self.files.now, number)
+            after = add_seconds(self.files.now, number)
         sender = ("anna", "bob", None)[number % 3]
         new = chat(id, trigger=trigger, sender=sender, process_after=after, on_wake=number == 13)
-        self.tell(*receive(self.files.folds, [new]))
+        self.tell(*receive(self.files.session_state, [new]))
 
     def _again(self, number: int) -> None:
         if self.ids:
             new = chat(self.ids[number % len(self.ids)])
-            assert receive(self.files.folds, [new]) == []
+            assert receive(self.files.session_state, [new]) == []
 
     def _start(self, number: int) -> None:
         self._die(0)
         self.starts += 1
         self.instance, self.first = f"w{self.starts}", True
         if number % 2:  # Else it dies before that.
-            self.say(*drop(self.files.folds, self.instance))
+            self.say(*withdraw_old_claims(self.files.session_state, self.instance))
             self.states |= {
-                id: "released" for id, state in self.states.items() if state == "processing"
+                id: "released"
+                for id, state_event in self.states.items()
+                if state_event == "processing"
             }
 
     def _die(self, number: int) -> None:
@@ -189,26 +192,28 @@ class World:
 
     def _send(self, number: int) -> None:
         if self.held:
-            said = outgoing(
+            said = outbound_message(
                 id=reply_id("s1", self.batch, 1 + number % 3),
                 in_reply_to=self.held[0],
                 content="On it",
             )
-            self.say(*send(self.files.folds, [said]))
+            self.say(*number_replies(self.files.session_state, [said]))
 
     def _end(self, state: Any) -> list[Event]:
         if not self.held:
             return []
         ids, self.held = self.held, []
-        assert finish(self.files.folds, ids, instance="another", state=state) == []
-        done = finish(self.files.folds, ids, instance=self.instance, state=state)
+        assert end_claims(self.files.session_state, ids, instance="another", state=state) == []
+        done = end_claims(self.files.session_state, ids, instance=self.instance, state=state)
         ended = [id for id in ids if self.states[id] == "processing"]
         assert [id for event in done for id in event["messages"]] == ended
         self.states |= dict.fromkeys(ended, "released" if state == "returned" else state)
         if done and state == "completed":
-            said = outgoing(id=reply_id("s1", self.batch, 0), in_reply_to=ids[0], content="Yes")
+            said = outbound_message(
+                id=reply_id("s1", self.batch, 0), in_reply_to=ids[0], content="Yes"
+            )
             self.answered += done[0]["messages"]
-            return [*send(self.files.folds, [said]), *done]
+            return [*number_replies(self.files.session_state, [said]), *done]
         return done
 
     def _answer(self, number: int) -> None:
@@ -222,7 +227,11 @@ class World:
 
     def _release(self, number: int) -> None:
         alive = self.instance
-        self.tell(*release(self.files.folds, self.files.now, is_alive=lambda id: id == alive))
+        self.tell(
+            *retry_or_fail(
+                self.files.session_state, self.files.now, is_alive=lambda id: id == alive
+            )
+        )
         self._released(alive)
 
     def _released(self, alive: str) -> None:
@@ -236,7 +245,7 @@ class World:
 
     def _race(self, number: int) -> None:
         """The host reads before the worker answers and dies, and writes after it."""
-        events = release(self.files.folds, self.files.now, is_alive=lambda _: False)
+        events = retry_or_fail(self.files.session_state, self.files.now, is_alive=lambda _: False)
         self.say(*self._end("completed"))
         self._die(0)
         self.tell(*events)
@@ -249,7 +258,7 @@ class World:
         ids = self.held[:1]
         events = self._end("completed")
         if ids:
-            self.tell(cancelled(messages=ids))
+            self.tell(cancelled_event(messages=ids))
         self.say(*events)
 
     def _late(self, number: int) -> None:
@@ -262,11 +271,12 @@ class World:
         if over and number < 20:
             about = {over[0]: (1, self.files.now)}
             self.tell(
-                retry(messages=about, reason="late"), failed(messages=over[:1], reason="late")
+                retry_event(messages=about, reason="late"),
+                failed_event(messages=over[:1], reason="late"),
             )
         elif over:
             word: Any = ("processing", "completed", "failed", "returned", "dropped")[number % 5]
-            self.say(ack(state=word, messages={over[-1]: 0}, instance="late"))
+            self.say(ack_event(state=word, messages={over[-1]: 0}, instance="late"))
 
     def _deliver(self, number: int) -> None:
         self._try(platform_id=f"p{number}")
@@ -275,11 +285,11 @@ class World:
         self._try(error="no network")
 
     def _try(self, **result: str) -> None:
-        for message in due_deliveries(self.files.folds, self.files.now)[:1]:
+        for message in due_deliveries(self.files.session_state, self.files.now)[:1]:
             if "error" not in result:
-                self.platform[delivery_id(self.files.folds, message)] += 1
-            noted = after_attempt(self.files.folds, message, self.files.now, **result)  # type: ignore[arg-type]
-            self.tell(*numbered(self.files.folds, noted))
+                self.platform[delivery_id(self.files.session_state, message)] += 1
+            noted = after_attempt(self.files.session_state, message, self.files.now, **result)  # type: ignore[arg-type]
+            self.tell(*numbered(self.files.session_state, noted))
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)
@@ -288,28 +298,30 @@ class World:
         self.files.pass_time(-number * 20)
 
     def _pause(self, number: int) -> None:
-        self.tell(paused())
+        self.tell(paused_event())
 
     def _resume(self, number: int) -> None:
-        self.tell(resumed())
+        self.tell(resumed_event())
 
     def _cancel(self, number: int) -> None:
         """Somebody cancels a message that is not at its end."""
         if self.ids and self.states[id := self.ids[number % len(self.ids)]] not in FINAL:
-            self.tell(cancelled(messages=[id]))
+            self.tell(cancelled_event(messages=[id]))
             self.states[id] = "cancelled"
 
     def _word(self, number: int) -> None:
         """Somebody wants a message tried again."""
         with suppress(InvalidInput, ZeroDivisionError):
             id = self.ids[number % len(self.ids)]
-            self.tell(*retried(self.files.folds, [id], self.files.now))
+            self.tell(*retry_by_hand(self.files.session_state, [id], self.files.now))
             assert self.states[id] in ("pending", "released", "failed")
             self.tries[id] += self.states[id] != "pending"
             self.states[id] = "pending"
 
     def _keep(self, number: int) -> None:
-        self.say(state(key=f"k{number % 3}", value=number % 4 or None, provider=f"p{number % 2}"))
+        self.say(
+            state_event(key=f"k{number % 3}", value=number % 4 or None, provider=f"p{number % 2}")
+        )
 
     def _compact(self, number: int) -> None:
         self.files.compact()
@@ -320,13 +332,13 @@ class World:
         """
         assert len(self.answered) == len(set(self.answered))
         assert max(self.platform.values(), default=0) <= 1
-        folds = self.files.folds
+        session_state = self.files.session_state
         for events in (self.all_in, self.all_out):
             numbers = [event["seq"] for event in events if event["event"] == "message"]
             assert numbers == sorted(set(numbers))
-        assert {id: folds.status(id) for id in self.ids} == self.states
+        assert {id: session_state.status(id) for id in self.ids} == self.states
         assert all(self.states[id] == "completed" for id in self.answered)
-        told = Counter(id for notice in folds.notices().values() for id in notice.messages)
+        told = Counter(id for notice in session_state.notices().values() for id in notice.messages)
         assert all(self.states[id] == "failed" and times == 1 for id, times in told.items())
 
     def settle(self) -> None:
@@ -338,7 +350,7 @@ class World:
             self._claim(0)
             if not self.held:
                 self._release(0)
-                due = next_due(self.files.folds, self.files.now)
+                due = next_due(self.files.session_state, self.files.now)
                 if due is None and not self._accumulated():
                     return
                 if due is None:
@@ -349,4 +361,4 @@ class World:
         raise AssertionError("it never comes to an end")
 
     def _accumulated(self) -> bool:
-        return any(True for _ in self.files.folds.unfinished())
+        return any(True for _ in self.files.session_state.unfinished_messages())

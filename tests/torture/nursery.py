@@ -31,7 +31,7 @@ from capsule.sessions.host import host as hosts
 from capsule.sessions.rules import deliveries, messages
 from capsule.sessions.session import Session
 from capsule.sessions.worker import worker
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 
 #: Hosts at a time: the oldest runs, the others stand by.
@@ -63,15 +63,15 @@ class Clock:
     def rule(self, root: str) -> None:
         """Be the clock of this process, and shorten its waits."""
         timestamps.time = worker.time = self  # type: ignore[attr-defined, assignment]
-        beat = Session.beat
+        beat = Session.record_heartbeat
 
         def beat_by_this_clock(session: Session) -> None:
             beat(session)
             os.utime(f"{root}/sessions/{session.id}/heartbeat", ns=(self.time_ns(), self.time_ns()))
 
-        Session.beat = beat_by_this_clock  # type: ignore[method-assign, assignment]
+        Session.record_heartbeat = beat_by_this_clock  # type: ignore[method-assign, assignment]
         messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25  # type: ignore[assignment]
-        messages.MOST_EVENTS = 60
+        messages.MAX_EVENTS = 60
         hosts._STANDBY_S = 0.05
         hosts.LOOK_S = hosts._ELSEWHERE_S = worker._LOOK_S = 1.0
 
@@ -117,7 +117,7 @@ def _end(*_: object) -> None:
 def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
     with Store.open(root) as store:
 
-        def answer(prompt: worker.Prompt) -> Ended:
+        def answer(prompt: worker.Prompt) -> CommandResult:
             """Names the messages; now and then it is busy, or can't answer at all."""
             said = " ".join(
                 f"{each['id']}@{each.get('recurrence', {}).get('at', '')}"
@@ -126,11 +126,11 @@ def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
             Toolkit(store, prompt.session, prompt.batch).send_message(f"meanwhile {said}")
             time.sleep(chance.uniform(0, 0.02))
             if any("hopeless" in each["content"] for each in prompt.messages):
-                return Ended(65, reason="it is hopeless")
+                return CommandResult(65, reason="it is hopeless")
             return (
-                Ended(1, reason="it is busy")
+                CommandResult(1, reason="it is busy")
                 if chance.random() < 0.05
-                else Ended(0, f"answered {said}")
+                else CommandResult(0, f"answered {said}")
             )
 
         # That of a host that was killed lives on here, and may have the session for longer: the

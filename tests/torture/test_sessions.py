@@ -61,9 +61,9 @@ def schedule(store: Store, agent: str) -> dict[str, Session]:
             "catchUp": catch_up,
         }
         to = Route("conversations", place)
-        session.tell(
-            lambda folds, task=task, now=now, to=to: schedules.act(
-                folds, task, "first", now, route=to
+        session.write_inbound(
+            lambda session_state, task=task, now=now, to=to: schedules.apply_task(
+                session_state, task, "first", now, route=to
             )
         )
     return made
@@ -71,7 +71,7 @@ def schedule(store: Store, agent: str) -> dict[str, Session]:
 
 def state_of(session: Session, id: str) -> str:
     try:
-        return session.folds().status(id)
+        return session.read().status(id)
     except NotFound:
         return "unknown"
 
@@ -82,11 +82,13 @@ def is_settled(session: Session, ids: list[str]) -> bool:
     """
     if any(state_of(session, id) not in FINAL for id in ids):
         return False
-    folds = session.folds()
-    soon = messages.later(timestamps.now(), JUMPS_S[1] + 10)
-    tasks = schedules.live(folds).values()
+    session_state = session.read()
+    soon = messages.add_seconds(timestamps.now(), JUMPS_S[1] + 10)
+    tasks = schedules.live_occurrences(session_state).values()
     return not (
-        any(folds.undelivered()) or folds.inbound.notices or any(task.due < soon for task in tasks)
+        any(session_state.undelivered_messages())
+        or session_state.inbound.notices
+        or any(task.due < soon for task in tasks)
     )
 
 
@@ -134,7 +136,7 @@ def assert_answered(
     failed = Counter((senders[id], id) for id, state in states.items() if state == "failed")
     assert notices(store, conversation, agent) == failed
     by_sender = Counter(sender for sender, _ in failed)
-    assert session.folds().inbound.failures == {
+    assert session.read().inbound.failures == {
         sender: (count, count) for sender, count in by_sender.items()
     }
     return Counter(states.values()) + Counter(told=len(by_sender))
@@ -142,7 +144,7 @@ def assert_answered(
 
 def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int:
     """Assert that a series ran once at each of its times; how often it ran."""
-    route = session.folds().inbound.messages[session.folds().inbound.series["s"]].route
+    route = session.read().inbound.messages[session.read().inbound.series["s"]].route
     assert route is not None
     counts, times = said(store, route.place, agent)
     id, chain = reply_id(session.id, "first", "next"), []
@@ -151,7 +153,7 @@ def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int
         chain.append((id, state))
         id = reply_id(session.id, id, "next")
     *over, (head, _) = chain
-    assert session.folds().inbound.series["s"] == head
+    assert session.read().inbound.series["s"] == head
     assert {state for _, state in over} <= (
         {"completed", "failed"} if catch_up == "all" else FINAL
     ), over

@@ -23,7 +23,7 @@ from capsule.errors import Refused
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.sessions.registry import Registry
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 from capsule.sessions.worker.worker import Prompt
 from capsule.timestamps import from_ms
@@ -265,18 +265,18 @@ def _worker(store: Store) -> dict[str, Any]:
     """A worker that answers, asks and fails."""
     group(store, "worker")
 
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         text = prompt.messages[-1]["content"]
         if "fail" in text:
-            return Ended(65, "", "no such file")
+            return CommandResult(65, "", "no such file")
         if "ask" in text:
             with store.beside() as beside:
                 options = [{"label": "Yes, all", "value": "yes"}, {"label": "No", "value": "no"}]
                 Toolkit(beside, prompt.session, prompt.batch).ask_question(
                     "Delete it?", options, limit_s=86_400
                 )
-            return Ended(0, "")
-        return Ended(0, "It is mown.")
+            return CommandResult(0, "")
+        return CommandResult(0, "It is mown.")
 
     with hosting(store, answer):
         answered = store.messages.send("Please mow.", agent="anna", to="worker")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
@@ -150,14 +150,14 @@ def test_an_answer_in_the_inbox_is_kept_and_is_sent_once(
     store.agents.register("anna")
     group(store, "worker")
 
-    def ask(prompt: Prompt) -> Ended:
+    def ask(prompt: Prompt) -> CommandResult:
         with store.beside() as beside:
             # Tools of workers give options to each question; programs of others need not.
             question = {"kind": "question", "content": "Which slope?", "options": [], "to": None}
             Toolkit(beside, prompt.session, prompt.batch)._say(
                 **question, expires_at="2999-01-01T00:00:00.000Z"
             )
-        return Ended(0, "")
+        return CommandResult(0, "")
 
     with hosting(store, ask):
         asked = store.messages.send("Please mow.", agent="anna", to="worker").conversation

@@ -9,7 +9,7 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import INBOUND
 from capsule.mcp_server.transport.tokens import Tokens
-from capsule.sessions.worker.command import Ended
+from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 from capsule.sessions.worker.worker import Prompt
 from tests.processes import until
@@ -33,18 +33,18 @@ def session(store: Store) -> str:
     store.agents.register("anna")
     group(store, "bot")
 
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         words = prompt.messages[-1]["content"]
         if "fail" in words:
-            return Ended(65, "", "no such file")
+            return CommandResult(65, "", "no such file")
         if "ask" in words:
             with store.beside() as beside:
                 options = [{"label": "Yes", "value": "y"}]
                 Toolkit(beside, prompt.session, prompt.batch).ask_question(
                     "Really?", options, limit_s=86_400
                 )
-            return Ended(0, "")
-        return Ended(0, "It is <done>.")
+            return CommandResult(0, "")
+        return CommandResult(0, "It is <done>.")
 
     with hosting(store, answer):
         for number, words in enumerate(("work", "fail", "ask"), 1):

@@ -36,7 +36,7 @@ _log = logging.getLogger("capsule")
 _MOST = 500
 
 
-class Conversations(Adapter):
+class ConversationAdapter(Adapter):
     """The directs, groups and channels of a store, for each agent that has workers: see `Adapter`.
 
     Args:
@@ -190,7 +190,7 @@ def _arrived(mail: Mail, seat: ReadingState, known: bool) -> Arrived:
     hops = about.get("hops") if isinstance(about, dict) else None
     return Arrived(
         mail.id,
-        Conversations.name,
+        ConversationAdapter.name,
         mail.conversation,
         mail.from_,
         mail.content,

@@ -26,7 +26,7 @@ from capsule import timestamps
 from capsule.disk.directory_tracker import TouchedNames
 from capsule.engines.interface import INBOUND, OUTBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, StoreBusy
-from capsule.sessions.adapters.conversations import Conversations
+from capsule.sessions.adapters.conversations import ConversationAdapter
 from capsule.sessions.adapters.interface import Adapter
 from capsule.sessions.host.routing import Deliverer, OpenSessions, Router, error_text
 from capsule.sessions.host.supervisor import Spawn, Supervisor
@@ -35,8 +35,8 @@ from capsule.sessions.rules import deliveries, messages, questions, schedules
 from capsule.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from capsule.sessions.registry import AgentGroup, State
-    from capsule.sessions.session import Edit, Session
+    from capsule.sessions.registry import AgentSetup, RegistryState
+    from capsule.sessions.session import EventRule, Session
     from capsule.sessions.session_state import SessionState
     from capsule.store.store import CoreStore
 
@@ -77,7 +77,7 @@ class Host:
         self._write_log = log
         self._since = timestamps.now()
         self._adapters = {
-            adapter.name: adapter for adapter in (Conversations(self._store), *adapters)
+            adapter.name: adapter for adapter in (ConversationAdapter(self._store), *adapters)
         }
         self._opened = OpenSessions(
             self._engine, self._store.inner.part(Sessions).registry, self._log
@@ -193,7 +193,7 @@ class Host:
         if self._next_sweep <= at:
             self._sweep()
 
-    def _concerned(self, before: State, agents: Collection[str]) -> set[str]:
+    def _concerned(self, before: RegistryState, agents: Collection[str]) -> set[str]:
         """The sessions whose rows or agents are not as before, or whose agents are among these."""
         if not agents and before is self._state:
             return set()
@@ -236,44 +236,49 @@ class Host:
         if row is None:
             return
         with self._opened.session(id) as session:
-            folds = session.folds()
+            session_state = session.read()
             agent = state.agents.get(row.agent)
-            rules: tuple[Edit, ...] = (
-                partial(messages.release, now=now, is_alive=self._engine.leases.is_live),
+            rules: tuple[EventRule, ...] = (
+                partial(messages.retry_or_fail, now=now, is_alive=self._engine.leases.is_live),
                 partial(
-                    schedules.tasks,
+                    schedules.run_next_task,
                     now=now,
                     time_zone=str(agent.settings.get("timeZone", "")) if agent else "",
                 ),
                 partial(schedules.occurrences, now=now),
-                lambda folds: deliveries.destinations_event(folds, state, row),
+                lambda session_state: deliveries.update_destinations(session_state, state, row),
             )
             for rule in rules:
-                while rule(folds):
-                    self._opened.tell(id, rule)
-                    folds = session.known
-            if messages.is_bulky(folds):
+                while rule(session_state):
+                    self._opened.write_inbound(id, rule)
+                    session_state = session.last_state
+            if messages.is_bulky(session_state):
                 session.compact(now)
                 self._log("compacted", session=id)
-                folds = session.known
-            if deliveries.due_deliveries(folds, now):
+                session_state = session.last_state
+            if deliveries.due_deliveries(session_state, now):
                 self._deliverer.drain(id)
             if row.status == "active" and self._workers.state(id) == "stopped":
-                self._wake(id, agent, folds, now)
-            times = messages.next_due(folds, now), deliveries.next_delivery(folds, now)
+                self._wake(id, agent, session_state, now)
+            times = (
+                messages.next_due(session_state, now),
+                deliveries.next_delivery(session_state, now),
+            )
             if later := [at for at in times if at is not None and at > now]:
                 self._due[id] = min(later)
-            self._heal(session, folds, now)
+            self._heal(session, session_state, now)
 
-    def _heal(self, session: Session, folds: SessionState, now: str) -> None:
+    def _heal(self, session: Session, session_state: SessionState, now: str) -> None:
         """End the worker of a session if it counts as dead; look again later, as long as it has
         work.
         """
         self._forgive(now)
-        for instance in messages.holders(folds):
+        for instance in messages.holders(session_state):
             is_here = self._workers.state(session.id) == "running"
             self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
-            reason = messages.fault(folds, now, instance=instance, heartbeat=session.heartbeat())
+            reason = messages.worker_fault(
+                session_state, now, instance=instance, heartbeat=session.heartbeat()
+            )
             if (
                 reason and not is_here
             ):  # Its number may be that of another process, in another container.
@@ -297,10 +302,12 @@ class Host:
                     self._engine.leases.beat(id)
             self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
-    def _wake(self, id: str, agent: AgentGroup | None, folds: SessionState, now: str) -> None:
+    def _wake(
+        self, id: str, agent: AgentSetup | None, session_state: SessionState, now: str
+    ) -> None:
         """Start the worker of a session if it has work, and none has a claim there."""
-        picked = messages.pick(folds, now, first=True)
-        if not picked or agent is None or not agent.command or messages.holders(folds):
+        picked = messages.pick(session_state, now, first=True)
+        if not picked or agent is None or not agent.command or messages.holders(session_state):
             return
         if not self._opened.registry.is_approved(agent):
             self._log("not-approved", session=id, agent=agent.name)
@@ -315,9 +322,9 @@ class Host:
             if self._workers.wanted <= 0:
                 return
             with suppress(CapsuleError), self._opened.session(id) as session:
-                folds = session.folds()
-                is_busy = messages.holders(folds) or messages.pick(
-                    folds, timestamps.now(), first=True
+                session_state = session.read()
+                is_busy = messages.holders(session_state) or messages.pick(
+                    session_state, timestamps.now(), first=True
                 )
                 if not is_busy:
                     self._workers.end(id)
@@ -327,15 +334,15 @@ class Host:
         self._next_sweep, now = time.monotonic() + LOOK_S, timestamps.now()
         changed, self._changed = self._changed, set()
 
-        def change(state: State) -> questions.Result:
-            state, news = questions.expired(state, now)
+        def change(state: RegistryState) -> questions.QuestionOutcome:
+            state, news = questions.expire_questions(state, now)
             rows = [state.sessions[id] for id in changed if id in state.sessions]
             return state.put(
                 *(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)
             ), news
 
         try:
-            self._opened.answer(change)
+            self._opened.apply_question_outcome(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
         if (

@@ -34,20 +34,20 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.sessions import events
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
 from capsule.sessions.events import Event, Route
-from capsule.sessions.registry import UNSERVED, MessagingGroup, Registry, State
+from capsule.sessions.registry import UNSERVED, ChannelPlace, Registry, RegistryState
 from capsule.sessions.rules import deliveries, messages, questions, wirings
-from capsule.sessions.rules.messages import brought, is_bulky, receive
-from capsule.sessions.rules.questions import tell
-from capsule.sessions.session import Edit, Session
+from capsule.sessions.rules.messages import inbound_event, is_bulky, receive
+from capsule.sessions.rules.questions import events_for_session
+from capsule.sessions.session import EventRule, Session
 from capsule.sessions.session_state import OutboundMessage
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine, Lease
     from capsule.sessions.adapters.interface import Arrived
     from capsule.sessions.events import Event
-    from capsule.sessions.registry import Serves, SessionRow, State
-    from capsule.sessions.rules.questions import Result
-    from capsule.sessions.rules.wirings import Decision
+    from capsule.sessions.registry import RegistryState, SessionKey, SessionRecord
+    from capsule.sessions.rules.questions import QuestionOutcome
+    from capsule.sessions.rules.wirings import RoutingDecision
     from capsule.sessions.session import Session
     from capsule.sessions.session_state import SessionState
 
@@ -76,7 +76,7 @@ class OpenSessions:
         self.log = log
         self._guard = threading.Lock()
         self._sessions: dict[str, tuple[Session, threading.RLock]] = {}
-        self._state = State()
+        self._state = RegistryState()
 
     @contextmanager
     def session(self, id: str) -> Iterator[Session]:
@@ -93,7 +93,7 @@ class OpenSessions:
             session.lease = self.lease
             yield session
 
-    def state(self) -> State:
+    def state(self) -> RegistryState:
         """The registry as it is, or as it was before it was damaged. Cost: an lstat."""
         try:
             self._state = self.registry.read()
@@ -101,7 +101,9 @@ class OpenSessions:
             self.log("registry", error=str(error))
         return self._state
 
-    def answer(self, change: Callable[[State], Result]) -> list[str]:
+    def apply_question_outcome(
+        self, change: Callable[[RegistryState], QuestionOutcome]
+    ) -> list[str]:
         """Change the questions in the registry, and tell their sessions what was decided.
 
         A store without sessions gets no registry.
@@ -114,13 +116,13 @@ class OpenSessions:
             return []
         news = self.registry.decide(change)
         for id, new_events in news:
-            self.tell(id, partial(tell, events=new_events))
+            self.write_inbound(id, partial(events_for_session, events=new_events))
         return [id for id, _ in news]
 
-    def tell(self, id: str, rule: Edit) -> None:
+    def write_inbound(self, id: str, rule: EventRule) -> None:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""
         with self.session(id) as session:
-            for event in session.tell(rule):
+            for event in session.write_inbound(rule):
                 about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
                 self.log(event["event"], session=id, **about)
 
@@ -130,7 +132,7 @@ def error_text(error: Exception) -> str:
     return error.message if isinstance(error, CapsuleError) else f"{type(error).__name__}: {error}"
 
 
-_Items = list[tuple["Arrived", "Decision"]]
+_Items = list[tuple["Arrived", "RoutingDecision"]]
 
 
 class Router:
@@ -147,7 +149,7 @@ class Router:
         self._alone = threading.Lock()
 
     def receive(self, arrived: Sequence[Arrived]) -> None:
-        by_session: dict[Serves, _Items] = defaultdict(list)
+        by_session: dict[SessionKey, _Items] = defaultdict(list)
         sessions: list[str] = []
         errors: list[Exception] = []
         with self._alone:  # Messages of one place keep their order.
@@ -172,17 +174,19 @@ class Router:
                 errors, key=lambda error: isinstance(error, InvalidInput)
             )  # What may be brought again is first.
 
-    def _answers(self, arrived: Arrived, state: State) -> str:
+    def _answers(self, arrived: Arrived, state: RegistryState) -> str:
         """The session that a message answers a question of, and which has the answer now; empty: it
         is for none.
         """
         now = timestamps.now()
         if not arrived.reply_to or not state.questions:
             return ""
-        answer = partial(questions.answered, arrived=arrived, delivered=self._delivered, now=now)
+        answer = partial(
+            questions.match_answer, arrived=arrived, delivered=self._delivered, now=now
+        )
         for id, _ in answer(state)[1]:
             if not arrived.to or state.sessions[id].agent in arrived.to:
-                return next(iter(self._opened.answer(answer)), "")
+                return next(iter(self._opened.apply_question_outcome(answer)), "")
         return ""
 
     def _delivered(self, id: str, message: str) -> str | None:
@@ -190,37 +194,42 @@ class Router:
         session can't be read.
         """
         with suppress(CapsuleError), self._opened.session(id) as session:
-            return session.folds().inbound.delivered.get(message)
+            return session.read().inbound.delivered.get(message)
         return None
 
-    def _take(self, serves: Serves, items: _Items, errors: list[Exception]) -> list[str]:
+    def _take(self, serves: SessionKey, items: _Items, errors: list[Exception]) -> list[str]:
         """Put messages into the session that serves a place; its id, if it has to do with them."""
         now, row = timestamps.now(), self._opened.state().serving.get(serves)
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
             first, _ = items[0]
-            place = MessagingGroup(first.channel, first.place, first.title, first.is_group)
+            place = ChannelPlace(first.channel, first.place, first.title, first.is_group)
             row = self._opened.registry.ensure_session(serves, now, place)
         with self._opened.session(row.id if row is not None else UNSERVED) as session:
-            self._opened.tell(session.id, partial(self._told_by, items, errors))
-            if row is None and is_bulky(session.folds()):
+            self._opened.write_inbound(session.id, partial(self._told_by, items, errors))
+            if row is None and is_bulky(session.read()):
                 session.compact(now)
         return [row.id] if row is not None and is_heard else []
 
-    def _told_by(self, items: _Items, errors: list[Exception], folds: SessionState) -> list[Event]:
+    def _told_by(
+        self, items: _Items, errors: list[Exception], session_state: SessionState
+    ) -> list[Event]:
         """The events for messages that a session does not have yet."""
-        messages, said, route = list[Event](), list[Event](), folds.inbound.route
+        messages, said, route = list[Event](), list[Event](), session_state.inbound.route
         for arrived, decision in items:
             came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
             if decision.outcome != "ignored":
-                message = brought(
+                message = inbound_event(
                     arrived, trigger=decision.outcome, route=came_by, wiring=decision.wiring or None
                 )
                 try:
-                    new = receive(folds, [message])
+                    new = receive(session_state, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.
                     self._opened.log(
-                        "refused", message=arrived.id, session=folds.session, error=str(error)
+                        "refused",
+                        message=arrived.id,
+                        session=session_state.session,
+                        error=str(error),
                     )
                     errors += [] if arrived.editable else [error]
                     continue
@@ -228,20 +237,22 @@ class Router:
                     continue
                 messages.append(message)
                 route = came_by if decision.outcome == "wake" else route
-            how = events.routed(
+            how = events.routed_event(
                 message=arrived.id,
                 agent=decision.agent,
                 outcome=decision.outcome,
                 reason=decision.reason,
                 wiring=decision.wiring or None,
             )
-            if how["id"] not in folds.inbound.seen:
+            if how["id"] not in session_state.inbound.event_ids:
                 said.append(how)
-        if route is not None and route != folds.inbound.route:
-            said.append(events.routing(route=route))
-        return [*receive(folds, messages), *said]
+        if route is not None and route != session_state.inbound.route:
+            said.append(events.routing_event(route=route))
+        return [*receive(session_state, messages), *said]
 
-    def _engaged(self, state: State, before: Mapping[Serves, _Items], serves: Serves) -> bool:
+    def _engaged(
+        self, state: RegistryState, before: Mapping[SessionKey, _Items], serves: SessionKey
+    ) -> bool:
         """Whether the session that serves this was woken there, or is by a message before
         this one.
         """
@@ -252,7 +263,7 @@ class Router:
         if row is None or is_woken:
             return is_woken
         with suppress(CapsuleError), self._opened.session(row.id) as session:
-            return session.folds().inbound.route is not None
+            return session.read().inbound.route is not None
         return True  # It is damaged: the message must wait for it.
 
 
@@ -311,7 +322,7 @@ class Deliverer:
             list[tuple[OutboundMessage, dict[str, Any]]](),
         )
         with self._opened.session(id) as session:
-            due = deliveries.due_deliveries(session.folds(), timestamps.now())
+            due = deliveries.due_deliveries(session.read(), timestamps.now())
         for message in due:
             if message.kind != "task":  # Those are for the host itself.
                 try:
@@ -320,25 +331,27 @@ class Deliverer:
                     result = {"error": error_text(error), "is_final": isinstance(error, _FINAL)}
                 results.append((message, result))
 
-        def noted(folds: SessionState) -> list[Event]:
+        def noted(session_state: SessionState) -> list[Event]:
             now = timestamps.now()
             attempts = (
-                deliveries.after_attempt(folds, message, now, **result)
+                deliveries.after_attempt(session_state, message, now, **result)
                 for message, result in results
             )
-            return messages.numbered(folds, [event for attempt in attempts for event in attempt])
+            return messages.numbered(
+                session_state, [event for attempt in attempts for event in attempt]
+            )
 
-        self._opened.tell(id, noted)
+        self._opened.write_inbound(id, noted)
 
-    def _delivered(self, session: Session, row: SessionRow, message: OutboundMessage) -> str:
+    def _delivered(self, session: Session, row: SessionRecord, message: OutboundMessage) -> str:
         """Deliver a message; the id that it gets."""
         with self._opened.session(row.id):
-            folds = session.folds()
-            route = deliveries.route_of(folds, message)
-            out = _outgoing_message(session, row.agent, folds, message, route)
+            session_state = session.read()
+            route = deliveries.route_of(session_state, message)
+            out = _outgoing_message(session, row.agent, session_state, message, route)
         if message.kind == "question":  # Before, as an answer may come as soon as it is asked.
             self._opened.registry.edit(
-                partial(questions.asked, row=row, message=message, route=route)
+                partial(questions.add_question, row=row, message=message, route=route)
             )
         if route.channel not in self._adapters:
             raise OSError(f"the host has no adapter {route.channel!r}")
@@ -352,17 +365,21 @@ class Deliverer:
 
 
 def _outgoing_message(
-    session: Session, agent: str, folds: SessionState, message: OutboundMessage, route: Route
+    session: Session,
+    agent: str,
+    session_state: SessionState,
+    message: OutboundMessage,
+    route: Route,
 ) -> Outgoing:
     """A message as its adapter takes it."""
-    event, answered = message.event, folds.inbound.messages.get(message.in_reply_to)
+    event, answered = message.event, session_state.inbound.messages.get(message.in_reply_to)
     came_by = answered.route if answered else None
     is_back = came_by is not None and (came_by.channel, came_by.place) == (
         route.channel,
         route.place,
     )
     return Outgoing(
-        deliveries.delivery_id(folds, message),
+        deliveries.delivery_id(session_state, message),
         message.kind if message.kind in _KINDS else "chat",
         session.id,
         agent,
@@ -370,7 +387,7 @@ def _outgoing_message(
         route.thread,
         event["content"],
         reply_to=message.in_reply_to if is_back else "",
-        target=folds.inbound.delivered.get(message.target) or message.target,
+        target=session_state.inbound.delivered.get(message.target) or message.target,
         emoji=event.get("emoji", ""),
         options=event.get("options", ()),
         files=[

@@ -25,12 +25,12 @@ _LONGEST_S = 60.0
 
 #: A worker that runs. Another class may stand in for this one that has `pid`, `wait`, `terminate`
 #: and `kill`.
-Running = subprocess.Popen[bytes]
+WorkerProcess = subprocess.Popen[bytes]
 #: Starts a worker for a session of an agent. Raises OSError, CapsuleError.
-Spawn = Callable[[str, str], Running]
+Spawn = Callable[[str, str], WorkerProcess]
 
 
-class _Worker(Running):
+class _PipedWorkerProcess(WorkerProcess):
     """A worker whose input stays open as long as this process lives: when it ends,
     the worker does.
     """
@@ -43,7 +43,7 @@ class _Worker(Running):
 
 
 @contextmanager
-def ahead(words: Sequence[str]) -> Iterator[Spawn]:
+def prestarted_workers(words: Sequence[str]) -> Iterator[Spawn]:
     """Starts workers as processes, of which one is always started ahead, so that a message waits
     for no imports.
 
@@ -52,10 +52,12 @@ def ahead(words: Sequence[str]) -> Iterator[Spawn]:
     what the terminal sends to the host is not sent to it.
     """
 
-    def start() -> Running:
-        return _Worker(words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True)
+    def start() -> WorkerProcess:
+        return _PipedWorkerProcess(
+            words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True
+        )
 
-    def spawn(session: str, agent: str) -> Running:
+    def spawn(session: str, agent: str) -> WorkerProcess:
         while True:
             worker = waiting.pop() if waiting else start()
             assert worker.stdin is not None
@@ -95,7 +97,7 @@ class Supervisor:
         self._ring = ring
         self._guard = threading.Lock()
         #: By session: its worker, and the thread that waits for its end.
-        self._running: dict[str, tuple[Running, threading.Thread]] = {}
+        self._running: dict[str, tuple[WorkerProcess, threading.Thread]] = {}
         #: Those that were asked to end.
         self._ending: set[str] = set()
         #: The sessions that wait for a place, the first one first.
@@ -153,7 +155,7 @@ class Supervisor:
             thread.start()
             return 0
 
-    def _await_end(self, session: str, worker: Running) -> None:
+    def _await_end(self, session: str, worker: WorkerProcess) -> None:
         code = worker.wait()
         with self._guard:
             del self._running[session]

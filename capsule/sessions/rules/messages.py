@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.sessions.events import AckState, Event, Route, ack, failed, incoming, retry
+from capsule.sessions.events import (
+    AckState,
+    Event,
+    Route,
+    ack_event,
+    failed_event,
+    inbound_message,
+    retry_event,
+)
 from capsule.sessions.session_state import InboundMessage, MessageStatus, SessionState, digest
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ STUCK_S = 60
 #: be before it.
 GRAIN_MS = 1000
 #: How many events a file may have whose messages are all done.
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 
 
 def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
@@ -43,12 +51,12 @@ def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
     return highest_seen + 1 + (highest_seen + 1 + parity) % 2
 
 
-def later(now: str, seconds: float) -> str:
+def add_seconds(now: str, seconds: float) -> str:
     """The time some seconds after another."""
     return timestamps.from_ms(timestamps.ms_of(now) + round(seconds * 1000))
 
 
-def brought(arrived: Arrived, **more: Any) -> Event:
+def inbound_event(arrived: Arrived, **more: Any) -> Event:
     """The event for a message from outside. Args: the message, and fields of `events.Incoming` that
     say more of it.
     """
@@ -63,40 +71,46 @@ def brought(arrived: Arrived, **more: Any) -> Event:
         "timestamp": arrived.at or None,
         "attachments": arrived.attachments,
     }
-    return incoming(
+    return inbound_message(
         **fields | {"route": Route(arrived.channel, arrived.place, arrived.thread)} | more
     )
 
 
-def receive(folds: SessionState, messages: Iterable[Event]) -> list[Event]:
+def receive(session_state: SessionState, messages: Iterable[Event]) -> list[Event]:
     """Number messages for the worker, without those that are there.
 
     Raises InvalidInput: one has the id of another one with another content (field `id`).
     """
-    highest, new = folds.highest, dict[str, Event]()
+    highest, new = session_state.highest_seq, dict[str, Event]()
     for message in messages:
         id = message["id"]
-        there = folds.inbound.messages[id].event if id in folds.inbound.messages else new.get(id)
-        known = digest(there) if there else folds.inbound.left.get(id)
+        there = (
+            session_state.inbound.messages[id].event
+            if id in session_state.inbound.messages
+            else new.get(id)
+        )
+        known = digest(there) if there else session_state.inbound.compacted_digests.get(id)
         if known is None:
             highest = next_seq(highest, "host")
             new[id] = message | {"seq": highest}
         elif known != digest(message):
             raise InvalidInput(
-                f"message {id} is in session {folds.session} with another content", id=id
+                f"message {id} is in session {session_state.session} with another content", id=id
             )
     return list(new.values())
 
 
-def numbered(folds: SessionState, events: Iterable[Event]) -> list[Event]:
+def numbered(session_state: SessionState, events: Iterable[Event]) -> list[Event]:
     """Events with their messages numbered and first: a power cut may leave the first of a write
     alone.
     """
     said = [event for event in events if event["event"] == "message"]
-    return receive(folds, said) + [event for event in events if event["event"] != "message"]
+    return receive(session_state, said) + [event for event in events if event["event"] != "message"]
 
 
-def pick(folds: SessionState, now: str, *, first: bool, limit: int = 10) -> list[InboundMessage]:
+def pick(
+    session_state: SessionState, now: str, *, first: bool, limit: int = 10
+) -> list[InboundMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 
     They are of one route, that of the oldest message that wakes, with those that accumulated before
@@ -105,11 +119,15 @@ def pick(folds: SessionState, now: str, *, first: bool, limit: int = 10) -> list
     start only.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InboundMessage]](list), None, 0
-    waking = {claim.batch for id, claim in folds.outbound.claims.items() if _wakes(folds, id)}
-    for message, due in _pending(folds, now, first=first):
+    waking = {
+        claim.batch
+        for id, claim in session_state.outbound.claims.items()
+        if _wakes(session_state, id)
+    }
+    for message, due in _pending(session_state, now, first=first):
         if due > now:
             continue
-        claimed = folds.outbound.acks.get(message.id)
+        claimed = session_state.outbound.acks.get(message.id)
         key: Hashable = claimed.batch if claimed and claimed.batch in waking else message.route
         groups[key].append(message)
         if chosen is None and message.wakes:
@@ -120,12 +138,12 @@ def pick(folds: SessionState, now: str, *, first: bool, limit: int = 10) -> list
     return chosen[start : start + limit] if chosen else []
 
 
-def next_due(folds: SessionState, now: str, *, first: bool = True) -> str | None:
+def next_due(session_state: SessionState, now: str, *, first: bool = True) -> str | None:
     """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for
     `pick`.
     """
     soonest = None
-    for message, due in _pending(folds, now, first=first):
+    for message, due in _pending(session_state, now, first=first):
         if message.wakes and due <= now:
             return now
         if message.wakes and (soonest is None or due < soonest):
@@ -133,44 +151,53 @@ def next_due(folds: SessionState, now: str, *, first: bool = True) -> str | None
     return soonest
 
 
-def _pending(folds: SessionState, now: str, *, first: bool) -> Iterator[tuple[InboundMessage, str]]:
+def _pending(
+    session_state: SessionState, now: str, *, first: bool
+) -> Iterator[tuple[InboundMessage, str]]:
     """What a worker may get, with the time from which on it is due: at once if the clock went back
     while it waited.
     """
-    if "" in folds.inbound.paused:
+    if "" in session_state.inbound.paused:
         return
-    for message in folds.unfinished():
-        is_held = message.kind == "system" or message.series in folds.inbound.paused
+    for message in session_state.unfinished_messages():
+        is_held = message.kind == "system" or message.series in session_state.inbound.paused
         is_for_later = not first and message.event.get("onWake") is True
-        if not (is_held or is_for_later) and folds.status(message.id) == "pending":
-            is_early = message.waits and message.due > later(now, FIRST_RETRY_S * 2**RETRIES)
+        if not (is_held or is_for_later) and session_state.status(message.id) == "pending":
+            is_early = message.waits and message.due > add_seconds(now, FIRST_RETRY_S * 2**RETRIES)
             yield message, "" if is_early else message.due
 
 
-def _wakes(folds: SessionState, id: str) -> bool:
+def _wakes(session_state: SessionState, id: str) -> bool:
     """Whether a message that was claimed once waits, and wakes the worker again."""
-    message = folds.inbound.messages.get(id)
-    return message is not None and message.wakes and folds.status(id) == "pending"
+    message = session_state.inbound.messages.get(id)
+    return message is not None and message.wakes and session_state.status(id) == "pending"
 
 
-def claim(folds: SessionState, picked: Sequence[InboundMessage], instance: str) -> list[Event]:
+def claim(
+    session_state: SessionState, picked: Sequence[InboundMessage], instance: str
+) -> list[Event]:
     """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id`
     takes for this batch.
     """
     if not picked:
         return []
     # What was never claimed names a new batch; otherwise it is one that comes again.
-    again = folds.outbound.acks.get(picked[0].id)
+    again = session_state.outbound.acks.get(picked[0].id)
     batch = next(
-        (message.id for message in picked if message.id not in folds.outbound.acks),
+        (message.id for message in picked if message.id not in session_state.outbound.acks),
         again.batch if again else "",
     )
     tries = {message.id: message.tries for message in picked}
-    return [ack(state="processing", messages=tries, instance=instance, batch=batch)]
+    return [ack_event(state="processing", messages=tries, instance=instance, batch=batch)]
 
 
-def finish(
-    folds: SessionState, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
+def end_claims(
+    session_state: SessionState,
+    ids: Iterable[str],
+    *,
+    instance: str,
+    state: AckState,
+    error: str = "",
 ) -> list[Event]:
     """End the claims of the worker `instance` on messages.
 
@@ -178,87 +205,112 @@ def finish(
         An event for those that it still holds. Nothing if it holds none: then it must not answer
         them either.
     """
-    held = {id: folds.outbound.claims[id].tries for id in ids if _holder(folds, id) == instance}
-    return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
+    held = {
+        id: session_state.outbound.claims[id].tries
+        for id in ids
+        if _holder(session_state, id) == instance
+    }
+    return (
+        [ack_event(state=state, messages=held, instance=instance, error=error or None)]
+        if held
+        else []
+    )
 
 
-def take(folds: SessionState, id: str, instance: str) -> list[Event]:
+def complete_for_tool(session_state: SessionState, id: str, instance: str) -> list[Event]:
     """Finish a message that a tool gives to the agent: no prompt has it then. Nothing if a worker
     has it, or had it.
     """
-    is_free = folds.status(id) == "pending"
+    is_free = session_state.status(id) == "pending"
     return [
-        ack(state="completed", messages={id: folds.inbound.messages[id].tries}, instance=instance)
+        ack_event(
+            state="completed",
+            messages={id: session_state.inbound.messages[id].tries},
+            instance=instance,
+        )
     ] * is_free
 
 
-def drop(folds: SessionState, instance: str) -> list[Event]:
+def withdraw_old_claims(session_state: SessionState, instance: str) -> list[Event]:
     """Withdraw the claims that the session's former workers left, for the worker `instance` that
     has just started.
     """
     left = {
         id: claim.tries
-        for id, claim in folds.outbound.claims.items()
+        for id, claim in session_state.outbound.claims.items()
         if claim.state == "processing"
     }
-    return [ack(state="dropped", messages=left, instance=instance)] if left else []
+    return [ack_event(state="dropped", messages=left, instance=instance)] if left else []
 
 
-def _holder(folds: SessionState, id: str) -> str:
+def _holder(session_state: SessionState, id: str) -> str:
     """The worker that a message is claimed by; empty: none."""
-    claimed = folds.outbound.claims.get(id)
+    claimed = session_state.outbound.claims.get(id)
     holds = (
-        claimed is not None and id in folds.inbound.messages and folds.status(id) == "processing"
+        claimed is not None
+        and id in session_state.inbound.messages
+        and session_state.status(id) == "processing"
     )
     return claimed.instance if claimed is not None and holds else ""
 
 
-def holders(folds: SessionState) -> set[str]:
+def holders(session_state: SessionState) -> set[str]:
     """The workers that hold claims."""
-    return {_holder(folds, id) for id in folds.outbound.claims} - {""}
+    return {_holder(session_state, id) for id in session_state.outbound.claims} - {""}
 
 
-def is_bulky(folds: SessionState) -> bool:
+def is_bulky(session_state: SessionState) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
-    most = MOST_EVENTS + 4 * (
-        sum(not folds.inbound.messages[id].is_idle for id in folds.inbound.open)
-        + len(folds.outbound.open)
+    most = MAX_EVENTS + 4 * (
+        sum(
+            not session_state.inbound.messages[id].is_idle
+            for id in session_state.inbound.unfinished_ids
+        )
+        + len(session_state.outbound.unfinished_ids)
     )
-    return max(len(folds.inbound.seen), len(folds.outbound.seen)) > most
+    return max(len(session_state.inbound.event_ids), len(session_state.outbound.event_ids)) > most
 
 
-def release(
-    folds: SessionState, now: str, *, is_alive: Callable[[str], bool | None]
+def retry_or_fail(
+    session_state: SessionState, now: str, *, is_alive: Callable[[str], bool | None]
 ) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
-    The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known
-    by their instances.
+    The `failed` events are also the notices to the senders: `due_deliveries` gives them. Workers
+    are known by their instances.
     """
     due = defaultdict[str, dict[str, tuple[int, str]]](dict)
     given_up = defaultdict[str, list[str]](list)
-    for id, claimed in folds.outbound.claims.items():
-        message = folds.inbound.messages.get(id)
-        if message is None or id in folds.inbound.ended:
+    for id, claimed in session_state.outbound.claims.items():
+        message = session_state.inbound.messages.get(id)
+        if message is None or id in session_state.inbound.final_states:
             continue
-        state, reason = folds.status(id), claimed.error or "the worker ended without an answer"
+        state, reason = (
+            session_state.status(id),
+            claimed.error or "the worker ended without an answer",
+        )
         if state == "failed" or (
-            message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)
+            message.tries >= RETRIES and _claim_has_ended(state, claimed.instance, is_alive)
         ):
             given_up[reason].append(id)
-        elif _is_over(state, claimed.instance, is_alive):
-            due[reason][id] = (message.tries + 1, later(now, FIRST_RETRY_S * 2**message.tries))
-    again = [retry(messages=messages, reason=reason) for reason, messages in due.items()]
+        elif _claim_has_ended(state, claimed.instance, is_alive):
+            due[reason][id] = (
+                message.tries + 1,
+                add_seconds(now, FIRST_RETRY_S * 2**message.tries),
+            )
+    again = [retry_event(messages=messages, reason=reason) for reason, messages in due.items()]
     return again + [
-        failed(messages=messages, reason=reason) for reason, messages in given_up.items()
+        failed_event(messages=messages, reason=reason) for reason, messages in given_up.items()
     ]
 
 
-def _is_over(state: MessageStatus, instance: str, is_alive: Callable[[str], bool | None]) -> bool:
+def _claim_has_ended(
+    state: MessageStatus, instance: str, is_alive: Callable[[str], bool | None]
+) -> bool:
     return state == "released" or (state == "processing" and not is_alive(instance))
 
 
-def retried(folds: SessionState, ids: Iterable[str], now: str) -> list[Event]:
+def retry_by_hand(session_state: SessionState, ids: Iterable[str], now: str) -> list[Event]:
     """Try messages again at a person's word: what failed is pending again, and what waits for its
     time is due now.
 
@@ -269,29 +321,38 @@ def retried(folds: SessionState, ids: Iterable[str], now: str) -> list[Event]:
     """
     due = {}
     for id in ids:
-        if id in folds.outbound.messages:
-            if id not in folds.inbound.undeliverable and not is_undelivered(folds, id):
+        if id in session_state.outbound.messages:
+            if id not in session_state.inbound.undeliverable and not is_undelivered(
+                session_state, id
+            ):
                 raise InvalidInput(
-                    f"message {id} of session {folds.session} is delivered or cancelled", id=id
+                    f"message {id} of session {session_state.session} is delivered or cancelled",
+                    id=id,
                 )
             due[id] = 0, now
             continue
-        state = folds.status(id)
-        if id not in folds.inbound.messages or state in ("completed", "cancelled", "processing"):
+        state = session_state.status(id)
+        if id not in session_state.inbound.messages or state in (
+            "completed",
+            "cancelled",
+            "processing",
+        ):
             raise InvalidInput(
-                f"message {id} in session {folds.session} is {state}, and can't be tried again",
+                f"message {id} in session {session_state.session} is {state}, and can't be tried again",
                 id=id,
             )
-        due[id] = folds.inbound.messages[id].tries + (state in ("failed", "released")), now
-    return [retry(messages=due, reason="by hand", again=True)] if due else []
+        due[id] = session_state.inbound.messages[id].tries + (state in ("failed", "released")), now
+    return [retry_event(messages=due, reason="by hand", again=True)] if due else []
 
 
-def is_undelivered(folds: SessionState, id: str) -> bool:
+def is_undelivered(session_state: SessionState, id: str) -> bool:
     """Whether a message out waits to be delivered."""
-    return any(message.id == id for message in folds.undelivered())
+    return any(message.id == id for message in session_state.undelivered_messages())
 
 
-def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0) -> str:
+def reason_worker_is_dead(
+    now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0
+) -> str:
     """Why a worker counts as dead although its process lives; empty: it does not.
 
     Args:
@@ -311,11 +372,20 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
     return ""
 
 
-def fault(folds: SessionState, now: str, *, instance: str, heartbeat: str | None) -> str:
-    """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is
-    to be killed.
+def worker_fault(
+    session_state: SessionState, now: str, *, instance: str, heartbeat: str | None
+) -> str:
+    """Why the worker `instance` of a session counts as dead, by `reason_worker_is_dead`; empty: it
+    does not. It is to be killed.
     """
     held = (
-        claim.at for id, claim in folds.outbound.claims.items() if _holder(folds, id) == instance
+        claim.at
+        for id, claim in session_state.outbound.claims.items()
+        if _holder(session_state, id) == instance
     )
-    return stale(now, heartbeat, held, folds.outbound.tool.limit_s if folds.outbound.tool else 0)
+    return reason_worker_is_dead(
+        now,
+        heartbeat,
+        held,
+        session_state.outbound.tool.limit_s if session_state.outbound.tool else 0,
+    )

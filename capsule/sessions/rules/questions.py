@@ -14,21 +14,23 @@ from dataclasses import replace
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.events import Event, Route, failed, incoming, reply_id
-from capsule.sessions.registry import Question, SessionRow, State
-from capsule.sessions.rules.messages import brought, receive
+from capsule.sessions.events import Event, Route, failed_event, inbound_message, reply_id
+from capsule.sessions.registry import Question, RegistryState, SessionRecord
+from capsule.sessions.rules.messages import inbound_event, receive
 from capsule.sessions.session_state import OutboundMessage, SessionState
 
-#: The new registry, and what its sessions are told then, for `tell`. If a session could not be
-#: told, the answer or the withdrawal comes again, and its result tells the same.
-Result = tuple[State, list[tuple[str, list[Event]]]]
+#: The new registry, and what its sessions are told then, for `events_for_session`. If a session
+#: could not be told, the answer or the withdrawal comes again, and its result tells the same.
+QuestionOutcome = tuple[RegistryState, list[tuple[str, list[Event]]]]
 #: For how many seconds a question that is over is kept, so that a late answer is known as one.
-KEPT_S = 24 * 3600
+KEEP_CLOSED_S = 24 * 3600
 #: Why an answer does not count, by the state of its question.
 _LATE = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
 
 
-def asked(state: State, row: SessionRow, message: OutboundMessage, route: Route) -> State:
+def add_question(
+    state: RegistryState, row: SessionRecord, message: OutboundMessage, route: Route
+) -> RegistryState:
     """The registry with the question that a message of kind `question` asks; as it is, if it was
     asked before.
     """
@@ -37,12 +39,12 @@ def asked(state: State, row: SessionRow, message: OutboundMessage, route: Route)
     if id in state.questions:
         return state
     options, expires_at = tuple(get("options") or ()), str(get("expiresAt", ""))
-    return state.put(Question(id, row.id, message.id, route.written(), options, expires_at))
+    return state.put(Question(id, row.id, message.id, route.as_json(), options, expires_at))
 
 
-def answered(
-    state: State, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str
-) -> Result:
+def match_answer(
+    state: RegistryState, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str
+) -> QuestionOutcome:
     """Take a message as the answer to a question. Nobody is told if it is none: it replies to no
     question, or with something that is none of the options.
 
@@ -60,11 +62,17 @@ def answered(
             and arrived.reply_to == delivered(question.session, question.message)
         ):
             value = _value(question, arrived.text)
-            return (state, []) if value is None else answer(state, question.id, value, arrived, now)
+            return (
+                (state, [])
+                if value is None
+                else record_answer(state, question.id, value, arrived, now)
+            )
     return state, []
 
 
-def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Result:
+def record_answer(
+    state: RegistryState, id: str, value: str, arrived: Arrived, now: str
+) -> QuestionOutcome:
     """Answer a question by the value of one of its options, or any text if it has none, as a
     message says it.
 
@@ -92,20 +100,20 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
         "question": question.id,
         "value": value,
     }
-    event = brought(arrived, content=value, **about)
-    events = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
+    event = inbound_event(arrived, content=value, **about)
+    events = [event, failed_event(messages=[arrived.id], reason=reason)] if reason else [event]
     return state.put(question), [(question.session, events)]
 
 
-def tell(folds: SessionState, events: Sequence[Event]) -> list[Event]:
+def events_for_session(session_state: SessionState, events: Sequence[Event]) -> list[Event]:
     """What a session is told: a message, and what became of it; nothing if the session has the
     message.
     """
-    new = receive(folds, events[:1])
+    new = receive(session_state, events[:1])
     return [*new, *events[1:]] if new else []
 
 
-def cancelled(state: State, id: str, now: str) -> Result:
+def cancel_question(state: RegistryState, id: str, now: str) -> QuestionOutcome:
     """Withdraw a question: who waits learns that there is no answer.
 
     Raises NotFound: there is no such question any more. InvalidInput: it was answered, or its time
@@ -119,15 +127,15 @@ def cancelled(state: State, id: str, now: str) -> Result:
     return state.put(question), [_closed(question)]
 
 
-def expired(state: State, now: str) -> Result:
+def expire_questions(state: RegistryState, now: str) -> QuestionOutcome:
     """Close the questions whose time is over, and forget those that have long been closed."""
     over = [
         question
         for question in state.questions.values()
-        if question.state == "open" and _is_over(question, now)
+        if question.state == "open" and _has_expired(question, now)
     ]
     closed = [replace(question, state="expired", closed_at=now) for question in over]
-    long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEPT_S * 1000)
+    long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEEP_CLOSED_S * 1000)
     gone = [
         each
         for each in state.questions.values()
@@ -139,10 +147,10 @@ def expired(state: State, now: str) -> Result:
 
 def is_open(question: Question, now: str) -> bool:
     """Whether an answer would count now."""
-    return question.state == "open" and not _is_over(question, now)
+    return question.state == "open" and not _has_expired(question, now)
 
 
-def without_texts(state: State) -> State:
+def without_texts(state: RegistryState) -> RegistryState:
     """The registry without the options and answers of the questions that are over.
 
     A reply that would be one of the options, too late, is a message like any other then.
@@ -161,13 +169,13 @@ def without_texts(state: State) -> State:
     )
 
 
-def _question(state: State, id: str) -> Question:
+def _question(state: RegistryState, id: str) -> Question:
     if id not in state.questions:
         raise NotFound(f"there is no question {id[:80]!r} any more", id=id)
     return state.questions[id]
 
 
-def _is_over(question: Question, now: str) -> bool:
+def _has_expired(question: Question, now: str) -> bool:
     return bool(question.expires_at) and timestamps.sortable(question.expires_at) <= now
 
 
@@ -187,5 +195,7 @@ def _closed(question: Question) -> tuple[str, list[Event]]:
     """The session, and that there will be no answer."""
     id = reply_id(question.session, question.id, "closed")
     return question.session, [
-        incoming(id=id, content="", kind="system", trigger="accumulate", question=question.id)
+        inbound_message(
+            id=id, content="", kind="system", trigger="accumulate", question=question.id
+        )
     ]

@@ -15,17 +15,17 @@ from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.cron import last_at, next_at
 from capsule.sessions.events import (
-    OF_TIME,
+    RECURRENCE_FIELDS,
     CatchUp,
     Event,
     Route,
-    cancelled,
-    changed,
-    delivered,
-    incoming,
-    paused,
+    cancelled_event,
+    changed_event,
+    delivered_event,
+    inbound_message,
+    paused_event,
     reply_id,
-    resumed,
+    resumed_event,
     utc,
 )
 from capsule.sessions.rules.deliveries import after_attempt, route_of
@@ -39,7 +39,7 @@ GRACE_S = 300
 # -- What comes next -------------------------------------------------------------------------------
 
 
-def occurrences(folds: SessionState, now: str) -> list[Event]:
+def occurrences(session_state: SessionState, now: str) -> list[Event]:
     """Make the next occurrence of each series whose last one is over, or was missed; it is the only
     live one then.
 
@@ -47,22 +47,26 @@ def occurrences(folds: SessionState, now: str) -> list[Event]:
     tried it; one of a series that is to `skip` what was missed is passed over after `GRACE_S`. A
     series that can't be read any more ends.
     """
-    heads = folds.inbound.series
-    old = [row.id for row in folds.unfinished() if row.series and heads[row.series] != row.id]
-    events = [cancelled(messages=old)] if old else []
+    heads = session_state.inbound.series
+    old = [
+        row.id
+        for row in session_state.unfinished_messages()
+        if row.series and heads[row.series] != row.id
+    ]
+    events = [cancelled_event(messages=old)] if old else []
     for id in heads.values():
-        head = folds.inbound.messages.get(id)
-        if head is not None and (at := _following(folds, head, now)):
-            events += _replaced(folds, head, at)
-    return numbered(folds, events)
+        head = session_state.inbound.messages.get(id)
+        if head is not None and (at := _next_time(session_state, head, now)):
+            events += _replace_occurrence(session_state, head, at)
+    return numbered(session_state, events)
 
 
-def _following(folds: SessionState, head: InboundMessage, now: str) -> str:
+def _next_time(session_state: SessionState, head: InboundMessage, now: str) -> str:
     """The time of the occurrence that takes the place of the last one; empty:
     it keeps its place.
     """
-    recurrence, state = _recurrence(head), folds.status(head.id)
-    if not recurrence.get("cron") or _is_cancelled(folds, head):
+    recurrence, state = _recurrence(head), session_state.status(head.id)
+    if not recurrence.get("cron") or _is_cancelled(session_state, head):
         return ""
     at, catch_up = _time_of(head), recurrence.get("catchUp") or "latest"
     try:
@@ -74,7 +78,7 @@ def _following(folds: SessionState, head: InboundMessage, now: str) -> str:
         if (
             state == "pending"
             and not head.tries
-            and not folds.inbound.paused & {"", head.series}
+            and not session_state.inbound.paused & {"", head.series}
             and catch_up != "all"
         ):
             if catch_up == "latest":
@@ -87,9 +91,9 @@ def _following(folds: SessionState, head: InboundMessage, now: str) -> str:
     return ""
 
 
-def _is_cancelled(folds: SessionState, head: InboundMessage) -> bool:
+def _is_cancelled(session_state: SessionState, head: InboundMessage) -> bool:
     """Whether a series was cancelled, at the last while its last occurrence was being answered."""
-    return folds.inbound.ended.get(head.id) == "cancelled"
+    return session_state.inbound.final_states.get(head.id) == "cancelled"
 
 
 def _recurrence(head: InboundMessage) -> dict[str, Any]:
@@ -101,20 +105,24 @@ def _time_of(head: InboundMessage) -> str:
     return str(_recurrence(head).get("at") or head.due)
 
 
-def _replaced(folds: SessionState, head: InboundMessage, at: str, **fields: Any) -> list[Event]:
+def _replace_occurrence(
+    session_state: SessionState, head: InboundMessage, at: str, **fields: Any
+) -> list[Event]:
     """The events that put another occurrence, for a time, in the place of the last one."""
-    following = _occurrence(folds, head.id, at, {**head.event, "processAfter": at, **fields})
-    is_over = folds.status(head.id) in FINAL
-    return [following] if is_over else [cancelled(messages=[head.id]), following]
+    following = _occurrence(
+        session_state, head.id, at, {**head.event, "processAfter": at, **fields}
+    )
+    is_over = session_state.status(head.id) in FINAL
+    return [following] if is_over else [cancelled_event(messages=[head.id]), following]
 
 
-def _occurrence(folds: SessionState, before: str, at: str, event: Event) -> Event:
+def _occurrence(session_state: SessionState, before: str, at: str, event: Event) -> Event:
     """An occurrence for a time, in the place of the message `before`, which says what
     `event` says.
     """
     recurrence = event.get("recurrence")
-    return incoming(
-        id=reply_id(folds.session, before, "next"),
+    return inbound_message(
+        id=reply_id(session_state.session, before, "next"),
         content=event["content"],
         kind="task",
         route=Route.of(event.get("route")),
@@ -128,40 +136,47 @@ def _occurrence(folds: SessionState, before: str, at: str, event: Event) -> Even
 # -- What people and agents do with series ---------------------------------------------------------
 
 
-def live(folds: SessionState) -> dict[str, InboundMessage]:
+def live_occurrences(session_state: SessionState) -> dict[str, InboundMessage]:
     """The live rows of the series that are not over, by the ids of the series, oldest first."""
     rows = {}
-    for series, id in folds.inbound.series.items():
-        if head := folds.inbound.messages.get(id):
-            recurs = bool(_recurrence(head).get("cron")) and not _is_cancelled(folds, head)
-            if recurs or folds.status(id) not in FINAL:
+    for series, id in session_state.inbound.series.items():
+        if head := session_state.inbound.messages.get(id):
+            recurs = bool(_recurrence(head).get("cron")) and not _is_cancelled(session_state, head)
+            if recurs or session_state.status(id) not in FINAL:
                 rows[series] = head
     return rows
 
 
-def tasks(folds: SessionState, now: str, time_zone: str = "") -> list[Event]:
+def run_next_task(session_state: SessionState, now: str, time_zone: str = "") -> list[Event]:
     """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why
     not.
 
     Nothing is left to do when it gives nothing. Where a task does not say, cron is read in
     `time_zone`.
     """
-    message = next((each for each in folds.undelivered() if each.kind == "task"), None)
+    message = next(
+        (each for each in session_state.undelivered_messages() if each.kind == "task"), None
+    )
     if message is None:
         return []
     try:
-        route = route_of(folds, message) if message.event.get("action") == "make" else None
-        done = act(folds, message.event, message.id, now, route=route, time_zone=time_zone)
+        route = route_of(session_state, message) if message.event.get("action") == "make" else None
+        done = apply_task(
+            session_state, message.event, message.id, now, route=route, time_zone=time_zone
+        )
     except (InvalidInput, NotFound, Refused) as error:
-        return numbered(folds, after_attempt(folds, message, now, error=str(error), is_final=True))
+        return numbered(
+            session_state,
+            after_attempt(session_state, message, now, error=str(error), is_final=True),
+        )
     return [
         *done,
-        delivered(message=message.id, platform_id=message.event.get("series") or message.id),
+        delivered_event(message=message.id, platform_id=message.event.get("series") or message.id),
     ]
 
 
-def act(
-    folds: SessionState,
+def apply_task(
+    session_state: SessionState,
     task: Mapping[str, Any],
     id: str,
     now: str,
@@ -183,15 +198,24 @@ def act(
             id that is taken.
         NotFound: There is no such series, or it is over.
     """
-    series, action, there = str(task.get("series") or id), task.get("action"), live(folds)
+    series, action, there = (
+        str(task.get("series") or id),
+        task.get("action"),
+        live_occurrences(session_state),
+    )
     head = there.get(series)
     if action == "make":
-        if head is not None and head.id != reply_id(folds.session, id, "next"):
+        if head is not None and head.id != reply_id(session_state.session, id, "next"):
             raise InvalidInput(f"there is a series {series[:80]!r}")
-        to = route or folds.inbound.route
+        to = route or session_state.inbound.route
         events = [
-            _first(
-                folds, task, id, now, {"series": series, "route": to and to.written()}, time_zone
+            _first_occurrence(
+                session_state,
+                task,
+                id,
+                now,
+                {"series": series, "route": to and to.as_json()},
+                time_zone,
             )
         ]
     elif head is None:
@@ -200,49 +224,58 @@ def act(
             id=series,
         )
     elif action == "cancel":
-        events = [cancelled(messages=[head.id])]
+        events = [cancelled_event(messages=[head.id])]
     elif action == "pause":
-        events = [paused(series=series)]
+        events = [paused_event(series=series)]
     elif action == "resume":
-        events = [resumed(series=series)]
-        if _recurrence(head) and _time_of(head) <= now and folds.status(head.id) == "pending":
-            events += _replaced(folds, head, next_at(_recurrence(head), now))
+        events = [resumed_event(series=series)]
+        if (
+            _recurrence(head)
+            and _time_of(head) <= now
+            and session_state.status(head.id) == "pending"
+        ):
+            events += _replace_occurrence(session_state, head, next_at(_recurrence(head), now))
     elif action == "update":
-        events = _updated(folds, head, task, now)
+        events = _update_series(session_state, head, task, now)
     else:
         raise InvalidInput(f"{action!r} is not an action for a series")
-    return numbered(folds, events)
+    return numbered(session_state, events)
 
 
-def _first(
-    folds: SessionState, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str
+def _first_occurrence(
+    session_state: SessionState,
+    task: Mapping[str, Any],
+    id: str,
+    now: str,
+    event: Event,
+    time_zone: str,
 ) -> Event:
-    recurrence = _merged({"timeZone": time_zone} if time_zone else {}, task)
+    recurrence = _merge_recurrence({"timeZone": time_zone} if time_zone else {}, task)
     at = task.get("processAfter") or (recurrence and next_at(recurrence, now))
     if not at:
         raise InvalidInput("a task needs a time: cron, or processAfter")
     said = {"content": task.get("prompt") or task.get("content") or "", "hops": task.get("hops", 0)}
     return _occurrence(
-        folds,
+        session_state,
         id,
         utc("processAfter", at),
         {**event, **said, "processAfter": at, "recurrence": recurrence},
     )
 
 
-def _updated(
-    folds: SessionState, head: InboundMessage, task: Mapping[str, Any], now: str
+def _update_series(
+    session_state: SessionState, head: InboundMessage, task: Mapping[str, Any], now: str
 ) -> list[Event]:
     """A task's fields merged into a series: into its live row, or, if that runs or is over, for the
     next one.
     """
-    recurrence, prompt = _merged(_recurrence(head), task), task.get("prompt")
-    if folds.status(head.id) != "pending":
+    recurrence, prompt = _merge_recurrence(_recurrence(head), task), task.get("prompt")
+    if session_state.status(head.id) != "pending":
         return [
-            changed(
+            changed_event(
                 series=head.series,
                 prompt=prompt,
-                **{name: (recurrence or {}).get(name) for name in OF_TIME},
+                **{name: (recurrence or {}).get(name) for name in RECURRENCE_FIELDS},
             )
         ]
     at, due = _time_of(head), head.due
@@ -257,12 +290,16 @@ def _updated(
         elif due > now:
             at = max(at, due)
     content = prompt or head.event["content"]
-    return _replaced(folds, head, at, processAfter=due, content=content, recurrence=recurrence)
+    return _replace_occurrence(
+        session_state, head, at, processAfter=due, content=content, recurrence=recurrence
+    )
 
 
-def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any] | None:
+def _merge_recurrence(
+    recurrence: Mapping[str, Any], task: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """When a series recurs after a change; None: it does not. Raises InvalidInput."""
-    merged = {**recurrence, **{name: task[name] for name in OF_TIME if task.get(name)}}
+    merged = {**recurrence, **{name: task[name] for name in RECURRENCE_FIELDS if task.get(name)}}
     if not merged.get("cron"):
         return None
     if merged.get("catchUp", "latest") not in get_args(CatchUp):

@@ -15,7 +15,7 @@ from capsule.errors import InvalidInput
 from capsule.format.filters import compiled
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Outcome
-from capsule.sessions.registry import EVERY, Serves, State, Wiring
+from capsule.sessions.registry import EVERY, RegistryState, SessionKey, Wiring
 
 #: Through how many agents a message may come, one answering the other, unless the agent's `maxHops`
 #: says otherwise.
@@ -23,17 +23,19 @@ MAX_HOPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RoutingDecision:
     """What becomes of a message for one agent."""
 
     agent: str
-    serves: Serves  # What its session for the message serves.
+    serves: SessionKey  # What its session for the message serves.
     outcome: Outcome  # Whether it wakes the agent, waits in its session, or is none of it.
     reason: str  # In words.
     wiring: str = ""  # The wiring that says so; empty: that of a place without one.
 
 
-def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> list[Decision]:
+def route(
+    arrived: Arrived, state: RegistryState, engaged: Callable[[SessionKey], bool]
+) -> list[RoutingDecision]:
     """Decide for each agent that a message could be meant for.
 
     An agent without a wiring in the place is woken by everything if it is alone there, else by
@@ -47,12 +49,12 @@ def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> 
     agents = [agent for agent in wired if agent in (arrived.to or wired)]
     agents += sorted(arrived.to - wired.keys())
     return [
-        _decide(arrived, wired.get(agent) or _default(arrived, agent), state, engaged, wired)
+        _decide(arrived, wired.get(agent) or _default_wiring(arrived, agent), state, engaged, wired)
         for agent in agents
     ]
 
 
-def _default(arrived: Arrived, agent: str) -> Wiring:
+def _default_wiring(arrived: Arrived, agent: str) -> Wiring:
     mode: Literal["pattern", "mention"] = "mention" if arrived.is_group else "pattern"
     return Wiring(arrived.channel, arrived.place, agent, mode, EVERY)
 
@@ -60,20 +62,20 @@ def _default(arrived: Arrived, agent: str) -> Wiring:
 def _decide(
     arrived: Arrived,
     wiring: Wiring,
-    state: State,
-    engaged: Callable[[Serves], bool],
+    state: RegistryState,
+    engaged: Callable[[SessionKey], bool],
     wired: dict[str, Wiring],
-) -> Decision:
-    serves, named = _serves(arrived, wiring), wiring.id if wiring.agent in wired else ""
-    if refused := _refused(arrived, wiring, state):
-        return Decision(wiring.agent, serves, "ignored", refused, named)
-    wakes, reason = _engages(arrived, wiring, serves, engaged)
+) -> RoutingDecision:
+    serves, named = _session_key(arrived, wiring), wiring.id if wiring.agent in wired else ""
+    if refused := _reason_to_ignore(arrived, wiring, state):
+        return RoutingDecision(wiring.agent, serves, "ignored", refused, named)
+    wakes, reason = _wakes_agent(arrived, wiring, serves, engaged)
     # A sticky wiring has a session for each thread: none is made for a message that is in no thread
     # and wakes nobody.
     is_kept = wiring.ignored == "accumulate" and bool(
         arrived.thread or wiring.engage != "mention-sticky"
     )
-    return Decision(
+    return RoutingDecision(
         wiring.agent,
         serves,
         "wake" if wakes else "accumulate" if is_kept else "ignored",
@@ -82,7 +84,7 @@ def _decide(
     )
 
 
-def _refused(arrived: Arrived, wiring: Wiring, state: State) -> str:
+def _reason_to_ignore(arrived: Arrived, wiring: Wiring, state: RegistryState) -> str:
     """Why a message is not for an agent, whatever it says; empty: it may be."""
     group = state.agents.get(wiring.agent)
     if group is None:
@@ -95,8 +97,8 @@ def _refused(arrived: Arrived, wiring: Wiring, state: State) -> str:
     return "the sender is not known" if wiring.senders == "known" and not arrived.known else ""
 
 
-def _engages(
-    arrived: Arrived, wiring: Wiring, serves: Serves, engaged: Callable[[Serves], bool]
+def _wakes_agent(
+    arrived: Arrived, wiring: Wiring, serves: SessionKey, engaged: Callable[[SessionKey], bool]
 ) -> tuple[bool, str]:
     if wiring.engage == "pattern":
         try:
@@ -111,7 +113,7 @@ def _engages(
     return False, "it does not mention the agent"
 
 
-def _serves(arrived: Arrived, wiring: Wiring) -> Serves:
+def _session_key(arrived: Arrived, wiring: Wiring) -> SessionKey:
     if wiring.engage == "mention-sticky":  # A message in no thread begins one.
         return wiring.agent, arrived.channel, arrived.place, arrived.thread or arrived.id
     if wiring.session == "agent-shared":

@@ -37,7 +37,7 @@ _LAST = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """How a command ended."""
 
     code: int  # Its exit code, or the negative number of the signal that ended it.
@@ -56,7 +56,7 @@ def run(
     most: int,
     hand: str,
     heard: Callable[[], None],
-) -> Ended:
+) -> CommandResult:
     """Run a command to its end.
 
     Args:
@@ -92,17 +92,21 @@ def run(
                 )
             except (OSError, ValueError) as error:  # ValueError: a word holds a NUL.
                 is_full = isinstance(error, OSError) and error.errno in _FULL
-                return Ended(75 if is_full else 127, reason=f"{words[0]} can't be run: {error}")
+                return CommandResult(
+                    75 if is_full else 127, reason=f"{words[0]} can't be run: {error}"
+                )
             with process:
                 try:
-                    code, out, reason = _followed(process, given, guard.pid, limit_s, most, heard)
+                    code, out, reason = _feed_and_read(
+                        process, given, guard.pid, limit_s, most, heard
+                    )
                 finally:
                     os.killpg(guard.pid, signal.SIGKILL)
                     process.kill()
         # It goes into the environment of the next command, which takes no NUL, and no text twice as
         # long.
         handed = os.pread(hands.fileno(), _PIECE, 0).decode("utf-8", "ignore").replace("\0", "")
-        return Ended(code, out, reason, handed or None)
+        return CommandResult(code, out, reason, handed or None)
 
 
 def _file() -> IO[bytes]:
@@ -114,7 +118,7 @@ def _file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _followed(
+def _feed_and_read(
     process: subprocess.Popen[bytes],
     given: str,
     group: int,

@@ -1,9 +1,9 @@
 """What an agent does in its session besides answering: what its tools call.
 
 What must stay true: it writes to its own session only, and to whom the map of destinations names,
-as does a store that acts for it (`bind`). What it says has an id made of the message that is being
-answered and of its number in this try: when a try is repeated, what the one before has said is not
-said again, and the agent is told what that was.
+as does a store that acts for it (`restrict_to_destinations`). What it says has an id made of the
+message that is being answered and of its number in this try: when a try is repeated, what the one
+before has said is not said again, and the agent is told what that was.
 """
 
 from __future__ import annotations
@@ -21,28 +21,34 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.ids import check_id, new_message_id
-from capsule.sessions.events import OF_TIME, cleared, outgoing, reply_id, state
+from capsule.sessions.events import (
+    RECURRENCE_FIELDS,
+    cleared_event,
+    outbound_message,
+    reply_id,
+    state_event,
+)
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
-from capsule.sessions.rules.deliveries import send, writable_conversations
-from capsule.sessions.rules.messages import take
+from capsule.sessions.rules.deliveries import number_replies, writable_conversations
+from capsule.sessions.rules.messages import complete_for_tool
 from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget
-    from capsule.sessions.events import Action, Event
+    from capsule.sessions.events import Event, TaskAction
     from capsule.sessions.session_state import OutboundMessage, SessionState
     from capsule.store.store import CoreStore
 
 
 #: Bytes of the keys and texts that a session keeps for its later runs.
-MOST = 64 * 1024
+MAX_STATE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SendResult:
     """What was said."""
 
     id: str
@@ -51,7 +57,7 @@ class Said:
     earlier: str | None = None
 
 
-def bind(store: CoreStore, session: str) -> None:
+def restrict_to_destinations(store: CoreStore, session: str) -> None:
     """Let a store that acts for an agent write only where the agent may send in a session.
 
     Args:
@@ -72,7 +78,7 @@ def bind(store: CoreStore, session: str) -> None:
     def within(object: PolicyTarget | None, others: Iterable[str]) -> PolicyInputs:
         return replace(
             state_of(object, others),
-            session_targets=writable_conversations(Session(engine, session).folds()),
+            session_targets=writable_conversations(Session(engine, session).read()),
         )
 
     store.inner.state_of = within
@@ -113,7 +119,7 @@ class Toolkit:
 
     def send_message(
         self, text: str, *, to: str = "", thread: str = "", deliver_after: str = ""
-    ) -> Said:
+    ) -> SendResult:
         """Send a message.
 
         Args:
@@ -126,7 +132,7 @@ class Toolkit:
             content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None
         )
 
-    def send_file(self, path: str, *, text: str = "", to: str = "") -> Said:
+    def send_file(self, path: str, *, text: str = "", to: str = "") -> SendResult:
         """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as
         `send_message`.
         """
@@ -135,20 +141,20 @@ class Toolkit:
         files = [{"name": name, "path": kept}]
         return self._say({kept: data}, kind="file", content=text, to=to or None, attachments=files)
 
-    def edit_message(self, message: str, text: str) -> Said:
+    def edit_message(self, message: str, text: str) -> SendResult:
         """Change a message that was sent before. Raises NotFound."""
         return self._say(kind="edit", content=text, target=message, **self._where(message))
 
-    def add_reaction(self, message: str, emoji: str) -> Said:
+    def add_reaction(self, message: str, emoji: str) -> SendResult:
         """React to a message of the session, in or out. Raises NotFound."""
-        inbound = self._session.folds().inbound
-        is_in = message in inbound.messages or message in inbound.left
+        inbound = self._session.read().inbound
+        is_in = message in inbound.messages or message in inbound.compacted_digests
         where = {"in_reply_to": message} if is_in else self._where(message)
         return self._say(kind="reaction", emoji=emoji, target=message, **where)
 
     def ask_question(
         self, text: str, options: Sequence[Mapping[str, str]], *, limit_s: float, to: str = ""
-    ) -> Said:
+    ) -> SendResult:
         """Ask people a question; `answer` has what they say.
 
         Args:
@@ -178,14 +184,16 @@ class Toolkit:
         message of the session, and an append, the first time.
         """
         session = self._session
-        ends = _mine(session, question).event.get("expiresAt")
+        ends = _own_message(session, question).event.get("expiresAt")
         if ends is None:
             raise NotFound(f"message {question} is not a question", id=question)
-        messages = session.folds().inbound.messages.values()
+        messages = session.read().inbound.messages.values()
         answers = [message for message in messages if message.event.get("question") == question]
         for message in answers:
             if message.wakes:  # Others came too late, or after this one.
-                session.say(partial(take, id=message.id, instance=self._instance))
+                session.write_outbound(
+                    partial(complete_for_tool, id=message.id, instance=self._instance)
+                )
                 return message.event
         if timestamps.now() > ends or any("value" not in message.event for message in answers):
             raise Refused(
@@ -193,7 +201,7 @@ class Toolkit:
             )
         return None
 
-    def schedule(self, action: Action, series: str = "", **fields: str) -> Said:
+    def schedule(self, action: TaskAction, series: str = "", **fields: str) -> SendResult:
         """Ask the host to make, update, cancel, pause or resume a task.
 
         Args:
@@ -216,25 +224,25 @@ class Toolkit:
         they recur.
         """
         session = self._session
-        folds = session.folds()
+        session_state = session.read()
         return [
             {
                 "series": id,
                 "prompt": row.event["content"],
                 "next": row.due,
-                "paused": id in folds.inbound.paused,
+                "paused": id in session_state.inbound.paused,
             }
             | {
                 name: value
                 for name, value in (row.event.get("recurrence") or {}).items()
-                if name in OF_TIME
+                if name in RECURRENCE_FIELDS
             }
-            for id, row in schedules.live(folds).items()
+            for id, row in schedules.live_occurrences(session_state).items()
         ]
 
     def kept(self) -> dict[str, Any]:
         """What this session keeps for its later runs, by key; another provider keeps its own."""
-        return dict(self._session.folds().outbound.state.get(self._provider, {}))
+        return dict(self._session.read().outbound.state.get(self._provider, {}))
 
     def keep(self, key: str, value: str = "") -> None:
         """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput:
@@ -245,16 +253,18 @@ class Toolkit:
             and sum(
                 len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()
             )
-            > MOST
+            > MAX_STATE_BYTES
         ):
-            raise InvalidInput(f"a session keeps at most {MOST} bytes")
-        self._session.say(
-            lambda folds: [state(key=key, value=value or None, provider=self._provider)]
+            raise InvalidInput(f"a session keeps at most {MAX_STATE_BYTES} bytes")
+        self._session.write_outbound(
+            lambda session_state: [
+                state_event(key=key, value=value or None, provider=self._provider)
+            ]
         )
 
     def clear(self) -> None:
         """Keep nothing any more, also not what the command goes on with."""
-        self._session.say(lambda folds: [cleared(provider=self._provider)])
+        self._session.write_outbound(lambda session_state: [cleared_event(provider=self._provider)])
 
     @property
     def _provider(self) -> str:
@@ -267,7 +277,7 @@ class Toolkit:
         content: str = "",
         task: Mapping[str, Any] | None = None,
         **fields: Any,
-    ) -> Said:
+    ) -> SendResult:
         if len(content.encode("utf-8", "replace")) > self._most:
             raise InvalidInput(f"the text has more than {self._most} bytes; send it as a file")
         number = next(self._numbers) if self._message else None
@@ -275,30 +285,34 @@ class Toolkit:
         fields = {"in_reply_to": self._message or None, "number": number, "task": task} | fields
         session = self._session
 
-        def say(folds: SessionState) -> list[Event]:
-            answered = folds.inbound.messages.get(self._message)
+        def say(session_state: SessionState) -> list[Event]:
+            answered = session_state.inbound.messages.get(self._message)
             hops = 1 + (answered.event.get("hops", 0) if answered else 0)
-            said = send(folds, [outgoing(id=id, content=content, hops=hops, **fields)])
+            said = number_replies(
+                session_state, [outbound_message(id=id, content=content, hops=hops, **fields)]
+            )
             if said and task:
-                schedules.act(
-                    folds, task, id, timestamps.now()
+                schedules.apply_task(
+                    session_state, task, id, timestamps.now()
                 )  # The host does it: here it is checked.
             return said
 
-        if session.say(say, files):
-            return Said(id)
-        before = session.folds().outbound.messages.get(id)
+        if session.write_outbound(say, files):
+            return SendResult(id)
+        before = session.read().outbound.messages.get(id)
         words = (
             (before.event.get(name) for name in ("content", "prompt", "emoji", "action"))
             if before
             else ()
         )
-        return Said(id, str(next(filter(None, words), "")))
+        return SendResult(id, str(next(filter(None, words), "")))
 
     def _where(self, sent: str) -> dict[str, Any]:
         """Where a message went, for what follows it; also if a compaction took it out."""
-        outbound = self._session.folds().outbound
-        answered, to, thread = outbound.said.get(sent) or _mine(self._session, sent).where
+        outbound = self._session.read().outbound
+        answered, to, thread = (
+            outbound.compacted_routes.get(sent) or _own_message(self._session, sent).where
+        )
         return {"to": to or None, "thread": thread or None, "in_reply_to": answered or None}
 
     def _content(self, path: str) -> bytes:
@@ -309,7 +323,7 @@ class Toolkit:
                 f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path
             )
         try:
-            with open(real, "rb", opener=_unlinked) as file:
+            with open(real, "rb", opener=_open_no_follow) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
                     raise Refused(
@@ -321,15 +335,15 @@ class Toolkit:
             raise NotFound(f"{path} can't be read: {error.strerror}", id=path) from error
 
 
-def _unlinked(path: str, flags: int) -> int:
+def _open_no_follow(path: str, flags: int) -> int:
     """A file, opened without following a link that came there meanwhile, or waiting for the other
     end of a pipe.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _mine(session: Session, id: str) -> OutboundMessage:
-    message = session.folds().outbound.messages.get(id)
+def _own_message(session: Session, id: str) -> OutboundMessage:
+    message = session.read().outbound.messages.get(id)
     if message is None:
         raise NotFound(
             f"you sent no message {id[:80]!r} in this session, or it was finished long ago", id=id

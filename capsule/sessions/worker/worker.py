@@ -24,14 +24,21 @@ from capsule import timestamps
 from capsule.engines.interface import INBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
 from capsule.fence import Fence, many, visible, word
-from capsule.sessions.events import outgoing, reply_id, state, tool
+from capsule.sessions.events import outbound_message, reply_id, state_event, tool_event
 from capsule.sessions.registry import Registry
-from capsule.sessions.rules.deliveries import send
-from capsule.sessions.rules.messages import SILENT_S, claim, drop, finish, next_due, pick
+from capsule.sessions.rules.deliveries import number_replies
+from capsule.sessions.rules.messages import (
+    SILENT_S,
+    claim,
+    end_claims,
+    next_due,
+    pick,
+    withdraw_old_claims,
+)
 from capsule.sessions.session import Session
 from capsule.sessions.sessions import Sessions
 from capsule.sessions.worker import command
-from capsule.sessions.worker.command import FOR_GOOD, Ended
+from capsule.sessions.worker.command import FOR_GOOD, CommandResult
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Lease
@@ -113,7 +120,7 @@ def _about(message: Event) -> str:
     )
 
 
-Command = Callable[[Prompt], Ended]
+Command = Callable[[Prompt], CommandResult]
 
 
 class Worker:
@@ -228,7 +235,7 @@ class Worker:
                 session = self._sessions.setdefault(id, Session(self._engine, id))
                 session.lease = lease
                 worked = self._claim_and_answer(session, stop, first=first)
-                self._looks[id] = next_due(session.known, timestamps.now(), first=False)
+                self._looks[id] = next_due(session.last_state, timestamps.now(), first=False)
         except CapsuleError as error:
             if self._session and not isinstance(error, StoreBusy):
                 raise
@@ -240,45 +247,61 @@ class Worker:
     def _claim_and_answer(self, session: Session, stop: Stop, *, first: bool) -> bool:
         """Answer the next batch of a session, if there is one, unless the worker is to end."""
         picked: list[InboundMessage] = []
-        limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
+        limit = (
+            [tool_event(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
+        )
 
-        def take(folds: SessionState) -> list[Event]:
+        def take(session_state: SessionState) -> list[Event]:
             # Only who holds the lock of a session claims there: other claims are of workers that
             # are dead. What they had claimed is picked when that is withdrawn.
-            left = drop(folds, self._instance)
-            picked[:] = [] if left or stop.is_set() else pick(folds, now, first=first)
-            return left or [*claim(folds, picked, self._instance), *(limit if picked else [])]
+            left = withdraw_old_claims(session_state, self._instance)
+            picked[:] = [] if left or stop.is_set() else pick(session_state, now, first=first)
+            return left or [
+                *claim(session_state, picked, self._instance),
+                *(limit if picked else []),
+            ]
 
-        folds, now = session.folds(), timestamps.now()
-        is_due = next_due(folds, now, first=first) == now or drop(folds, self._instance)
-        claimed = session.say(take) if is_due else []
+        session_state, now = session.read(), timestamps.now()
+        is_due = next_due(session_state, now, first=first) == now or withdraw_old_claims(
+            session_state, self._instance
+        )
+        claimed = session.write_outbound(take) if is_due else []
         if not picked:
             return bool(claimed)
         self._engine.flush(INBOUND, session.id)  # What is answered must outlive a power cut.
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
-        folds, provider = session.known, self._registry.read().provider(session.id)
-        kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
-        said_before, names = folds.outbound.messages, sorted(folds.inbound.destinations)
+        session_state, provider = session.last_state, self._registry.read().provider(session.id)
+        kept = session_state.outbound.state.get(provider, {}).get(CONTINUATION)
+        said_before, names = (
+            session_state.outbound.messages,
+            sorted(session_state.inbound.destinations),
+        )
         events = [dict(message.event) for message in picked]
         for event in events:
             if asked := said_before.get(event.get("question", "")):
                 event["asked"] = asked.event["content"]
         try:
-            session.beat()
+            session.record_heartbeat()
             self._log("claimed", session=session.id, messages=ids)
             prompt = Prompt(
-                self._agent, session.id, batch, events, names, str(kept or ""), session.beat
+                self._agent,
+                session.id,
+                batch,
+                events,
+                names,
+                str(kept or ""),
+                session.record_heartbeat,
             )
             ended = self._make(prompt)
         except BaseException:
             stopped = partial(
-                finish,
+                end_claims,
                 ids=ids,
                 instance=self._instance,
                 state="returned",
                 error="the worker was stopped",
             )
-            session.say(stopped)
+            session.write_outbound(stopped)
             raise
         outcome: AckState = "returned" if ended.reason else "completed"
         outcome = "failed" if ended.code in FOR_GOOD else outcome
@@ -290,16 +313,25 @@ class Worker:
         handed = None if ended.handed is None else ended.handed.strip()
         keeps = handed is not None and handed != (kept or "")
 
-        def end(folds: SessionState) -> list[Event]:
-            acks = finish(folds, ids, instance=self._instance, state=outcome, error=ended.reason)
+        def end(session_state: SessionState) -> list[Event]:
+            acks = end_claims(
+                session_state, ids, instance=self._instance, state=outcome, error=ended.reason
+            )
             if not acks:  # It was cancelled meanwhile, or given to another worker.
                 return []
             resumes = (
-                [state(key=CONTINUATION, value=handed or None, provider=provider)] if keeps else []
+                [state_event(key=CONTINUATION, value=handed or None, provider=provider)]
+                if keeps
+                else []
             )
-            return [*send(folds, said), *acks, *resumes, *([tool()] if limit else [])]
+            return [
+                *number_replies(session_state, said),
+                *acks,
+                *resumes,
+                *([tool_event()] if limit else []),
+            ]
 
-        is_told = bool(session.say(end, files))
+        is_told = bool(session.write_outbound(end, files))
         self._log(
             outcome if is_told else "withdrawn",
             session=session.id,
@@ -327,7 +359,7 @@ class Worker:
         hops = 1 + max(message.get("hops", 0) for message in messages)
         id, last = reply_id(session.id, batch, 0), messages[-1]["id"]
         said = [
-            outgoing(
+            outbound_message(
                 id=id, content=text, number=0, in_reply_to=last, hops=hops, attachments=attached
             )
         ]
@@ -349,7 +381,7 @@ def by_command(
         root: The store's directory.
     """
 
-    def answer(prompt: Prompt) -> Ended:
+    def answer(prompt: Prompt) -> CommandResult:
         about = {
             "STORE": root,
             "AGENT": prompt.agent,

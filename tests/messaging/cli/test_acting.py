@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from capsule import Store
-from capsule.sessions.events import Route, destinations, incoming
-from capsule.sessions.registry import Registry, SessionRow
+from capsule.sessions.events import Route, destinations_event, inbound_message
+from capsule.sessions.registry import Registry, SessionRecord
 from capsule.sessions.rules.messages import claim, pick, receive
 from capsule.sessions.session import Session
 from tests.core.cli.conftest import Program
@@ -162,16 +162,22 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
             store.messages.send("hello", agent=agent, to="bot")
         store.channels.create("lobby", agent="anna", scope="global")
         desk = store.channels.create("desk", agent="bot", scope="global").id
-        Registry(store.engine).edit(lambda state: state.put(SessionRow("s1", "bot")))
+        Registry(store.engine).edit(lambda state: state.put(SessionRecord("s1", "bot")))
         session = Session.create(store.engine, "s1", "bot")
-        told = incoming(id="m1", content="hello", route=Route("conversations", "direct_anna_bot"))
-        session.tell(
-            lambda folds: [
-                *receive(folds, [told]),
-                destinations(destinations={"desk": {"channel": "conversations", "place": desk}}),
+        told = inbound_message(
+            id="m1", content="hello", route=Route("conversations", "direct_anna_bot")
+        )
+        session.write_inbound(
+            lambda session_state: [
+                *receive(session_state, [told]),
+                destinations_event(
+                    destinations={"desk": {"channel": "conversations", "place": desk}}
+                ),
             ]
         )
-        session.say(lambda folds: claim(folds, pick(folds, "9", first=True), "w"))
+        session.write_outbound(
+            lambda session_state: claim(session_state, pick(session_state, "9", first=True), "w")
+        )
         store.create(title="Plan", id="plan")
     for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):
         monkeypatch.setenv(name, value)

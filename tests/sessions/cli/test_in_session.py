@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.sessions.registry import Registry, SessionRow
+from capsule.sessions.registry import Registry, SessionRecord
 from capsule.sessions.session import Session
 from capsule_cli.app import program
 from capsule_cli.in_session import REFUSED
@@ -139,7 +139,7 @@ def in_session(capsule: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
         for agent in ("bot", "eve"):
             store.agents.register(agent)
         store.create(title="Plan", id="plan")
-        Registry(store.engine).edit(lambda state: state.put(SessionRow("s1", "bot")))
+        Registry(store.engine).edit(lambda state: state.put(SessionRecord("s1", "bot")))
         Session.create(store.engine, "s1", "bot")
     monkeypatch.setenv("CAPSULE_AGENT", "bot")
     monkeypatch.setenv("CAPSULE_SESSION", "s1")

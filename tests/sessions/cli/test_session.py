@@ -11,7 +11,7 @@ import pytest
 from capsule import Refused, Store, timestamps
 from capsule.sessions import events
 from capsule.sessions.registry import Registry
-from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.rules.messages import claim, end_claims, pick, receive
 from capsule.sessions.session import Session
 
 
@@ -121,17 +121,23 @@ def session(capsule: Any) -> Any:
         session = Session.create(store.engine, row.id, "ci")
         route = events.Route("webhook", "ci")
         for id in ("m-failed", "m-waits"):
-            said = [events.incoming(id=id, content="Build!", sender="bot", route=route)]
+            said = [events.inbound_message(id=id, content="Build!", sender="bot", route=route)]
             said.append(
-                events.routed(message=id, agent="helper", outcome="wake", reason="a pattern")
+                events.routed_event(message=id, agent="helper", outcome="wake", reason="a pattern")
             )
-            session.tell(lambda folds, said=said: [said[1], *receive(folds, said[:1])])
+            session.write_inbound(
+                lambda session_state, said=said: [said[1], *receive(session_state, said[:1])]
+            )
             if id == "m-failed":
                 now = timestamps.now()
-                session.say(lambda folds, now=now: claim(folds, pick(folds, now, first=True), "w"))
-                session.say(
-                    lambda folds, id=id: finish(
-                        folds, [id], instance="w", state="failed", error="exit code 65"
+                session.write_outbound(
+                    lambda session_state, now=now: claim(
+                        session_state, pick(session_state, now, first=True), "w"
+                    )
+                )
+                session.write_outbound(
+                    lambda session_state, id=id: end_claims(
+                        session_state, [id], instance="w", state="failed", error="exit code 65"
                     )
                 )
         yield session
@@ -184,10 +190,10 @@ def test_a_person_pauses_retries_and_cancels(capsule: Any, session: Any) -> None
 
 
 def test_a_series_is_shown_and_paused(capsule: Any, session: Any) -> None:
-    nightly = events.incoming(
+    nightly = events.inbound_message(
         id="n1", content="Report.", kind="task", series="nightly", recurrence={"cron": "0 3 * * *"}
     )
-    session.tell(lambda folds: receive(folds, [nightly]))
+    session.write_inbound(lambda session_state: receive(session_state, [nightly]))
     told = capsule.json("worker", "pause", session.id, "--series", "nightly")
     assert told == {"id": session.id, "series": "nightly", "paused": True}
     shown = capsule("worker", "show", session.id).stdout

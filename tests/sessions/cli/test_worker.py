@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.sessions.events import Route, incoming
-from capsule.sessions.registry import AgentGroup, Registry, SessionRow
+from capsule.sessions.events import Route, inbound_message
+from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule_cli import quick
@@ -29,21 +29,23 @@ HANGS = ("sh", "-c", "echo begun >&2; exec sleep 100")
 def owner(capsule: Program) -> Iterator[Store]:
     with Store.open(capsule.root) as owner:
         owner.sessions.set_agent("bot", ANSWERS)
-        Registry(owner.engine).edit(lambda state: state.put(SessionRow("s1", "bot")))
+        Registry(owner.engine).edit(lambda state: state.put(SessionRecord("s1", "bot")))
         yield owner
 
 
 @pytest.fixture
 def session(owner: Store) -> Session:
     session = Session.create(owner.engine, "s1", "bot")
-    asked = incoming(id="m1", content="Hello", route=Route("conversations", "direct_anna_bot"))
-    session.tell(lambda folds: receive(folds, [asked]))
+    asked = inbound_message(
+        id="m1", content="Hello", route=Route("conversations", "direct_anna_bot")
+    )
+    session.write_inbound(lambda session_state: receive(session_state, [asked]))
     return session
 
 
 def became(session: Session) -> str:
-    folds = session.folds()
-    return folds.status("m1")
+    session_state = session.read()
+    return session_state.status("m1")
 
 
 def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
 def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: Store) -> None:
     error = capsule.process("worker", "run", "--agent", "nobody", expect=3).stderr
     assert json.loads(error)["error"].startswith("agent nobody has no command")
-    Registry(owner.engine).edit(lambda state: state.put(AgentGroup("bot", command=("rm",))))
+    Registry(owner.engine).edit(lambda state: state.put(AgentSetup("bot", command=("rm",))))
     assert "approved" in capsule.process("worker", "run", "--agent", "bot", expect=6).stderr
     assert capsule("worker", "run", "--agent", "bot", "--idle", "soon", expect=2).stderr
 

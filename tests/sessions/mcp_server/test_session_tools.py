@@ -14,9 +14,9 @@ from mcp import Client
 
 from capsule import Store, timestamps
 from capsule.mcp_server.tools.answers.results import tokens
-from capsule.sessions.events import Route, destinations, incoming, reply_id
+from capsule.sessions.events import Route, destinations_event, inbound_message, reply_id
 from capsule.sessions.mcp_tools import SESSION
-from capsule.sessions.registry import AgentGroup, Registry, SessionRow
+from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
@@ -50,10 +50,10 @@ async def working(store: Store, era: str) -> AsyncIterator[Client]:
 def store() -> Iterator[Store]:
     with Store.in_memory() as store:
         session = Session.create(store.engine, "s1", "bot")
-        asked = incoming(id="m1", content="Hello", sender="anna", route=HOME)
-        session.tell(lambda folds: receive(folds, [asked]))
+        asked = inbound_message(id="m1", content="Hello", sender="anna", route=HOME)
+        session.write_inbound(lambda session_state: receive(session_state, [asked]))
         team = {"team": {"channel": "conversations", "place": "team"}}
-        session.tell(lambda folds: [destinations(destinations=team)])
+        session.write_inbound(lambda session_state: [destinations_event(destinations=team)])
         yield store
 
 
@@ -109,7 +109,7 @@ async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
         )
         asked = reply_id("s1", "m1", 1)
         assert text(waiting) == f"No answer yet to question {asked}."
-        said = incoming(
+        said = inbound_message(
             id="x", content="Yes", kind="system", sender="anna", question=asked, value="y"
         )
 
@@ -121,14 +121,14 @@ async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
 
             tasks.start_soon(ask)
             await anyio.sleep(0)
-            session.tell(lambda folds: receive(folds, [said]))
+            session.write_inbound(lambda session_state: receive(session_state, [said]))
     assert text(answers[0]) == 'anna chose "y".'
     assert data(answers[0]) == {"question": asked, "value": "y", "from": "anna"}
     async with working(store, era) as client:
         again = await client.call_tool("ask_question", {"text": "Ship it?", "options": OPTIONS})
     assert data(again) == {"question": asked, "earlier": "Ship?"}
     assert text(again).endswith("or with question to wait on.")
-    assert len(session.folds().outbound.messages) == 1
+    assert len(session.read().outbound.messages) == 1
 
 
 async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
@@ -140,7 +140,7 @@ async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
             == f"Noted as {id}."
         )
         now = timestamps.now()
-        session.tell(lambda folds: schedules.tasks(folds, now))
+        session.write_inbound(lambda session_state: schedules.run_next_task(session_state, now))
         (found,) = data(await client.call_tool("schedule", {"action": "list"}))["found"]
         assert (found["series"], found["prompt"], found["cron"]) == (id, "Report", "0 9 * * *")
         refused = await client.call_tool(
@@ -156,14 +156,14 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
         store.agents.register("bot")
         session = Session.create(store.engine, "s1", "bot")
         Registry(store.engine).edit(
-            lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot"))
+            lambda state: state.put(AgentSetup("bot"), SessionRecord("s1", "bot"))
         )
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "session", env=env) as client:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
         assert [
-            message.event["content"] for message in session.folds().outbound.messages.values()
+            message.event["content"] for message in session.read().outbound.messages.values()
         ] == ["On it."]
 
 
@@ -174,7 +174,7 @@ def test_a_server_for_a_session_sends_by_its_destinations_alone(root: Path) -> N
         store.agents.register("anna")
         Session.create(store.engine, "s1", "bot")
         Registry(store.engine).edit(
-            lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot"))
+            lambda state: state.put(AgentSetup("bot"), SessionRecord("s1", "bot"))
         )
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "messaging", env=env) as client:

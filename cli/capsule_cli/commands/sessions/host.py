@@ -57,7 +57,7 @@ def host(
     from capsule.sessions.adapters.stdio import StdioAdapter
     from capsule.sessions.adapters.webhook import WebhookAdapter
     from capsule.sessions.host.host import Host
-    from capsule.sessions.host.supervisor import ahead
+    from capsule.sessions.host.supervisor import prestarted_workers
 
     stop, codes = threading.Event(), [0]
     heard, hears = os.pipe()
@@ -95,7 +95,7 @@ def host(
         words = [*executable_words(), "worker", "run", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
-        with ahead([*words, "--agent", "-"]) as spawn:
+        with prestarted_workers([*words, "--agent", "-"]) as spawn:
             Host(store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers).run(
                 stop
             )

@@ -27,7 +27,7 @@ from capsule_cli.shared.output import (
 )
 
 if TYPE_CHECKING:
-    from capsule.sessions.registry import Item
+    from capsule.sessions.registry import RegistryItem
 
 
 complete_session = completing(
@@ -308,7 +308,7 @@ def webhook(
             answer(asdict(hook), hook.secret)
 
 
-def _as_json(*items: Item) -> list[dict[str, Any]]:
+def _as_json(*items: RegistryItem) -> list[dict[str, Any]]:
     from capsule.format.documents.head import camel
 
     return [{camel(name): value for name, value in asdict(item).items()} for item in items]
