@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.context.capture import Capture, capture
 from capsule.context.drift import check
-from capsule.context.files import Inside, Selection, candidates
+from capsule.context.files import FileSelection, ProjectFiles, candidates
 
 __all__ = ["run"]
 
@@ -73,7 +73,7 @@ def run(bench: Bench) -> Report:
     project = bench.directory / "project"
     paths = _project(project, files, 10_000)
     size = sum(os.path.getsize(path) for path in paths)
-    selection = Selection(total_bytes=10**9)
+    selection = FileSelection(total_bytes=10**9)
 
     def read() -> None:
         for path in paths:
@@ -115,7 +115,7 @@ def run(bench: Bench) -> Report:
                     Contestant(_CAPTURE, lambda: store.context.set("first", take()), prepare=fresh),
                     Contestant(_AGAIN, lambda: store.context.set("plan", take())),
                     Contestant(_READ, read),
-                    Contestant(_LIST, lambda: candidates(Inside(str(project)), selection)),
+                    Contestant(_LIST, lambda: candidates(ProjectFiles(str(project)), selection)),
                     Contestant(_TAKE, take),
                     Contestant(_ENCODE, lambda: sum(map(len, made.encoded()))),
                     Contestant(_WRITE, lambda: store.context.set("plan", made)),

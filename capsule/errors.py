@@ -241,12 +241,12 @@ class GitFailed(CapsuleError):
     words: str
 
 
-class Interfered(Exception):
+class ConcurrentWrite(Exception):
     """Another program wrote the file while the store was writing: look again, and do it again.
 
     It never leaves the package `capsule`: whoever decided on the write decides anew.
     """
 
 
-class Taken(Interfered):
+class AlreadyExists(ConcurrentWrite):
     """A document with this id exists already."""

@@ -107,7 +107,7 @@ def many(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-class Fence:
+class TextFence:
     """The marks of one answer.
 
     Args:

@@ -66,7 +66,7 @@ def hook_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _OF_HOOKS.fullmatch(name)}
 
 
-class Answer(NamedTuple):
+class GitOutput(NamedTuple):
     """Git's exit code and output."""
 
     code: int
@@ -132,7 +132,7 @@ class Git:
         input: bytes | Iterable[str] = b"",
         fine: Iterable[int] = (0,),
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> GitOutput:
         """Run one command, and wait for its end.
 
         Args:
@@ -159,7 +159,7 @@ class Git:
             except BaseException:
                 process.kill()
                 raise
-        answer = Answer(process.returncode, out, err)
+        answer = GitOutput(process.returncode, out, err)
         if answer.code not in fine:
             reason = (
                 f"git {arguments[0]} failed in {self.directory}: "

@@ -37,7 +37,7 @@ _WORDS: Final[dict[Reason, str]] = {
 _given: dict[str, str] = {}
 
 
-class Location(NamedTuple):
+class StoreLocation(NamedTuple):
     """The directory of the store to use, or its address in a database without a password; and why
     it is this one.
     """
@@ -99,7 +99,7 @@ def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> 
     return root
 
 
-def locate_store(path: str | os.PathLike[str] | None) -> Location:
+def locate_store(path: str | os.PathLike[str] | None) -> StoreLocation:
     """The store to use: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
     `capsule.toml`, else the user's own store, which need not exist. Nothing is made.
 
@@ -113,7 +113,7 @@ def locate_store(path: str | os.PathLike[str] | None) -> Location:
     )
     for given, reason, origin in named:
         if given and opening.is_address(given):
-            return Location(opening.shown(str(given)), reason)
+            return StoreLocation(opening.shown(str(given)), reason)
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
@@ -124,19 +124,21 @@ def locate_store(path: str | os.PathLike[str] | None) -> Location:
                     remedy=None if is_file else Remedy("init", root),
                     id=root,
                 )
-            return Location(root, reason)
+            return StoreLocation(root, reason)
     here = os.getcwd()
     while True:
         if os.path.isfile(os.path.join(here, settings.FILE_NAME)):
             _ensure_trusted(here)
-            return Location(here, "above")
+            return StoreLocation(here, "above")
         above = os.path.dirname(here)
         if above == here:
             break
         here = above
     import platformdirs
 
-    return Location(os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False)), "own")
+    return StoreLocation(
+        os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False)), "own"
+    )
 
 
 def _ensure_trusted(root: str) -> None:

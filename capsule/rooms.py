@@ -76,7 +76,7 @@ class Room(NamedTuple):
         register_resources: Registers the resources of the room on an MCP server.
         forget_purged: Removes what the room stores of deleted texts. It takes the store.
         guard_class: Returns the class that decides what an agent may read and write
-            (`store.inner.Guard`). Only messaging has it.
+            (`store.inner.AccessGuard`). Only messaging has it.
         bind: Restricts a store to what its agent may do in a session. It takes the store and the
             id of the session. Only sessions has it.
         complete_agent: Returns completions for the name of an agent on the command line. Only

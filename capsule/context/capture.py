@@ -17,7 +17,14 @@ import orjson
 
 from capsule import timestamps
 from capsule.context import markdown, secrets
-from capsule.context.files import Inside, LeftOut, Selection, candidates, too_large, within
+from capsule.context.files import (
+    ExcludedFile,
+    FileSelection,
+    ProjectFiles,
+    candidates,
+    too_large,
+    within,
+)
 from capsule.errors import InvalidInput, Refused
 from capsule.format.json import codec
 from capsule.format.text.tokens import estimate
@@ -35,7 +42,7 @@ _AT_ONCE = 20
 _PIECE = 128 << 10
 
 
-class Taken(NamedTuple):
+class CapturedFile(NamedTuple):
     """One file as it was read.
 
     Attributes:
@@ -73,11 +80,11 @@ class Capture:
     """
 
     root: str
-    selection: Selection
-    files: list[Taken] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    selection: FileSelection
+    files: list[CapturedFile] = field(default_factory=list)
+    left_out: list[ExcludedFile] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
-    findings: list[secrets.Finding] = field(default_factory=list)
+    findings: list[secrets.SecretFinding] = field(default_factory=list)
     secrets_allowed: bool = False
     captured_at: str = field(default_factory=timestamps.now)
 
@@ -160,7 +167,7 @@ class Capture:
 
 def capture(
     root: str,
-    selection: Selection = Selection(),  # noqa: B008
+    selection: FileSelection = FileSelection(),  # noqa: B008
     progress: Progress | None = None,
 ) -> Capture:
     """Capture the project in the directory `root`.
@@ -181,7 +188,7 @@ def capture(
         raise InvalidInput(
             f"{root!a} is not valid UTF-8 text, which a capsule is; rename the directory"
         ) from None
-    made, inside = Capture(root, selection), Inside(root)
+    made, inside = Capture(root, selection), ProjectFiles(root)
     listed = candidates(inside, selection)
     made.left_out, files = listed.left_out, []
     for path, size in listed.files:
@@ -189,14 +196,14 @@ def capture(
             files.append((path, size))
         else:
             made.left_out.append(
-                LeftOut(path, f"looks like it holds secrets; to take it: --include {path}")
+                ExcludedFile(path, f"looks like it holds secrets; to take it: --include {path}")
             )
     files, too_much = within(files, selection.total_bytes)
     made.left_out += too_much
     made.beyond = [file.path for file in too_much]
     for done, (path, _) in enumerate(files, 1):
         judged = judge(inside, path, selection)
-        if isinstance(judged, Taken):
+        if isinstance(judged, CapturedFile):
             made.files.append(judged)
         elif judged is not None:
             made.left_out.append(judged)
@@ -223,7 +230,9 @@ def capture(
     return made
 
 
-def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | None:
+def judge(
+    inside: ProjectFiles, path: str, selection: FileSelection
+) -> CapturedFile | ExcludedFile | None:
     """Read a file, and take it or leave it out; None: there is no file, or a symlink leads
     to it.
     """
@@ -235,12 +244,14 @@ def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | 
         return (
             too_large(path, size, selection)
             if size > selection.file_bytes
-            else LeftOut(path, "can't be read")
+            else ExcludedFile(path, "can't be read")
         )
     if why := _no_text(data):
-        return LeftOut(path, why)
+        return ExcludedFile(path, why)
     before, behind = markdown.block_around(path, data)
-    return Taken(path, data, hashlib.sha256(data).hexdigest(), estimate(data), before, behind)
+    return CapturedFile(
+        path, data, hashlib.sha256(data).hexdigest(), estimate(data), before, behind
+    )
 
 
 def _no_text(data: bytes) -> str:
@@ -254,7 +265,7 @@ def _no_text(data: bytes) -> str:
     return "binary" if b"\0" in data else ""
 
 
-def not_secret(selection: Selection, path: str) -> bool:
+def not_secret(selection: FileSelection, path: str) -> bool:
     """Whether a file may be taken: its name is not a name of a file of secrets, or the selection names
     it.
     """
@@ -270,7 +281,7 @@ def _fit(made: Capture, budget: int) -> None:
     left = budget - _HEADING_TOKENS
     kept = set()
 
-    def importance(file: Taken) -> tuple[bool, int, int, str]:
+    def importance(file: CapturedFile) -> tuple[bool, int, int, str]:
         name = file.path.rpartition("/")[2].lower()
         return not name.startswith("readme"), file.path.count("/"), file.tokens, file.path
 
@@ -280,11 +291,11 @@ def _fit(made: Capture, budget: int) -> None:
             kept.add(file.path)
         else:
             why = f"about {file.tokens:,} tokens, for which the budget of {budget:,} has no room"
-            made.left_out.append(LeftOut(file.path, why))
+            made.left_out.append(ExcludedFile(file.path, why))
             made.beyond.append(file.path)
     made.files = [file for file in made.files if file.path in kept]
 
 
-def _reasons(left_out: list[LeftOut]) -> str:
+def _reasons(left_out: list[ExcludedFile]) -> str:
     reasons = sorted({file.why for file in left_out})
     return "; ".join(reasons[:3]) + ("; ..." if len(reasons) > 3 else "")

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.context.capture import Progress, Taken, judge, not_secret
-from capsule.context.files import Inside, Selection, candidates
+from capsule.context.capture import CapturedFile, Progress, judge, not_secret
+from capsule.context.files import FileSelection, ProjectFiles, candidates
 from capsule.context.markdown import take_apart
 from capsule.errors import CapsuleError
 
@@ -99,7 +99,7 @@ def check(
         return Drift(
             root, edited=edited, problem=f"{problem}; say where the project is with --project DIR"
         )
-    selection, inside = Selection.of(metadata.get("selection")), Inside(root)
+    selection, inside = FileSelection.of(metadata.get("selection")), ProjectFiles(root)
     try:
         listed = candidates(inside, selection)
     except CapsuleError as error:
@@ -115,7 +115,7 @@ def check(
             gone.append(path)
         elif hashlib.sha256(data).hexdigest() != digest:
             changed.append(path)
-    new = [path for path in fresh if isinstance(judge(inside, path, selection), Taken)]
+    new = [path for path in fresh if isinstance(judge(inside, path, selection), CapturedFile)]
     problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
     return Drift(
         root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem
@@ -128,7 +128,7 @@ def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
     """
     parts = take_apart(str(context.get("fullContext") or ""))
     before = {part.path: part.data for part in parts or ()}
-    inside = Inside(drift.project)
+    inside = ProjectFiles(drift.project)
     for path in sorted({*drift.changed, *drift.gone, *drift.new}):
         old = None if path in drift.new else before.get(path)
         new = None if path in drift.gone else _current(inside, path)
@@ -201,7 +201,7 @@ def _is_edited(context: Mapping[str, Any]) -> bool:
 def _fresh(
     listed: list[tuple[str, int]],
     files: Mapping[str, str],
-    selection: Selection,
+    selection: FileSelection,
     metadata: Mapping[str, Any],
 ) -> list[str]:
     """The new files that the selection takes."""
@@ -215,7 +215,7 @@ def _fresh(
     return [path for path, _ in listed if path not in known and not_secret(selection, path)]
 
 
-def _current(inside: Inside, path: str) -> bytes | None:
+def _current(inside: ProjectFiles, path: str) -> bytes | None:
     """The present content of a file; None: there is no file, or a symlink leads to it."""
     size = inside.size(path)
     return None if size is None else inside.read(path, 2 * size + 1)

@@ -36,7 +36,7 @@ _OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class Inside:
+class ProjectFiles:
     """The files of a project that no symlink leads to."""
 
     def __init__(self, root: str) -> None:
@@ -90,7 +90,7 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class FileSelection:
     """The choice of files; the context keeps it, so that the project can be captured again.
 
     Attributes:
@@ -133,7 +133,7 @@ class Selection:
         return fields if self.budget is None else fields | {"budget": self.budget}
 
     @classmethod
-    def of(cls, fields: Any) -> Selection:
+    def of(cls, fields: Any) -> FileSelection:
         """The selection in a capsule; missing and invalid fields have their defaults."""
         get = fields.get if isinstance(fields, dict) else {}.get
         include, exclude = (
@@ -155,7 +155,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedFile:
     """A file that is left out, and the reason in words."""
 
     path: str
@@ -163,16 +163,16 @@ class LeftOut:
 
 
 @dataclass(slots=True)
-class Candidates:
+class FileCandidates:
     """The listed files: relative POSIX paths, sorted, with their sizes in bytes; and the files left
     out so far.
     """
 
     files: list[tuple[str, int]] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[ExcludedFile] = field(default_factory=list)
 
 
-def candidates(inside: Inside, selection: Selection) -> Candidates:
+def candidates(inside: ProjectFiles, selection: FileSelection) -> FileCandidates:
     """The files of a project that `selection` takes, judged by their names and sizes alone.
 
     Raises:
@@ -182,7 +182,7 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
 
     Cost: a `git ls-files`; an `lstat` for each file and directory.
     """
-    root, listed = inside.root, Candidates()
+    root, listed = inside.root, FileCandidates()
     if not os.path.isdir(root):
         raise NotFound(f"{root}: there is no such directory to capture", id=root)
     include, exclude = _spec(selection.include), _spec(selection.exclude)
@@ -196,7 +196,7 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
         if size is None:
             continue  # Deleted meanwhile, a symlink or a submodule: no regular file.
         if path.encode("utf-8", "ignore") != os.fsencode(path):
-            listed.left_out.append(LeftOut(path, "its name is not valid UTF-8"))
+            listed.left_out.append(ExcludedFile(path, "its name is not valid UTF-8"))
         elif size > selection.file_bytes:
             listed.left_out.append(too_large(path, size, selection))
         else:
@@ -204,30 +204,32 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
     return listed
 
 
-def too_large(path: str, size: int, selection: Selection) -> LeftOut:
+def too_large(path: str, size: int, selection: FileSelection) -> ExcludedFile:
     """A file left out because of its size."""
-    return LeftOut(path, f"{size:,} bytes, more than {selection.file_bytes:,}")
+    return ExcludedFile(path, f"{size:,} bytes, more than {selection.file_bytes:,}")
 
 
-def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int]], list[LeftOut]]:
+def within(
+    files: list[tuple[str, int]], most: int
+) -> tuple[list[tuple[str, int]], list[ExcludedFile]]:
     """The files without the largest, so that together they have at most `most` bytes; and the files
     left out.
     """
     total = sum(size for _, size in files)
     if total <= most:
         return files, []
-    dropped: dict[str, LeftOut] = {}
+    dropped: dict[str, ExcludedFile] = {}
     for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
         if total <= most:
             break
         total -= size
-        dropped[path] = LeftOut(
+        dropped[path] = ExcludedFile(
             path, f"{size:,} bytes, and all files together have more than {most:,}"
         )
     return [file for file in files if file[0] not in dropped], list(dropped.values())
 
 
-def _is_of_a_store(inside: Inside, path: str) -> bool:
+def _is_of_a_store(inside: ProjectFiles, path: str) -> bool:
     """Whether a file lies in the directories of a store."""
     parts = path.split("/")
     return any(

@@ -39,7 +39,7 @@ _LANGUAGES = {name: name for name in _SAME.split()} | dict(
 _LANGUAGES |= {"rs": "rust", "sh": "bash", "ts": "typescript", "yml": "yaml"}
 
 
-class Part(NamedTuple):
+class ContextSection(NamedTuple):
     """One file in the document: its path below the project, and its text as UTF-8."""
 
     path: str
@@ -72,7 +72,7 @@ def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
     return b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info.encode()), behind
 
 
-def take_apart(document: str) -> list[Part] | None:
+def take_apart(document: str) -> list[ContextSection] | None:
     """The files in the document of a context, in its order; None: the text is no such document."""
     title = _TITLE.match(document)
     if title is None:
@@ -90,7 +90,9 @@ def take_apart(document: str) -> list[Part] | None:
             return None
         text = document[start : end + 1]
         parts.append(
-            Part(_unescaped(path), (text[:-1] if info.endswith(_CUT_SHORT) else text).encode())
+            ContextSection(
+                _unescaped(path), (text[:-1] if info.endswith(_CUT_SHORT) else text).encode()
+            )
         )
         at = end + len(fence) + 2
     return parts

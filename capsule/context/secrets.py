@@ -115,7 +115,7 @@ Has = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SecretFinding:
     """A secret in the text of a file: its kind, and its line (from 1)."""
 
     path: str
@@ -146,15 +146,15 @@ def may_hold_tokens(text: str) -> bool:
     return any(has_sign(text) for has_sign in _signs())
 
 
-def tokens_in(path: str, text: str) -> list[Finding]:
+def tokens_in(path: str, text: str) -> list[SecretFinding]:
     """The secrets in a file's text, by line; 20 at most."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
-    findings: dict[Finding, None] = {}
+    findings: dict[SecretFinding, None] = {}
     for number, line in enumerate(text.split("\n") if signs else (), 1):
         for piece in _pieces(line):
             if any(has_sign(piece) for has_sign in signs):
                 findings |= dict.fromkeys(
-                    Finding(path, number, kind) for kind in _kinds(path, piece)
+                    SecretFinding(path, number, kind) for kind in _kinds(path, piece)
                 )
         if len(findings) >= _MOST:
             break

@@ -316,7 +316,7 @@ def _ids(names: Iterable[str], suffix: str) -> set[str]:
     for name in names:
         if name.startswith("."):
             # A file that was made under its temporary name and linked to its own (see
-            # `Layout.temporary`) is written under the first, as the kernel tells it, for as long as
+            # `StorePaths.temporary`) is written under the first, as the kernel tells it, for as long as
             # its maker has it open.
             name = name[1:-4] + suffix if name.endswith(".tmp") else ""
         if name.endswith(suffix):

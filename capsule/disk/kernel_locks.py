@@ -22,7 +22,7 @@ else:
 _LOCKER, _FLAGS = _portalocker.FlockLocker(), _constants.LockFlags
 
 
-class _Way(int):
+class _LockMode(int):
     """Flags of a lock. Not as the enum they come from: what portalocker asks of that takes longer
     than the lock.
     """
@@ -30,7 +30,7 @@ class _Way(int):
 
 #: By whether the lock is shared, and whether to wait for it.
 _WAYS = {
-    (shared, wait): _Way(
+    (shared, wait): _LockMode(
         (_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE)
         | (_FLAGS(0) if wait else _FLAGS.NON_BLOCKING)
     )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from capsule.disk.syscalls import Syscalls
 from capsule.errors import (
     CapsuleError,
-    Interfered,
+    ConcurrentWrite,
     InvalidDocument,
     Problem,
     Refused,
@@ -239,7 +239,7 @@ def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to
     while start < end:
         copied = sys.copy(source, target, start, min(end - start, _CHUNK), to)
         if not copied:
-            raise Interfered
+            raise ConcurrentWrite
         start, to = start + copied, to + copied
         if to - begun >= _CHUNK:
             sys.begin_flush(target, begun, to - begun)
@@ -392,7 +392,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
                 sys.rename(new, path)
     except (FileExistsError, FileNotFoundError):
         drop_name(sys, new)
-        raise Interfered from None
+        raise ConcurrentWrite from None
     except OSError:
         with suppress(OSError):
             sys.unlink(new)
@@ -404,7 +404,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
         if sys.lstat(new).st_ino != ours:
             sys.exchange(new, path)  # Saved once more, in between: that version is the one to stay.
         drop_name(sys, new)
-        raise Interfered
+        raise ConcurrentWrite
     drop_name(sys, new)
     sync_directory(sys, os.path.dirname(path))
 
@@ -438,17 +438,17 @@ def replace_file(
                 sync_directory(sys, directory)
                 if is_ours:
                     return
-                raise Interfered
+                raise ConcurrentWrite
             expected = None if before is None else signature(sys.lstat(path))
             if before is None:
                 os.makedirs(directory, exist_ok=True)
             else:
                 with open(path, "rb") as file:
                     if file.read() != before:
-                        raise Interfered
+                        raise ConcurrentWrite
             like = None if before is None else path
             os.close(write_new(sys, new, mode, lambda fd: pwrite_all(sys, fd, after, 0), like=like))
             put_in_place(sys, new, path, expected)
-        except (Interfered, FileNotFoundError):
+        except (ConcurrentWrite, FileNotFoundError):
             reason = f"{path} was changed by another program meanwhile; try again"
             raise StoreBusy(reason, id=path, holder="another program") from None

@@ -46,7 +46,7 @@ class Change:
         lock: The lock as it stands now (kind `locked`), or as it stood (kind `unlocked`).
         damaged: What is wrong with the file (kind `damaged`).
         count: How many messages the conversation has now.
-        tag, was: The tags of the version that was read and of the one before (`Known.tag`), if a
+        tag, was: The tags of the version that was read and of the one before (`StateHeader.tag`), if a
             store wrote them. The store compares them to find `own`. `as_json` leaves them out.
         before: The cursor from which this change comes next, so that a part of it can have a cursor
             of its own.

@@ -24,15 +24,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from capsule.errors import CapsuleError, Interfered, NotFound, Remedy, StoreBusy
+from capsule.errors import CapsuleError, ConcurrentWrite, NotFound, Remedy, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.disk.whole_files import Signature
-    from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.machine import Machine
+    from capsule.engines.files.disk.derived import DerivedFiles
+    from capsule.engines.machine import LocalDocuments
     from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
-    from capsule.format.saved.repair import Mended
+    from capsule.format.saved.repair import RepairedFile
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget
     from capsule.rules.visibility import Viewer
@@ -322,7 +322,7 @@ class HeldFile(Protocol):
         gives it.
         """
 
-    def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
+    def take_in(self, mend: Callable[[bytes], RepairedFile | None] | None = None) -> Signature:
         """Take in whatever was done to a document with entries from outside; its signature then.
 
         Args:
@@ -333,7 +333,7 @@ class HeldFile(Protocol):
         else reading it.
         """
 
-    def mended(self, data: bytes, signature: Signature) -> Mended | None:
+    def mended(self, data: bytes, signature: Signature) -> RepairedFile | None:
         """A file that isn't valid, made whole; None when no crash of a write can have left
         it so.
         """
@@ -369,7 +369,7 @@ class ExternalEdits(Protocol):
         derived: The files that are made of them, such as the index.
     """
 
-    derived: Derived
+    derived: DerivedFiles
 
     def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
         """One file, whose mutex is held in a `with` block. Raises StoreBusy, Refused."""
@@ -433,7 +433,7 @@ class Transaction(Protocol):
     """The exclusive right to one document.
 
     Each write is all or nothing, and durable when the transaction has ended without an error. A
-    call may raise `Interfered`: another program wrote the document, so begin the transaction again;
+    call may raise `ConcurrentWrite`: another program wrote the document, so begin the transaction again;
     or `StorageFailed`, `Refused`: nothing was written. The end of the transaction may raise
     `StorageFailed`: what was appended is there, and may not outlive a power cut.
 
@@ -441,7 +441,7 @@ class Transaction(Protocol):
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
         reads: What else the decision on the next write read. If any of it has another version when
-            that is written, the write raises `Interfered`, and nothing is written.
+            that is written, the write raises `ConcurrentWrite`, and nothing is written.
         waits: Whether its end waits until what was appended is durable; otherwise that is so a
             second later.
         judged: The conversation as the agent was let in to it, and the state by which; None: no
@@ -609,7 +609,7 @@ class Engine(Protocol):
         """What was deleted."""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> LocalDocuments:
         """What belongs to this machine alone, whatever the engine."""
 
     @property
@@ -788,7 +788,7 @@ def retry(act: Callable[[], T], name: str = "the file", id: str = "", tries: int
     for _ in range(tries):
         try:  # Not by `suppress`, which costs more than this.
             return act()
-        except Interfered:
+        except ConcurrentWrite:
             continue
     raise retries_exhausted(name, id)
 
@@ -810,7 +810,7 @@ def edit_document(
     if that was read just now. Raises its errors, StoreBusy, and what a write raises.
     """
     for _ in range(_EDITS):
-        with suppress(Interfered):
+        with suppress(ConcurrentWrite):
             before, known = known or engine.version(kind, id), None
             after = change(None if before is None else before.data)
             return before if after is None else engine.put(kind, id, after, before)

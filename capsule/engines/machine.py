@@ -26,7 +26,7 @@ Document = dict[str, Any]
 _OF_AGENTS = frozenset({"doorbells", "homes"})
 
 
-class Machine(ABC):
+class LocalDocuments(ABC):
     """The small JSON documents of this machine, by kind and id. Several threads may use it."""
 
     _agent: str | None = None
@@ -137,7 +137,7 @@ class Machine(ABC):
     def _delete(self, kind: str, id: str) -> None: ...
 
 
-class MemoryMachine(Machine):
+class MemoryLocalDocuments(LocalDocuments):
     """The documents of this machine in memory, for as long as the process lives."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from capsule import settings
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import naming, sync_directory
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, Refused
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.interface import Document
     from capsule.engines.memory.engine import MemoryEngine
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.engine import PostgresEngine
     from capsule.engines.postgres.schema import Meta
 
@@ -85,13 +85,13 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     """
     from hashlib import sha256
 
-    from capsule.engines.files.storage import FileMachine, FileStorage
+    from capsule.engines.files.storage import FileStorage, LocalFiles
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.engine import PostgresEngine
 
-    database = Database(Address(url))
+    database = PostgresDatabase(Address(url))
     try:
         meta = schema.meta(database)
         parsed = _parsed(database, meta)
@@ -103,7 +103,7 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     place = os.path.join(kept, "databases", name)
     with naming(place, "make"):
         os.makedirs(place, mode=0o700, exist_ok=True)
-    machine = FileMachine(FileStorage(place, **parsed.of_storage))
+    machine = LocalFiles(FileStorage(place, **parsed.of_storage))
     return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
 
 
@@ -111,13 +111,13 @@ def settings_in_database(url: str) -> settings.Settings:
     """The settings of the store at this address. Raises as `in_database`."""
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
-    with closing(Database(Address(url))) as database:
+    with closing(PostgresDatabase(Address(url))) as database:
         return _parsed(database, schema.meta(database))
 
 
-def _parsed(database: Database, meta: Meta) -> settings.Settings:
+def _parsed(database: PostgresDatabase, meta: Meta) -> settings.Settings:
     return settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
 
 
@@ -127,9 +127,9 @@ def durability(url: str) -> str:
     """
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
-    with closing(Database(Address(url))) as database:
+    with closing(PostgresDatabase(Address(url))) as database:
         return schema.durability(database)
 
 
@@ -145,9 +145,9 @@ def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
     """
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
-    with closing(Database(Address(url))) as database:
+    with closing(PostgresDatabase(Address(url))) as database:
         return schema.migrate(database, toml)
 
 
@@ -157,7 +157,7 @@ def make_files(root: str) -> list[str]:
         raise Refused(
             f"{root} is a file, and a store is a directory; name another place", path=root
         )
-    sys, layout, toml = Syscalls(), Layout(root), os.path.join(root, settings.FILE_NAME)
+    sys, layout, toml = Syscalls(), StorePaths(root), os.path.join(root, settings.FILE_NAME)
     wanted = [
         root,
         layout.documents(CONVERSATIONS),
@@ -169,7 +169,7 @@ def make_files(root: str) -> list[str]:
     with naming(root, "make"):
         os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
         layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
-        Directory(layout, sys, "mutex").ensure()
+        StoreDirectory(layout, sys, "mutex").ensure()
         if toml in missing:
             fd = sys.open(
                 toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode
@@ -207,7 +207,7 @@ def lock_of(directory: str, folder: str, name: str, timeout_s: float) -> Iterato
     from capsule.engines.files.disk.mutex import Mutexes
 
     sys = Syscalls()
-    place = Directory(Layout(directory), sys, around=folder)
+    place = StoreDirectory(StorePaths(directory), sys, around=folder)
     with closing(Mutexes(sys, place)) as mutexes:
         with naming(place.path, "write in"):
             mutex = mutexes.acquire(name, timeout_s)

@@ -17,13 +17,13 @@ from capsule.errors import InvalidInput
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
 
 #: The length of a text is padded to a multiple of this, in bytes.
 _BLOCK = 96
 
 
-class Seal:
+class CursorSeal:
     """The seal of one agent. Its key is made when it is first needed.
 
     Args:
@@ -31,7 +31,7 @@ class Seal:
         machine: What is of this machine.
     """
 
-    def __init__(self, agent: str, machine: Machine) -> None:
+    def __init__(self, agent: str, machine: LocalDocuments) -> None:
         self._agent = agent
         self._machine = machine
 

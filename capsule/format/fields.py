@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, NamedTuple
 
-Kind = (
+FieldKind = (
     Literal["text", "time", "whole", "share", "yes or no", "texts", "object", "objects", "mentions"]
     | Literal["switches", "entries", "part", "parts", "members"]
 )
@@ -50,7 +50,7 @@ class Field(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     says: str
     choices: tuple[str, ...] = ()
     required: bool = False

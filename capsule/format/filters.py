@@ -25,7 +25,7 @@ Scalar = str | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class FieldCondition:
     """One comparison with the values at a path.
 
     Attributes:
@@ -41,14 +41,14 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FilterGroup:
     """Filters together; `not` has one part. `and` of nothing holds for every message."""
 
     kind: Literal["and", "or", "not"]
     parts: tuple[Filter, ...]
 
 
-Filter = Test | Group
+Filter = FieldCondition | FilterGroup
 
 
 def parse(where: object) -> Filter:
@@ -64,11 +64,11 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _size(filter: Filter) -> int:
-    return 1 if isinstance(filter, Test) else max(1, sum(map(_size, filter.parts)))
+    return 1 if isinstance(filter, FieldCondition) else max(1, sum(map(_size, filter.parts)))
 
 
 def _not(filter: Filter) -> Filter:
-    return Group("not", (filter,))
+    return FilterGroup("not", (filter,))
 
 
 def _parsed(where: object, depth: int) -> Filter:
@@ -76,13 +76,13 @@ def _parsed(where: object, depth: int) -> Filter:
         _refuse(f'{repr(where)} is no object such as {{"confidence": {{"$gte": 0.5}}}}')
     if depth > DEEPEST:
         _refuse(f"it is more than {DEEPEST} levels deep")
-    return Group("and", tuple(_part(key, value, depth) for key, value in where.items()))
+    return FilterGroup("and", tuple(_part(key, value, depth) for key, value in where.items()))
 
 
 def _part(key: object, value: object, depth: int) -> Filter:
     if key in ("$and", "$or"):
         parts = tuple(_parsed(item, depth + 1) for item in _listed(key, value))
-        return Group("and" if key == "$and" else "or", parts)
+        return FilterGroup("and" if key == "$and" else "or", parts)
     if key == "$not":
         return _not(_parsed(value, depth + 1))
     path = _text("a path", key)
@@ -105,7 +105,7 @@ def _tests(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
             if not operators
             else f"it is more than {DEEPEST} levels deep"
         )
-    return Group(
+    return FilterGroup(
         "and", tuple(_test(path, operator, value, depth) for operator, value in operators.items())
     )
 
@@ -116,14 +116,14 @@ _OPPOSITES = {"$ne": "$eq", "$nin": "$in", "$not_contains": "$contains"}
 def _test(path: str, operator: object, value: object, depth: int) -> Filter:
     match operator:
         case "$eq":
-            return Test(path, "$in", (_scalar(operator, value),))
+            return FieldCondition(path, "$in", (_scalar(operator, value),))
         case "$in":
             scalars = [_scalar(operator, item) for item in _listed(operator, value)]
             kinds = dict.fromkeys(map(kind_of, scalars))
             by_kind = [tuple(item for item in scalars if kind_of(item) == kind) for kind in kinds]
-            return Group("or", tuple(Test(path, "$in", some) for some in by_kind))
+            return FilterGroup("or", tuple(FieldCondition(path, "$in", some) for some in by_kind))
         case "$all":
-            return Group(
+            return FilterGroup(
                 "and", tuple(_test(path, "$eq", item, depth) for item in _listed(operator, value))
             )
         case "$ne" | "$nin" | "$not_contains":
@@ -133,7 +133,7 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
         case "$gt" | "$gte" | "$lt" | "$lte" if (
             kind_of(given := _scalar(operator, value)) in _ORDERED
         ):
-            return Test(path, str(operator), given)
+            return FieldCondition(path, str(operator), given)
         case "$between":
             ends = tuple(_scalar(operator, item) for item in _listed(operator, value))
             if (
@@ -141,28 +141,28 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
                 and (kind := kind_of(ends[0])) == kind_of(ends[1])
                 and kind in _ORDERED
             ):
-                return Test(path, "$between", ends)
+                return FieldCondition(path, "$between", ends)
         case "$contains":
-            element = Test(path, "$element", _scalar(operator, value))
+            element = FieldCondition(path, "$element", _scalar(operator, value))
             return (
-                Group("or", (element, Test(path, "$piece", value)))
+                FilterGroup("or", (element, FieldCondition(path, "$piece", value)))
                 if isinstance(value, str)
                 else element
             )
         case "$size" if type(value) is int and 0 <= value < 1 << 63:
-            return Test(path, "$size", value)
+            return FieldCondition(path, "$size", value)
         case "$exists" | "$null" | "$empty" if isinstance(value, bool):
             test = (
-                Test(path, "$in", (None,))
+                FieldCondition(path, "$in", (None,))
                 if operator == "$null"
-                else Test(path, str(operator), True)
+                else FieldCondition(path, str(operator), True)
             )
             return test if value else _not(test)
         case "$regex" | "$text":
             text = _text(operator, value)
             if operator == "$regex":
                 compiled(text)
-            return Test(path, str(operator), text)
+            return FieldCondition(path, str(operator), text)
     _refuse(
         f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: "
         f"{_OPERATORS}"

@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DocumentKind:
     """A kind of documents.
 
     Attributes:
@@ -81,8 +81,8 @@ class Kind:
         return validation.notes(document, path, data) if self.has_entries else []
 
 
-CONVERSATION = Kind("conversations", "conversation", "", is_id, check_id, has_entries=True)
-AGENT = Kind("agents", "agent", "agent", is_agent_id, check_agent_id)
-PROJECT = Kind("projects", "project", "project", is_project_id, check_project_id)
+CONVERSATION = DocumentKind("conversations", "conversation", "", is_id, check_id, has_entries=True)
+AGENT = DocumentKind("agents", "agent", "agent", is_agent_id, check_agent_id)
+PROJECT = DocumentKind("projects", "project", "project", is_project_id, check_project_id)
 #: The kinds by their names.
 KINDS = {kind.name: kind for kind in (CONVERSATION, AGENT, PROJECT)}

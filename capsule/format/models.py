@@ -54,7 +54,7 @@ class McpServer(_Part):
     enabled: bool
 
 
-class Member(_Part):
+class MemberModel(_Part):
     """An agent that takes part in a conversation, or did."""
 
     id: str
@@ -69,7 +69,7 @@ class Member(_Part):
     can_manage: bool | None = None
 
 
-class Channel(_Part):
+class ChannelModel(_Part):
     """What makes a conversation a channel."""
 
     name: str | None = None
@@ -100,9 +100,9 @@ class Metadata(_Part):
     type: str = "chat"
     current_node: str | None = None
     current_wanted: dict[str, Any] | None = None
-    participants: list[str | Member] | None = None
+    participants: list[str | MemberModel] | None = None
     history: str | None = None
-    channel: Channel | None = None
+    channel: ChannelModel | None = None
     created_by: str | None = None
     deleted_by: str | None = None
     description: str | None = None

@@ -10,13 +10,13 @@ from collections.abc import Generator, Sequence
 from functools import cached_property
 
 from capsule.git import history, versions
-from capsule.git.commits.commit import Committed, commit
+from capsule.git.commits.commit import CommitResult, commit
 from capsule.git.commits.operation import Progress, no_progress, operation
-from capsule.git.commits.sync import Synced, sync
+from capsule.git.commits.sync import SyncResult, sync
 from capsule.git.repository import Repository
 from capsule.git.setup import installation, status
 from capsule.git.setup.attributes import driver_config
-from capsule.git.setup.status import State
+from capsule.git.setup.status import CloneStatus
 from capsule.store.store import CoreStore
 
 #: How git starts the drivers. `-P`: git does so in a directory whose files must not be imported.
@@ -75,7 +75,7 @@ class Clone:
         """
         return installation.take_down(self.store.root, everywhere=everywhere)
 
-    def status(self) -> State:
+    def status(self) -> CloneStatus:
         """Whether the clone is set up, what changed since the last commit, and what to do.
 
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of
@@ -87,7 +87,7 @@ class Clone:
 
     def commit(
         self, message: str | None = None, *, progress: Progress = no_progress, asks: bool = True
-    ) -> Committed:
+    ) -> CommitResult:
         """Commit what changed in the store, and nothing else.
 
         Args:
@@ -116,7 +116,7 @@ class Clone:
         unrelated: bool = False,
         progress: Progress = no_progress,
         asks: bool = True,
-    ) -> Synced:
+    ) -> SyncResult:
         """Commit, merge what the remote has, and push, again if somebody else pushed first.
 
         Args:
@@ -149,7 +149,9 @@ class Clone:
         """
         return versions.resolve(self.store, self.repository, prefix)
 
-    def log(self, id: str, *, limit: int | None = None) -> Generator[history.Step, None, None]:
+    def log(
+        self, id: str, *, limit: int | None = None
+    ) -> Generator[history.TimelineStep, None, None]:
         """What became of a conversation, commit by commit, the latest first; what is not committed
         yet before all.
 

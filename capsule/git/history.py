@@ -34,7 +34,7 @@ from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import Comparison, FieldChange, compare
 from capsule.format.validation import decoded
-from capsule.git.objects import Blobs, changes
+from capsule.git.objects import BlobReader, changes
 from capsule.git.repository import Repository
 from capsule.git_program import Git
 from capsule.store.base import KIND
@@ -70,7 +70,7 @@ class Commit:
     subject: str
 
 
-class Difference(NamedTuple):
+class PathDifference(NamedTuple):
     """What a commit did to one path: the blob it was in each parent, and the blob that it is;
     empty: none.
     """
@@ -80,14 +80,14 @@ class Difference(NamedTuple):
     after: str
 
 
-def log(git: Git, *arguments: str) -> list[tuple[Commit, list[Difference]]]:
+def log(git: Git, *arguments: str) -> list[tuple[Commit, list[PathDifference]]]:
     """The commits by a `git log` with these arguments, and their differences, if the arguments have
     `--raw`.
     """
     fields = git.run(
         "log", "-z", "--no-abbrev", "--no-renames", "--encoding=UTF-8", _FORMAT, *arguments
     ).fields
-    commits: list[tuple[Commit, list[Difference]]] = []
+    commits: list[tuple[Commit, list[PathDifference]]] = []
     at = 0
     while at < len(fields):
         text = fields[at].lstrip("\n")
@@ -101,7 +101,7 @@ def log(git: Git, *arguments: str) -> list[tuple[Commit, list[Difference]]]:
             parents = len(text) - len(text.lstrip(":"))
             blobs = text[parents:].split(" ")[parents + 1 : 2 * parents + 2]
             *before, after = (blob if blob.strip("0") else "" for blob in blobs)
-            commits[-1][1].append(Difference(fields[at + 1], tuple(before), after))
+            commits[-1][1].append(PathDifference(fields[at + 1], tuple(before), after))
             at += 2
         else:
             at += 1
@@ -170,7 +170,7 @@ _CACHED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """What one commit did to a conversation.
 
     Attributes:
@@ -202,7 +202,7 @@ class Step:
         return result
 
 
-class _Version(NamedTuple):
+class _ReadVersion(NamedTuple):
     """One version, as far as it can be read; neither: there was none."""
 
     document: dict[str, Any] | None = None
@@ -211,18 +211,18 @@ class _Version(NamedTuple):
 
 def history(
     store: CoreStore, repository: Repository, id: str, *, limit: int | None = None
-) -> Generator[Step, None, None]:
+) -> Generator[TimelineStep, None, None]:
     """What became of a conversation, the latest first; what is not committed yet before all."""
     path, is_known = repository.path_of(KIND, id), limit == 0 or store.engine.exists(KIND, id)
-    with Blobs(repository.git) as blobs:
+    with BlobReader(repository.git) as blobs:
 
         @lru_cache(maxsize=_CACHED)
-        def version(name: str) -> _Version:
+        def version(name: str) -> _ReadVersion:
             data = blobs.read(name) if name else None
             try:
-                return _Version(None if data is None else decoded(data, f"{id}.json", id))
+                return _ReadVersion(None if data is None else decoded(data, f"{id}.json", id))
             except InvalidDocument as error:
-                return _Version(damaged=error.message)
+                return _ReadVersion(damaged=error.message)
 
         pending = _pending(store, id, version(f"HEAD:{path}"), lambda: blobs.read(f"HEAD:{path}"))
         if pending is not None and limit != 0:
@@ -248,24 +248,24 @@ def versions_of(repository: Repository, id: str, limit: int) -> list[str]:
 
 
 def _pending(
-    store: CoreStore, id: str, committed: _Version, read_committed: Callable[[], bytes | None]
-) -> Step | None:
+    store: CoreStore, id: str, committed: _ReadVersion, read_committed: Callable[[], bytes | None]
+) -> TimelineStep | None:
     """What the store has that the last commit does not."""
     try:
-        now = _Version(store.document(id))
+        now = _ReadVersion(store.document(id))
     except NotFound:
-        now = _Version()
+        now = _ReadVersion()
     except InvalidDocument as error:
         content = store.engine.outside_edits().read_stray(KIND, id)
         is_committed = content is not None and content == read_committed()
-        return None if is_committed else Step(None, ("damaged",), damaged=error.message)
+        return None if is_committed else TimelineStep(None, ("damaged",), damaged=error.message)
     words, comparison = _words(now, [committed])
-    return Step(None, words, comparison) if committed.damaged or comparison else None
+    return TimelineStep(None, words, comparison) if committed.damaged or comparison else None
 
 
 def _changes(
     repository: Repository, path: str, limit: int | None
-) -> Iterator[tuple[Commit, Difference, str]]:
+) -> Iterator[tuple[Commit, PathDifference, str]]:
     """The commits that touched the conversation, what they did, and from which other path it came
     with them.
     """
@@ -282,7 +282,7 @@ def _changes(
         for number, (commit, differences) in enumerate(commits, 1):
             difference = next(
                 (listed for listed in differences if listed.path == path),
-                Difference(path, ("",), ""),
+                PathDifference(path, ("",), ""),
             )
             came_from, is_last = "", number == len(commits)
             # A shallow clone's oldest commit has no parents here: git leaves out those that the
@@ -306,18 +306,25 @@ def _moved_from(git: Git, commit: Commit, path: str) -> tuple[str, str]:
 
 
 def _step(
-    commit: Commit, difference: Difference, came_from: str, version: Callable[[str], _Version]
-) -> Step:
+    commit: Commit,
+    difference: PathDifference,
+    came_from: str,
+    version: Callable[[str], _ReadVersion],
+) -> TimelineStep:
     after = version(difference.after)
     words, comparison = _words(after, [version(name) for name in difference.before])
     if came_from:
         words = (f"moved from {came_from.rpartition('/conversations/')[0] or 'the top'}", *words)
     if len(difference.before) > 1:
         words = ("merged", *words)
-    return Step(commit, words or ("nothing but its layout or its lock",), comparison, after.damaged)
+    return TimelineStep(
+        commit, words or ("nothing but its layout or its lock",), comparison, after.damaged
+    )
 
 
-def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Comparison | None]:
+def _words(
+    after: _ReadVersion, before: list[_ReadVersion]
+) -> tuple[tuple[str, ...], Comparison | None]:
     """What became of the versions before, in words and as data, as far as they can be read."""
     if after.damaged:
         return ("damaged",), None
@@ -379,7 +386,7 @@ def ancestor(repository: Repository, id: str, ours: bytes, theirs: bytes) -> byt
 
 def _versions(repository: Repository, id: str) -> Iterator[tuple[bytes, Document]]:
     """The committed versions that can be read, in the clean form, the latest first."""
-    with Blobs(repository.git) as blobs:
+    with BlobReader(repository.git) as blobs:
         for name in versions_of(repository, id, _MOST):
             try:
                 data = clean(blobs.read(name) or b"", f"{id}.json", KIND)

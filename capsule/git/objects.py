@@ -21,7 +21,7 @@ REGULAR = frozenset({FILE, "100755"})
 _ABSENT = "000000"
 
 
-class Blobs:
+class BlobReader:
     """The contents of a repository, read one after another from one `git cat-file --batch`, within
     a `with` block.
     """
@@ -69,7 +69,7 @@ class Blobs:
         return data if kind == b"blob" else None
 
 
-class Raw(NamedTuple):
+class RawDifference(NamedTuple):
     """One line of git's raw format of differences (git-diff(1), "RAW OUTPUT FORMAT").
 
     The modes are empty where there is nothing on that side; the names of the contents are zeros
@@ -83,12 +83,12 @@ class Raw(NamedTuple):
     path: str
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> IndexEntry:
         """The entry that an index has after this difference."""
-        return Entry(self.path, self.new_mode, self.new if self.new_mode else self.old)
+        return IndexEntry(self.path, self.new_mode, self.new if self.new_mode else self.old)
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """What the index is to have at a path; an empty mode: nothing."""
 
     path: str
@@ -96,7 +96,7 @@ class Entry(NamedTuple):
     name: str
 
 
-def changes(git: Git, *command: str) -> list[Raw]:
+def changes(git: Git, *command: str) -> list[RawDifference]:
     """The differences by a `git diff-files`, `diff-index` or `diff-tree`."""
     options = ("-z", "--raw", "--no-renames", "--ignore-submodules=dirty")
     fields = iter(git.run(command[0], *options, *command[1:]).fields)
@@ -106,7 +106,7 @@ def changes(git: Git, *command: str) -> list[Raw]:
             continue  # The name of a commit, which `diff-tree` puts first for one alone.
         old_mode, new_mode, old, new, _ = line[1:].split(" ")
         modes = ["" if mode == _ABSENT else mode for mode in (old_mode, new_mode)]
-        differences.append(Raw(modes[0], modes[1], old, new, next(fields)))
+        differences.append(RawDifference(modes[0], modes[1], old, new, next(fields)))
     return differences
 
 
@@ -138,7 +138,7 @@ def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
         git.run("fast-import", "--quiet", "--done", input=stream + b"done\n")
 
 
-def set_entries(git: Git, entries: Iterable[Entry]) -> None:
+def set_entries(git: Git, entries: Iterable[IndexEntry]) -> None:
     """Set entries of the index, or remove them (git-update-index(1), `--index-info`)."""
     lines = [
         f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries

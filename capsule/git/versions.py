@@ -26,7 +26,7 @@ from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
 from capsule.format.validation import decoded
 from capsule.git.history import Commit, commit_at, log
-from capsule.git.objects import Blobs
+from capsule.git.objects import BlobReader
 from capsule.git.repository import Repository
 from capsule.git.textconv import readable
 from capsule.git_program import Git
@@ -74,7 +74,7 @@ def past_version(repository: Repository, id: str, text: str) -> PastVersion:
     """The version of a conversation in the commit that `text` names, as `commit_at` takes it."""
     commit, path = commit_at(repository, text), repository.path_of(KIND, id)
     revision = repository.short(commit.hash)
-    with Blobs(repository.git) as blobs:
+    with BlobReader(repository.git) as blobs:
         data = blobs.read(f"{commit.hash}:{path}")
         if data is None and (path := _elsewhere(repository, commit, path)):
             data = blobs.read(f"{commit.hash}:{path}")

@@ -21,7 +21,7 @@ from capsule.forks import call_in_child
 from capsule.format.documents.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.rules import locking
-from capsule.rules.locking import Identity
+from capsule.rules.locking import InstanceIdentity
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine, HeldFile, Trashed
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _log = logging.getLogger("capsule")
 
 
-class _Write(Protocol):
+class _RunChange(Protocol):
     """Runs an action on a conversation, settled and under its mutex."""
 
     def __call__(self, id: str, action: Callable[[Conversation], T]) -> T: ...
@@ -47,7 +47,7 @@ class HeldLock:
 
     id: str
 
-    def __init__(self, holder: Holder, id: str) -> None:
+    def __init__(self, holder: InstanceLocks, id: str) -> None:
         self._holder = holder
         self.id = id
 
@@ -68,7 +68,7 @@ class HeldLock:
             _log.warning("the lock on %s could not be released", self.id)
 
 
-class Holder:
+class InstanceLocks:
     """The locks of one open store.
 
     Args:
@@ -87,7 +87,7 @@ class Holder:
         self,
         engine: Engine,
         settings: Settings,
-        write: _Write,
+        write: _RunChange,
         *,
         keep_locks: bool,
         name: str | None,
@@ -100,13 +100,13 @@ class Holder:
         self._name = name
         self._user = user or _user()
         self._begin()
-        call_in_child(self, Holder._begin)
+        call_in_child(self, InstanceLocks._begin)
 
     def _begin(self) -> None:
         """Begin without locks: a forked child is a new instance."""
         user, host = self._user, os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
-        self.identity = Identity(instance, user, host, os.getpid(), self._name)
+        self.identity = InstanceIdentity(instance, user, host, os.getpid(), self._name)
         self._held: dict[str, int] = {}
         self._released = False
         self._guard = threading.Lock()

@@ -10,7 +10,7 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.locks.holder import HeldLock, Holder
+    from capsule.locks.holder import HeldLock, InstanceLocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LockState:
 class Locks:
     """The locks on the conversations of a store."""
 
-    def __init__(self, holder: Holder, heads: Callable[[], Iterable[Head]]) -> None:
+    def __init__(self, holder: InstanceLocks, heads: Callable[[], Iterable[Head]]) -> None:
         self._holder = holder
         self._heads = heads
 

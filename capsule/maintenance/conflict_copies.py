@@ -31,7 +31,7 @@ from capsule.store.store import CoreStore
 Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
 
 
-class Copy:
+class ConflictCopy:
     """One conflict copy.
 
     Attributes:
@@ -120,7 +120,7 @@ class Copy:
         return describe(head.lock or {})
 
 
-def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> Copy | None:
+def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCopy | None:
     """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:
@@ -154,7 +154,7 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> Copy | Non
             f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, "
             "or move it away"
         )
-        return Copy(kind, named, text, data, file.id, (at.line, at.column))
+        return ConflictCopy(kind, named, text, data, file.id, (at.line, at.column))
     if id == file.id or (named is None and not may_be_copy_of(file.id, id)):
         return None
     if named is not None and named != id:
@@ -162,5 +162,5 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> Copy | Non
             f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or "
             "an id that fits"
         )
-        return Copy(kind, named, text, data, file.id, places.locate(data, ("id",)))
-    return Copy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)
+        return ConflictCopy(kind, named, text, data, file.id, places.locate(data, ("id",)))
+    return ConflictCopy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)

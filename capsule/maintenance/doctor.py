@@ -21,11 +21,11 @@ from capsule.format.documents.head import Head
 from capsule.format.json import canonical, codec, places
 from capsule.format.kinds import KINDS
 from capsule.format.saved.reconcile import reconcile
-from capsule.format.saved.repair import Mended, mend
+from capsule.format.saved.repair import RepairedFile, mend
 from capsule.format.validation import decoded
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
-from capsule.maintenance.rebuild import Known, rebuilt, remembered
+from capsule.maintenance.rebuild import RecoverySource, rebuilt, remembered
 from capsule.rules.locking import describe
 from capsule.store.base import KIND
 from capsule.store.change.pending_overrides import pending_override_problems
@@ -37,7 +37,7 @@ _IRREGULAR = "is not a regular file, as a document must be; move it away"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One finding about a file.
 
     Attributes:
@@ -69,13 +69,13 @@ class Finding:
     traceback: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, id: str, kind: str, problem: Problem) -> Finding:
+    def of(cls, id: str, kind: str, problem: Problem) -> DoctorFinding:
         """The finding about a document that is a problem of its file."""
         text = f"{problem.where}: {problem.what}" if problem.where else problem.what
         return cls(id, problem.path, problem.line, problem.column, kind, text)
 
     @classmethod
-    def of_error(cls, id: str, path: str, error: Exception) -> Finding:
+    def of_error(cls, id: str, path: str, error: Exception) -> DoctorFinding:
         """Return the finding about a document whose examination raised this."""
         if isinstance(error, CapsuleError):
             return cls(id, path, 0, 0, "damaged", error.message)
@@ -107,7 +107,7 @@ def examine(
     repair: bool = False,
     progress: Progress | None = None,
     ancestor: Ancestor | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Examine a store.
 
     Args:
@@ -118,7 +118,7 @@ def examine(
     Cost: reading and parsing every file.
     """
     for problem in store.settings.unknown:
-        yield Finding.of("", "settings", problem)
+        yield DoctorFinding.of("", "settings", problem)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
     if isinstance(store.engine, DatabaseEngine) and not repair:
         yield from _in_database(store, store.engine, kinds, progress)
@@ -141,18 +141,20 @@ def examine(
                 f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, "
                 "and a name to match"
             )
-            yield Finding(id, path, 0, 0, "twice", text)
+            yield DoctorFinding(id, path, 0, 0, "twice", text)
     yield from _caught("", str(store.root), partial(_waiting, store))
     for kind in kinds:
         yield from _caught("", str(store.root), partial(_leftovers, store, kind, repair))
 
 
-def _caught(id: str, path: str, examine: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _caught(
+    id: str, path: str, examine: Callable[[], Iterator[DoctorFinding]]
+) -> Iterator[DoctorFinding]:
     """Yield findings, and an error that their search raises as a finding."""
     try:
         yield from examine()
     except Exception as error:
-        yield Finding.of_error(id, path, error)
+        yield DoctorFinding.of_error(id, path, error)
 
 
 def _of_file(
@@ -162,12 +164,12 @@ def _of_file(
     claimed: dict[str, dict[str, list[str]]],
     repair: bool,
     ancestor: Ancestor | None,
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     copy = copy_in(store, file, kind) if kind in KINDS else None
     if copy is not None:
         if repair:
             copy.merge(store, ancestor)
-        yield Finding(
+        yield DoctorFinding(
             copy.id,
             file.path,
             copy.line,
@@ -178,7 +180,7 @@ def _of_file(
             not copy.line,
         )
     elif kind in claimed:
-        examination = _Examination(store, kind, file, claimed[kind], repair)
+        examination = _DocumentExamination(store, kind, file, claimed[kind], repair)
         yield from examination.findings()
         yield from examination.lock()
         yield from examination.source()
@@ -186,12 +188,12 @@ def _of_file(
         yield from _record(store, file, kind)
 
 
-def _waiting(store: CoreStore) -> Iterator[Finding]:
+def _waiting(store: CoreStore) -> Iterator[DoctorFinding]:
     for problem in pending_override_problems(store.engine):
-        yield Finding.of("", "damaged", problem)
+        yield DoctorFinding.of("", "damaged", problem)
 
 
-def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[Finding]:
+def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[DoctorFinding]:
     files = store.engine.outside_edits()
     for leftover in files.leftovers(kind):
         if (
@@ -199,10 +201,10 @@ def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[Finding]:
         ):  # An instance is one of the store, and found with either.
             said = "vanished" if leftover.kind == "vanished" else "leftover"
             swept = files.sweep(kind, leftover) if repair else None
-            yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
+            yield DoctorFinding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
 
 
-class _Examination:
+class _DocumentExamination:
     """The examination of one file."""
 
     def __init__(
@@ -216,17 +218,17 @@ class _Examination:
         self._store, self._files, self._kind = store, store.engine.outside_edits(), kind
         self._scanned, self._claimed, self._repair = scanned, claimed, repair
         self._head: Head | None = None
-        self._remembered: dict[str, Known] = {}
-        self._whole: Mended | None = None
+        self._remembered: dict[str, RecoverySource] = {}
+        self._whole: RepairedFile | None = None
 
     def _finding(
         self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False
-    ) -> Finding:
-        return Finding(
+    ) -> DoctorFinding:
+        return DoctorFinding(
             self._scanned.id, self._scanned.path, line, column, kind, text, None, repairable
         )
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         """The findings about the file; it is repaired first, if requested."""
         file = self._scanned
         if not file.regular:
@@ -245,11 +247,11 @@ class _Examination:
             with self._files.hold(self._kind, file.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
-            return [Finding.of(file.id, "damaged", problem) for problem in error.problems]
+            return [DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems]
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
-    def _under_mutex(self, held: HeldFile) -> list[Finding]:
+    def _under_mutex(self, held: HeldFile) -> list[DoctorFinding]:
         held.is_as_left()
         got = held.read()
         wrong = self._wrong(got[0], held) if got else []
@@ -267,7 +269,7 @@ class _Examination:
             for finding in wrong
         ]
 
-    def _wrong(self, data: bytes, held: HeldFile | None) -> list[Finding]:
+    def _wrong(self, data: bytes, held: HeldFile | None) -> list[DoctorFinding]:
         """The findings about these bytes; with the mutex held, also about lost messages."""
         path = self._scanned.path
         try:
@@ -290,7 +292,9 @@ class _Examination:
                 at = error.problems[0]
                 text = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
                 return [self._finding("damaged", text, at.line, at.column, repairable=True)]
-            return [Finding.of(self._scanned.id, "damaged", problem) for problem in error.problems]
+            return [
+                DoctorFinding.of(self._scanned.id, "damaged", problem) for problem in error.problems
+            ]
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._scanned.id:
@@ -309,7 +313,7 @@ class _Examination:
             self._lock() == "held"
         )  # The holder's next write repairs what is odd or laid out otherwise.
         notes = [
-            Finding.of(self._scanned.id, "odd", problem)
+            DoctorFinding.of(self._scanned.id, "odd", problem)
             for problem in validation.notes(document, path, data)
         ]
         has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
@@ -347,7 +351,7 @@ class _Examination:
         state = self._store.locks.state(self._head) if self._head else None
         return state.state if state else ""
 
-    def lock(self) -> Iterator[Finding]:
+    def lock(self) -> Iterator[DoctorFinding]:
         """A finding about an orphaned lock. Call it after `findings`, without the mutex."""
         if self._head is None or self._head.lock is None or self._lock() != "orphaned":
             return
@@ -364,7 +368,7 @@ class _Examination:
             finding = replace(finding, repaired="unlocked")
         yield finding
 
-    def source(self) -> Iterator[Finding]:
+    def source(self) -> Iterator[DoctorFinding]:
         """A finding about a summary whose source has moved on. Call it after `findings`."""
         head = self._head
         if head is None or not head.is_summary or not head.source_conversation_id:
@@ -414,7 +418,7 @@ class _Examination:
             f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
         )
 
-    def _rebuilt(self, held: HeldFile, data: bytes) -> Mended | None:
+    def _rebuilt(self, held: HeldFile, data: bytes) -> RepairedFile | None:
         """The file rebuilt; None: it can't be, or need not be."""
         self._whole = rebuilt(held, data, self._remembered) if self._remembered else None
         return self._whole
@@ -440,16 +444,16 @@ class _Examination:
 
 def _in_database(
     store: CoreStore, rows: DatabaseEngine, kinds: Iterable[str], progress: Progress | None
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """The findings about a store in a database. What a person can do is to restore a backup."""
-    yield Finding("", str(store.root), 0, 0, "durability", rows.durability())
+    yield DoctorFinding("", str(store.root), 0, 0, "durability", rows.durability())
     there = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
     for done, (kind, id) in enumerate(there, 1):
         yield from _caught(id, store.engine.name(kind, id), partial(_row, store, kind, id))
         if progress:
             progress(done, len(there))
     for kind, id, flaw in rows.flaws():
-        yield Finding(
+        yield DoctorFinding(
             id,
             store.engine.name(kind, id) if kind else str(store.root),
             0,
@@ -459,7 +463,7 @@ def _in_database(
         )
 
 
-def _row(store: CoreStore, kind: str, id: str) -> Iterator[Finding]:
+def _row(store: CoreStore, kind: str, id: str) -> Iterator[DoctorFinding]:
     name = store.engine.name(kind, id)
     try:
         data = store.engine.read(kind, id)
@@ -467,7 +471,7 @@ def _row(store: CoreStore, kind: str, id: str) -> Iterator[Finding]:
     except NotFound:
         pass  # It was deleted meanwhile.
     except InvalidDocument as error:
-        yield from (Finding.of(id, "damaged", problem) for problem in error.problems)
+        yield from (DoctorFinding.of(id, "damaged", problem) for problem in error.problems)
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
@@ -485,22 +489,22 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[Finding]:
+def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFinding]:
     """The findings about a document without a history. The store replaces it whole, so no write in
     progress is one.
     """
     if not file.regular:
-        yield Finding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
+        yield DoctorFinding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
         data = store.engine.outside_edits().read_stray(kind, file.id)
         document = KINDS[kind].read(data, file.path) if data is not None else {"id": file.id}
     except InvalidDocument as error:
-        yield from (Finding.of(file.id, "damaged", problem) for problem in error.problems)
+        yield from (DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems)
         return
     if document["id"] != file.id:
         text = (
             f"its id is {document['id']!r}: file name and id differ; rename the file, or "
             "correct the id"
         )
-        yield Finding(file.id, file.path, *places.locate(data or b"", ("id",)), "name", text)
+        yield DoctorFinding(file.id, file.path, *places.locate(data or b"", ("id",)), "name", text)

@@ -23,7 +23,7 @@ from capsule.format.json.anatomy import context_in
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.order import in_one_order
 from capsule.format.saved import records
-from capsule.format.saved.repair import Mended
+from capsule.format.saved.repair import RepairedFile
 from capsule.format.validation import decoded
 from capsule.ids import message_id_for
 from capsule.store.base import KIND
@@ -39,7 +39,7 @@ _HISTORY = re.compile(rb'^  "history": \[', re.M)
 _ENTRY = re.compile(rb"^    \{\n(?:      .*\n)+    \}(?=,?$)", re.M)
 
 
-class Known(NamedTuple):
+class RecoverySource(NamedTuple):
     """What a place knows of a document.
 
     Attributes:
@@ -57,10 +57,10 @@ class Known(NamedTuple):
     number: int = 0
 
 
-_NOTHING = Known({}, {})
+_NOTHING = RecoverySource({}, {})
 
 
-def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Known]:
+def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, RecoverySource]:
     """What the last commit and the index know of a document. Call it without the mutex, which the
     index may need.
     """
@@ -77,7 +77,7 @@ def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Know
             entries={id: entry for id, entry in commit.entries.items() if id in index.entries}
         )
     elif commit.head:  # The commit came by git since.
-        index = Known(
+        index = RecoverySource(
             {},
             {id: entry for id, entry in index.entries.items() if id not in commit.entries},
             index.partial,
@@ -85,12 +85,12 @@ def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Know
     return {"the last commit": commit, "the index": index}
 
 
-def _known(document: Document, partial: frozenset[str] = frozenset()) -> Known:
+def _known(document: Document, partial: frozenset[str] = frozenset()) -> RecoverySource:
     head = {name: value for name, value in document.items() if name != "history"}
-    return Known(head, {entry["id"]: entry for entry in document["history"]}, partial)
+    return RecoverySource(head, {entry["id"]: entry for entry in document["history"]}, partial)
 
 
-def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | None:
+def rebuilt(held: HeldFile, data: bytes, places: dict[str, RecoverySource]) -> RepairedFile | None:
     """The file rebuilt, and what came from where and is missing, in words; None where it is left to
     a person.
 
@@ -146,7 +146,7 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
         f"({', '.join(f'{many} from {name}' for name, many in came.items())})"
     )
     lost = ", ".join(filter(None, lacking))
-    return Mended(whole, f"rebuilt with {said}" + (f"; missing: {lost}" if lost else ""))
+    return RepairedFile(whole, f"rebuilt with {said}" + (f"; missing: {lost}" if lost else ""))
 
 
 def _is_overwritten(data: bytes, whole: bytes) -> bool:
@@ -176,7 +176,7 @@ def _messages(many: int) -> str:
     return f"{many} message{'' if many == 1 else 's'}"
 
 
-def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> Known:
+def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> RecoverySource:
     """Return what is left in the file itself, if it has the canonical layout.
 
     Args:
@@ -209,7 +209,7 @@ def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> Know
             )
             entry = order_message(entry | {"id": id})
         entries[entry["id"]] = entry
-    return Known(_left_head(data[: begin.start()] if begin else data, held), entries)
+    return RecoverySource(_left_head(data[: begin.start()] if begin else data, held), entries)
 
 
 def _left_head(data: bytes, held: HeldFile) -> Document:
@@ -225,7 +225,7 @@ def _left_head(data: bytes, held: HeldFile) -> Document:
     return {}
 
 
-def _logged(held: HeldFile) -> Known:
+def _logged(held: HeldFile) -> RecoverySource:
     """What the log knows: the last head, and the messages that were written or edited lately."""
     head: Document = {}
     older: dict[str, Document] = {}
@@ -242,4 +242,6 @@ def _logged(held: HeldFile) -> Known:
         gone |= set(record["was"] if write.kind == "gone" else ())
         gone -= {entry["id"] for entry in write.entries}
         head, number = record.get("h", head) | {"updatedAt": record["u"]}, record.get("n", number)
-    return Known(head if "id" in head else {}, older | entries, gone=frozenset(gone), number=number)
+    return RecoverySource(
+        head if "id" in head else {}, older | entries, gone=frozenset(gone), number=number
+    )

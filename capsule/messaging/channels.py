@@ -26,7 +26,7 @@ from capsule.messaging.projects import Projects
 from capsule.rules.consent import PolicyInputs
 from capsule.rules.policy import PolicyTarget, decide
 from capsule.store.base import KIND
-from capsule.store.creation import TakenId
+from capsule.store.creation import ConversationExists
 
 if TYPE_CHECKING:
     from capsule.engines.queries import FieldValue
@@ -149,9 +149,9 @@ class Channels(TypedConversations):
         document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
         try:
             with suppress(NotFound):
-                raise TakenId(self.get(channel.id, agent=maker).id)
+                raise ConversationExists(self.get(channel.id, agent=maker).id)
             return self._write_new(maker, document)
-        except TakenId:
+        except ConversationExists:
             raise InvalidInput(
                 f"there is a channel {name}@{where} already; join it, or choose another name"
             ) from None

@@ -3,7 +3,7 @@ depends on, and which agents are online.
 
 `DocumentCollection` reads and edits the small documents of agents (`agents/{id}.json`) and projects
 (`projects/{id}.json`), and remembers each version that it parsed. `AgentDirectory` is the guard of
-the Store (`capsule.store.inner.Guard`): it resolves names, and collects what a rule needs to know
+the Store (`capsule.store.inner.AccessGuard`): it resolves names, and collects what a rule needs to know
 (`state`). `StoreAgents` is the view of one open store, with the agent that it acts for.
 
 What must stay true:
@@ -36,10 +36,10 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
 from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, PROJECT, Kind
+from capsule.format.kinds import AGENT, PROJECT, DocumentKind
 from capsule.rules.consent import AgentProfile, PolicyInputs
 from capsule.rules.policy import PolicyTarget, decide
-from capsule.store.inner import Guard
+from capsule.store.inner import AccessGuard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import DocumentVersion, Engine
@@ -79,7 +79,7 @@ class DocumentCollection:
         engine: The engine that keeps them.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DocumentKind]
     #: The field that says when the subject of the document last did something; empty: there is
     #: none.
     seen_field: ClassVar[str] = ""
@@ -270,7 +270,7 @@ _NO_STATE = PolicyInputs()
 _UNREADABLE = object()
 
 
-class AgentDirectory(Guard):
+class AgentDirectory(AccessGuard):
     """The agents and the projects of a store, and what the core asks before an agent reads or
     writes.
 
@@ -560,7 +560,7 @@ class AgentDirectory(Guard):
         return ids[0]
 
     def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
-        """See `capsule.store.inner.Guard`. A group has its title for a name; for a channel's see
+        """See `capsule.store.inner.AccessGuard`. A group has its title for a name; for a channel's see
         `resolve_channels`.
         """
         channels = {
@@ -570,14 +570,14 @@ class AgentDirectory(Guard):
         return groups + self.resolve_channels(subject, text, channels)
 
     def agent(self, subject: str | None, text: str) -> str:
-        """See `capsule.store.inner.Guard`. Cost: as `resolve`."""
+        """See `capsule.store.inner.AccessGuard`. Cost: as `resolve`."""
         with suppress(NotFound):
             id = self.resolve(text, subject)
             return id if id in self.agents_visible_to(subject) else text
         return text
 
     def folders(self, subject: str | None) -> dict[str, str]:
-        """See `capsule.store.inner.Guard`. Cost: as `profiles`."""
+        """See `capsule.store.inner.AccessGuard`. Cost: as `profiles`."""
         paths = {id: self._path_of(id) for id in self.projects.ids()}
         projects = {id: self.profile(id).project for id in self.agents_visible_to(subject)}
         return {id: path for id, project in projects.items() if (path := paths.get(project))}
@@ -640,7 +640,7 @@ class AgentDirectory(Guard):
         return agent or (None if project and is_agent_id(text) else text)
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
-        """See `capsule.store.inner.Guard`."""
+        """See `capsule.store.inner.AccessGuard`."""
         return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
@@ -721,7 +721,7 @@ class StoreAgents:
 
     def registered_agent(self, agent: str | None) -> str:
         """The agent that a call is about. Raises NotFound if it is not registered, and as
-        `Inner.subject`.
+        `StoreInternals.subject`.
         """
         return self.documents.ensure_exists(self._store.inner.subject(agent))
 

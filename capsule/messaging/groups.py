@@ -21,7 +21,7 @@ from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import PolicyTarget, decide, raise_if_denied
-from capsule.store.creation import TakenId, write_new
+from capsule.store.creation import ConversationExists, write_new
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -60,7 +60,7 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
         type="direct",
         metadata={"participants": both, "createdBy": a},
     )
-    with suppress(TakenId):  # The other side was quicker.
+    with suppress(ConversationExists):  # The other side was quicker.
         write_new(acting.inner, document)
     return id
 

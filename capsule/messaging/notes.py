@@ -20,7 +20,7 @@ from capsule.format.documents.members import joined
 from capsule.format.documents.new import new_capsule
 from capsule.messaging.channels import Channels
 from capsule.messaging.groups import TypedConversations
-from capsule.store.creation import TakenId, write_new
+from capsule.store.creation import ConversationExists, write_new
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -185,6 +185,6 @@ class Notes(TypedConversations):
             document = new_capsule(
                 id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about
             )
-            with suppress(TakenId):  # Another program was quicker.
+            with suppress(ConversationExists):  # Another program was quicker.
                 write_new(self._store.inner.acting(who).inner, document)
         return id

@@ -23,7 +23,7 @@ EXCLUSIVE = "chat"
 _IN_DAMAGED = rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})'
 
 
-class Identity(NamedTuple):
+class InstanceIdentity(NamedTuple):
     """One instance.
 
     Attributes:
@@ -48,7 +48,7 @@ def in_damaged(data: bytes) -> dict[str, Any] | None:
 
 
 def new_lock(
-    identity: Identity,
+    identity: InstanceIdentity,
     stamp: str,
     client: str | None = None,
     agent: str | None = None,
@@ -129,7 +129,7 @@ def holder_details(lock: dict[str, Any], word: Callable[[str], str]) -> str:
 def admit(
     id: str,
     lock: dict[str, Any] | None,
-    identity: Identity,
+    identity: InstanceIdentity,
     *,
     held: bool,
     state: Callable[[dict[str, Any]], str],

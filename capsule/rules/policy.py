@@ -152,7 +152,7 @@ _ACTION_PHRASES = {
     "default": "put all agents into",
 }
 
-#: Reads the inputs of a decision about a target, and about other agents; see `Directory.state`.
+#: Reads the inputs of a decision about a target, and about other agents; see `AgentDirectory.state`.
 InputsFor = Callable[["PolicyTarget | None", Iterable[str]], PolicyInputs]
 
 

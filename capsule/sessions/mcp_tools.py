@@ -20,7 +20,7 @@ from capsule.errors import InvalidInput
 from capsule.fence import quoted, word
 from capsule.mcp_server.extensions import ServerExtension
 from capsule.mcp_server.stores import stores_of
-from capsule.mcp_server.tools.answers.results import Answer, Row, answer, rows
+from capsule.mcp_server.tools.answers.results import RowOutput, ToolOutput, answer, rows
 from capsule.mcp_server.tools.registry import ADDS, REPLACES, SETS, Tools
 from capsule.mcp_server.tools.waiting import wait_with_progress
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-class SessionSendAnswer(Answer):
+class SessionSendAnswer(ToolOutput):
     """A message that was sent; `earlier`: an earlier call did that."""
 
     message: str
     earlier: str | None = None
 
 
-class TaskAnswer(Answer):
+class TaskAnswer(ToolOutput):
     """A task that was scheduled, or the tasks that were found."""
 
     message: str | None = None
     earlier: str | None = None
-    found: list[Row] | None = None
+    found: list[RowOutput] | None = None
 
 
-class SessionValuesAnswer(Answer):
+class SessionValuesAnswer(ToolOutput):
     """The values that a session keeps."""
 
     kept: dict[str, str] | None = None
 
 
-class QuestionAnswer(Answer):
+class QuestionAnswer(ToolOutput):
     """A question that was asked, and its answer."""
 
     question: str

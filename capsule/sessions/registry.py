@@ -22,7 +22,7 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.head import camel
 from capsule.format.documents.new import CURRENT
-from capsule.format.kinds import Kind
+from capsule.format.kinds import DocumentKind
 from capsule.ids import check_id, is_id, new_id
 from capsule.messaging.directory import Document, DocumentCollection
 from capsule.sessions.cron import zone
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: The local kind of document that holds the words of an agent's command that were approved on this
 #: machine.
 KIND_OF_COMMANDS = "commands"
-REGISTRY = Kind("sessions", "registry", "registry", is_id, check_id)
+REGISTRY = DocumentKind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
 T = TypeVar("T")
 #: The session whose file says why messages came to none; it has no row, and no worker.

@@ -26,7 +26,7 @@ from capsule.engines.interface import (
     Transaction,
     retry,
 )
-from capsule.errors import Interfered, InvalidInput
+from capsule.errors import ConcurrentWrite, InvalidInput
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
@@ -116,7 +116,7 @@ class Session:
         if "." in id:
             raise InvalidInput(f"{id[:60]!r} is not an id of a session: it has a dot")
         for kind in (OUTBOUND, INBOUND):
-            with suppress(Interfered):
+            with suppress(ConcurrentWrite):
                 engine.create(kind, new_capsule(id, title, timestamps.now()))
         return cls(engine, id)
 

@@ -6,7 +6,7 @@ What must stay true:
   answer, so that the answer fits the files.
 - What the agent of the store may not read is in no list and counts nowhere. The names of agents and
   the folders of projects become ids here, because an engine knows neither.
-- Every change of a conversation is one `Inner.change`, and durable when the method returns. A change
+- Every change of a conversation is one `StoreInternals.change`, and durable when the method returns. A change
   of the head is one write, parses no message, and changes only the given fields.
 
 The objects of a store (`store/objects`) are annotated with `BaseStore`; `store.py` adds them to it.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.settings import Settings
-    from capsule.store.inner import Inner
+    from capsule.store.inner import StoreInternals
     from capsule.store.pages import Page
 
 KIND = "conversations"
@@ -63,12 +63,12 @@ class Lists:
         inner: The inner interface of the store.
     """
 
-    inner: Inner[Any]
+    inner: StoreInternals[Any]
     engine: Engine
     agent: str | None
     settings: Settings
 
-    def __init__(self, inner: Inner[Any]) -> None:
+    def __init__(self, inner: StoreInternals[Any]) -> None:
         self.inner = inner
         self.engine = inner.engine
         self.agent = inner.agent

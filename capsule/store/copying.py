@@ -44,7 +44,7 @@ _FILES = {"inbox": INBOUND, "outbox": OUTBOUND}
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyResult:
     """What a copy did.
 
     Attributes:
@@ -66,7 +66,9 @@ class Copied:
         return {"written": self.written, "same": self.same, "kept": kept, "failed": failed}
 
 
-def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None = None) -> Copied:
+def copy_store(
+    source: CoreStore, target: CoreStore, progress: Progress | None = None
+) -> CopyResult:
     """Copy everything of a store into another one. What is there already in the same words is left.
 
     Args:
@@ -82,7 +84,7 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
             raise Refused(f"agent {store.agent} may not do this, only a person", path="")
     before, after = source.engine, target.engine
     jobs = [(kind, id) for kind in SHARED for id in before.ids(kind)]
-    done = Copied()
+    done = CopyResult()
     _copy_settings(done, before, after)
     for number, (kind, id) in enumerate(jobs, 1):
         copy = _copy_history if kind in WITH_ENTRIES else _copy_plain
@@ -109,7 +111,7 @@ def _unless_present(document: Document | None, existing: Document | None) -> Doc
     return document if existing is None else None
 
 
-def _copy_settings(done: Copied, before: Engine, after: Engine) -> None:
+def _copy_settings(done: CopyResult, before: Engine, after: Engine) -> None:
     """Copy the settings, unless they are the defaults, or the target has its own."""
     data, there = before.toml(), after.toml()
     if data == TEMPLATE.encode():
@@ -124,7 +126,7 @@ def _copy_settings(done: Copied, before: Engine, after: Engine) -> None:
     )
 
 
-def _count(done: Copied, kind: str, id: str, is_written: bool | None) -> None:
+def _count(done: CopyResult, kind: str, id: str, is_written: bool | None) -> None:
     """Count a document that was written (True), was there (False), or is another one
     there (None).
     """
@@ -186,7 +188,7 @@ def _copy_file(before: Engine, after: Engine, kind: str, id: str, name: str) -> 
     return True
 
 
-def _copy_trash(done: Copied, before: Engine, after: Engine, kind: str) -> None:
+def _copy_trash(done: CopyResult, before: Engine, after: Engine, kind: str) -> None:
     there: dict[tuple[str, str], list[str]] = {}
     for trashed in after.trash.entries(kind):
         there.setdefault((trashed.id, trashed.deleted_at), []).append(trashed.token)

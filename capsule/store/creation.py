@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS, retry
-from capsule.errors import InvalidInput, NotFound, Taken
+from capsule.errors import AlreadyExists, InvalidInput, NotFound
 from capsule.format import validation
 from capsule.format.documents.head import Head
 from capsule.ids import keyed_conversation_id
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.format.documents.head import Head
-    from capsule.store.inner import Inner
+    from capsule.store.inner import StoreInternals
 
 
 def write_new(
-    inner: Inner[Any], document: dict[str, Any], *, has_checked_messages: bool = False
+    inner: StoreInternals[Any], document: dict[str, Any], *, has_checked_messages: bool = False
 ) -> Head:
     """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of
     `create`.
@@ -53,8 +53,8 @@ def write_new(
         reads = ensure_may(inner.agent, "create", object, inner.state_of, object.present_ids)
         try:
             return inner.engine.create(CONVERSATIONS, document, written, reads)
-        except Taken:
-            raise TakenId(
+        except AlreadyExists:
+            raise ConversationExists(
                 f"conversation {id} exists already; append to it, or choose another id"
             ) from None
 
@@ -64,12 +64,12 @@ def write_new(
     return inner.head_of(id, document, size)
 
 
-class TakenId(InvalidInput):
+class ConversationExists(InvalidInput):
     """A conversation with this id exists."""
 
 
 def made_once(
-    inner: Inner[Any],
+    inner: StoreInternals[Any],
     made_by: str,
     source: str,
     key: str,
@@ -83,7 +83,7 @@ def made_once(
         inner: The inner interface of the store.
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
-        make: Makes the conversation under an id; raises `TakenId` if it exists by now.
+        make: Makes the conversation under an id; raises `ConversationExists` if it exists by now.
         title: The requested title, if any; another title shows that the key was used for another
             request.
         first: Fields of the requested first message, likewise.
@@ -106,7 +106,7 @@ def made_once(
                 ) from None
             try:
                 return make(id)
-            except TakenId:
+            except ConversationExists:
                 if not inner.engine.exists(CONVERSATIONS, id):
                     raise  # It is there, and hidden from the agent by now.
                 continue

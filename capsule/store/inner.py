@@ -1,6 +1,6 @@
 """The inner interface of an open store: what its own objects and the rooms use of it.
 
-What must stay true: every change of a conversation is one `Inner.change`. No private name of a
+What must stay true: every change of a conversation is one `StoreInternals.change`. No private name of a
 store is used from outside.
 """
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from capsule import rooms
 from capsule.engines.interface import CONVERSATIONS, retries_exhausted
-from capsule.errors import Interfered, InvalidInput, Refused
+from capsule.errors import ConcurrentWrite, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
-from capsule.locks.holder import Holder
+from capsule.locks.holder import InstanceLocks
 from capsule.store.change.conversation import TRIES, Conversation, unasked
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import InputsFor, PolicyTarget
     from capsule.settings import Settings
-    from capsule.watch.own_writes import Own
+    from capsule.watch.own_writes import OwnWrites
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ Document = dict[str, Any]
 _UNWATCHED = nullcontext()
 
 
-class Guard:
+class AccessGuard:
     """What a room has to say before an agent reads or writes, made once for a store.
 
     This one stands for a room that is not installed, and fails closed: agents are refused what the
@@ -97,7 +97,7 @@ class Guard:
         return text
 
 
-class Inner(Generic[S]):
+class StoreInternals(Generic[S]):
     """The inner interface of an open store, `store.inner`. `S` is the class of the store.
 
     Attributes:
@@ -126,17 +126,17 @@ class Inner(Generic[S]):
         keep_locks: bool,
         instance: str | None,
         user: str | None,
-        main: Inner[Any] | None,
+        main: StoreInternals[Any] | None,
     ) -> None:
         self.store = store
         self.agent: str | None = None
         self.settings = settings
         self.whole = self.engine = engine
-        self.holder = Holder(
+        self.holder = InstanceLocks(
             engine, settings, self.change_unasked, keep_locks=keep_locks, name=instance, user=user
         )
         self.main = main
-        self.own: Own | None = None
+        self.own: OwnWrites | None = None
         self.state_of: InputsFor = lambda object, others: self.guard.state(
             self.agent, object, others
         )
@@ -147,11 +147,11 @@ class Inner(Generic[S]):
     # -- Who it acts for ---------------------------------------------------------------------------
 
     @cached_property
-    def guard(self) -> Guard:
+    def guard(self) -> AccessGuard:
         """What a room has to say before an agent reads or writes."""
         if self.main is not None:
             return self.main.guard
-        kind = Guard
+        kind = AccessGuard
         with suppress(Refused):
             kind = rooms.guard_class()
         return kind(self.whole)
@@ -161,7 +161,7 @@ class Inner(Generic[S]):
         be.
 
         Args:
-            agent: Its id, or as `Guard.identity_for` takes it.
+            agent: Its id, or as `AccessGuard.identity_for` takes it.
             folder: The folder where it is said; None: none.
         """
         from capsule.store.view import AgentView
@@ -255,7 +255,7 @@ class Inner(Generic[S]):
                     if conversation.recorded is not None:
                         self.holder.now_held(id, conversation.recorded)
                     return result
-            except Interfered:
+            except ConcurrentWrite:
                 continue
         raise retries_exhausted(f"conversation {id}", id)
 
@@ -278,7 +278,7 @@ class Inner(Generic[S]):
     # -- What watchers see -------------------------------------------------------------------------
 
     def wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
-        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes
+        """Remember own writes for this store's watchers: messages, and marks as `OwnWrites.wrote` takes
         them.
         """
         if self.own is not None:

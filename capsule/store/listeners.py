@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
-    from capsule.watch.hub import Hub, Waiter
-    from capsule.watch.stream import Event, Watch
+    from capsule.watch.hub import ChangeHub, Waiter
+    from capsule.watch.stream import StopEvent, Watch
 
 #: The largest number of changes that are read at once.
 _MOST = 500
@@ -32,18 +32,18 @@ _MOST = 500
 _log = logging.getLogger("capsule")
 
 
-class Listeners:
+class StoreWatchers:
     """The watchers of a store. Nothing is started before the first watch."""
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._guard = threading.Lock()
         #: None until the first watch. Stores made by `beside` share the hub of their main store.
-        self.hub: Hub | None = None
+        self.hub: ChangeHub | None = None
         #: The active locks that the hub has seen; only its thread uses them.
         self._locks: dict[str, dict[str, Any]] = {}
 
-    def watch(self, since: str | None, ids: Iterable[str] | None, stop: Event | None) -> Watch:
+    def watch(self, since: str | None, ids: Iterable[str] | None, stop: StopEvent | None) -> Watch:
         """See `Store.watch`."""
         from capsule.watch.stream import Watch
 
@@ -93,25 +93,25 @@ class Listeners:
 
     def remember_own(self) -> None:
         """See `Store.remember_own`."""
-        from capsule.watch.own_writes import Own
+        from capsule.watch.own_writes import OwnWrites
 
         with self._guard:
             if self._store.inner.own is None:
-                self._store.inner.own = Own()
+                self._store.inner.own = OwnWrites()
 
-    def ensure_hub(self) -> Hub:
+    def ensure_hub(self) -> ChangeHub:
         """The hub. From now on the store remembers its own writes."""
         if self.hub is None:
             self.remember_own()
             if (main := self._store.inner.main) is not None:
-                self.hub = main.part(Listeners).ensure_hub()
+                self.hub = main.part(StoreWatchers).ensure_hub()
                 return self.hub
-            from capsule.watch.hub import Hub
+            from capsule.watch.hub import ChangeHub
 
             with self._guard:
                 if self.hub is None:
                     track = partial(self._store.engine.tracker, CONVERSATIONS)
-                    self.hub = Hub(track, self._look, self._free_the_dead, _MOST)
+                    self.hub = ChangeHub(track, self._look, self._free_the_dead, _MOST)
         return self.hub
 
     def close(self) -> None:

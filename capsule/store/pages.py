@@ -93,7 +93,7 @@ def page_of(
     only: Container[str] | None = None,
 ) -> Page:
     """The page that `Store.page` gives; `only` has the ids of the messages that may be on it."""
-    asked = _Asked(limit, around, cursor)
+    asked = _PageRequest(limit, around, cursor)
     if only is not None:
         return asked.page_in(engine.document(CONVERSATIONS, id), only)
     if engine.head(id)[0]["metadata"].get("currentNode") is not None:
@@ -116,7 +116,7 @@ def page_of(
     )
 
 
-class _Asked:
+class _PageRequest:
     """A request for a page; the arguments are those of `Store.page`."""
 
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:

@@ -19,21 +19,21 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.locks.locks import Locks
 from capsule.rooms import built_in
 from capsule.store.base import BaseStore
-from capsule.store.inner import Inner
-from capsule.store.listeners import Listeners
+from capsule.store.inner import StoreInternals
+from capsule.store.listeners import StoreWatchers
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.interface import Engine, Trashed
     from capsule.settings import Settings
-    from capsule.store.objects.attributes import Servers, Titles
+    from capsule.store.objects.attributes import McpServerSwitches, Titles
     from capsule.store.objects.branches import Branches
-    from capsule.store.objects.edits import Contexts, Edits
+    from capsule.store.objects.edits import Edits, ProjectContexts
     from capsule.store.objects.forks import Forks
-    from capsule.store.objects.merges import Conflicts, Incoming
+    from capsule.store.objects.merges import Conflicts, IncomingVersions
     from capsule.store.objects.summaries import Summaries
-    from capsule.store.objects.trash import Trash, Versions
-    from capsule.watch.stream import Event, Watch
+    from capsule.store.objects.trash import EarlierVersions, StoreTrash
+    from capsule.watch.stream import StopEvent, Watch
 
 
 class StoreAttribute:
@@ -93,15 +93,17 @@ class CoreStore(BaseStore):
     summaries: Summaries = core_attribute("capsule.store.objects.summaries", "Summaries")
     edits: Edits = core_attribute("capsule.store.objects.edits", "Edits")
     titles: Titles = core_attribute("capsule.store.objects.attributes", "Titles")
-    context: Contexts = core_attribute("capsule.store.objects.edits", "Contexts")
-    servers: Servers = core_attribute("capsule.store.objects.attributes", "Servers")
-    trash: Trash = core_attribute("capsule.store.objects.trash", "Trash")
-    versions: Versions = core_attribute("capsule.store.objects.trash", "Versions")
+    context: ProjectContexts = core_attribute("capsule.store.objects.edits", "ProjectContexts")
+    servers: McpServerSwitches = core_attribute(
+        "capsule.store.objects.attributes", "McpServerSwitches"
+    )
+    trash: StoreTrash = core_attribute("capsule.store.objects.trash", "StoreTrash")
+    versions: EarlierVersions = core_attribute("capsule.store.objects.trash", "EarlierVersions")
     conflicts: Conflicts = core_attribute("capsule.store.objects.merges", "Conflicts")
-    incoming: Incoming = core_attribute("capsule.store.objects.merges", "Incoming")
+    incoming: IncomingVersions = core_attribute("capsule.store.objects.merges", "IncomingVersions")
 
     root: str
-    inner: Inner[Self]
+    inner: StoreInternals[Self]
     locks: Locks
 
     def __init__(
@@ -115,11 +117,11 @@ class CoreStore(BaseStore):
         user: str | None = None,
         agent: str | None = None,
         folder: str | None = None,
-        main: Inner[Any] | None = None,
+        main: StoreInternals[Any] | None = None,
     ) -> None:
         self.root = root
         own: Any = self  # Of the type `Self`, which no `self` in a constructor has.
-        self.inner = Inner(
+        self.inner = StoreInternals(
             own,
             engine,
             settings,
@@ -338,7 +340,7 @@ class CoreStore(BaseStore):
 
         Raises nothing. Cost: copying each locked file.
         """
-        self.inner.part(Listeners).close()
+        self.inner.part(StoreWatchers).close()
         for acting in self.inner.opened.values():
             acting.close()
         self.inner.holder.close()
@@ -427,7 +429,7 @@ class CoreStore(BaseStore):
         since: str | None = None,
         *,
         ids: Iterable[str] | None = None,
-        stop: Event | None = None,
+        stop: StopEvent | None = None,
     ) -> Watch:
         """Watch changes by any process and any editor: `async for change in store.watch()`.
 
@@ -446,7 +448,7 @@ class CoreStore(BaseStore):
         Raises:
             InvalidInput: `since` is not a cursor, or one of `ids` is not an id.
         """
-        return self.inner.part(Listeners).watch(since, ids, stop)
+        return self.inner.part(StoreWatchers).watch(since, ids, stop)
 
     def wait_for_changes(
         self,
@@ -466,7 +468,7 @@ class CoreStore(BaseStore):
 
         Raises InvalidInput. Cost: as `changes` for each change; waiting costs next to nothing.
         """
-        return self.inner.part(Listeners).wait(since, ids, timeout_s)
+        return self.inner.part(StoreWatchers).wait(since, ids, timeout_s)
 
     async def await_changes(
         self,
@@ -483,11 +485,11 @@ class CoreStore(BaseStore):
 
         Raises InvalidInput. Cost: as `wait_for_changes`.
         """
-        return await self.inner.part(Listeners).wait_in_loop(since, ids, timeout_s)
+        return await self.inner.part(StoreWatchers).wait_in_loop(since, ids, timeout_s)
 
     def remember_own(self) -> None:
         """Remember the writes of this store from now on (the newest 20,000), for `Change.own`.
 
         A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
         """
-        self.inner.part(Listeners).remember_own()
+        self.inner.part(StoreWatchers).remember_own()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Trash,
         Trashed,
     )
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
     from capsule.engines.queries import Queries
     from capsule.rules.policy import InputsFor
 
@@ -67,7 +67,7 @@ class AgentView:
     Args:
         agent: The agent.
         engine: The engine of the whole store.
-        state_of: Gives what a decision depends on besides a conversation; see `Directory.state`.
+        state_of: Gives what a decision depends on besides a conversation; see `AgentDirectory.state`.
     """
 
     def __init__(self, agent: str, engine: Engine, state_of: InputsFor) -> None:
@@ -257,7 +257,7 @@ class AgentView:
         return TrashView(self, self._engine.trash)
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> LocalDocuments:
         """The documents of this machine, of the kinds that an agent may use."""
         return self._engine.machine.for_agent(self.agent)
 

@@ -21,7 +21,7 @@ from capsule.transfer.registry import format_named, formats
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
-    from capsule.transfer.site import Site
+    from capsule.transfer.site import HtmlSite
 
 Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
@@ -96,7 +96,7 @@ class Export:
         *,
         is_redacted: bool = False,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Site:
+    ) -> HtmlSite:
         """Write conversations as static pages, with an index and a search that need no server.
 
         Written again, it changes only the files that changed, and removes the pages of other

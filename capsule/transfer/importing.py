@@ -24,7 +24,7 @@ from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refu
 from capsule.format.json import codec
 from capsule.store.base import KIND
 from capsule.store.change.conversation import REMOVED
-from capsule.store.creation import TakenId, write_new
+from capsule.store.creation import ConversationExists, write_new
 from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
 from capsule.transfer.drafts.import_memory import ImportedFile, ImportMemory
@@ -32,7 +32,7 @@ from capsule.transfer.drafts.merging import MergeOutcome, OnConflict, contradict
 from capsule.transfer.drafts.report import ImportResult, Report, UnknownFile
 from capsule.transfer.drafts.trust import keeps_id, sender_outside, with_imported_senders
 from capsule.transfer.interface import Draft, Format, Source, read_bytes, reporting_damage
-from capsule.transfer.reading.files import File
+from capsule.transfer.reading.files import SourceFile
 from capsule.transfer.reading.sources import (
     OpenFile,
     files_at,
@@ -124,17 +124,17 @@ class Import:
         )
         with ExitStack() as stack:
             problems = run.report.problems
-            files = deque[File]()
+            files = deque[SourceFile]()
             streams = []
             for path in paths:
                 if is_stream(path):
                     streams.append(
-                        File(os.fspath(path), 0, partial(open_file, Path(path)), problems)
+                        SourceFile(os.fspath(path), 0, partial(open_file, Path(path)), problems)
                     )
                 else:
                     files.extend(files_at(path, problems, open_file))
             if stream is not None:
-                streams.append(File("-", 0, lambda: nullcontext(stream), problems))
+                streams.append(SourceFile("-", 0, lambda: nullcontext(stream), problems))
             files.extend(stack.enter_context(spooled(each, has_value)) for each in streams)
             stack.callback(run.finish)
             run.take(files, progress or (lambda done, total, report: None))
@@ -223,7 +223,7 @@ class _ImportRun:
                         self._memory.files[read.digest] = read.as_json()
                 self._memory.save()
 
-    def take(self, files: deque[File], progress: Progress) -> None:
+    def take(self, files: deque[SourceFile], progress: Progress) -> None:
         total, done = sum(file.size for file in files), 0
         while files:
             file = files.popleft()  # It holds its beginning in memory.
@@ -234,7 +234,7 @@ class _ImportRun:
         self._report_until(0)
         progress(done, total, self.report)
 
-    def _taken(self, file: File) -> Iterator[File]:
+    def _taken(self, file: SourceFile) -> Iterator[SourceFile]:
         """Import a file; the parts of it, as they are read."""
         report, how = (
             self.report,
@@ -276,7 +276,7 @@ class _ImportRun:
         self._read.append(read)
 
     def _take(
-        self, file: File, format: Format, draft: Draft, seen: Counter[str], read: ImportedFile
+        self, file: SourceFile, format: Format, draft: Draft, seen: Counter[str], read: ImportedFile
     ) -> None:
         """Import a draft; `seen` counts those of each id in this file."""
         limit = self._store.settings.message_bytes
@@ -486,7 +486,7 @@ class _ImportRun:
                     if new.write is not None:
                         new.write.result()
                         self._memory.conversations[new.taken.id] = new.digest, new.source
-                except TakenId:  # Another process was quicker.
+                except ConversationExists:  # Another process was quicker.
                     new.write = None
                     assert new.other is not None
                     self._bring(new, new.other)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
-from capsule.transfer.reading.files import File
+from capsule.transfer.reading.files import SourceFile
 from capsule.transfer.reading.json_stream import (
     MOST,
     Record,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 #: One file of what is imported: on disk, in a zip, in memory.
-Source = File
+Source = SourceFile
 
 
 def shape(source: Source) -> Shape:

@@ -45,7 +45,7 @@ _SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class HtmlSite:
     """What was written: how many of each.
 
     Attributes:
@@ -220,7 +220,7 @@ def write(
     document: Callable[[str], Fields],
     file: Callable[[str], bytes | None],
     progress: Callable[[int, int], None] | None,
-) -> Site:
+) -> HtmlSite:
     """Write a site; `document` gives a conversation, `file` an attachment by its SHA-256. As
     `Export.site`.
     """
@@ -265,4 +265,4 @@ def write(
     listed = ENVIRONMENT.get_template("site.html").render(rows=rows, left=left, policy=SITE_POLICY)
     folder.put("index.html", listed.encode("utf-8", "replace"))
     folder.end()
-    return Site(len(ids), sum(row[2] for row in rows), folder.written, folder.removed, left)
+    return HtmlSite(len(ids), sum(row[2] for row in rows), folder.written, folder.removed, left)

@@ -66,7 +66,7 @@ class Waiter:
         return self.ids is None or not self.ids.isdisjoint(ids)
 
 
-class Hub:
+class ChangeHub:
     """Wakes the waiters of one open store.
 
     Its thread runs while there is a waiter and for a while after. When it begins to listen, it
@@ -95,7 +95,7 @@ class Hub:
         self.closed = False
         self._begin()
         _hubs.add(self)
-        call_in_child(self, Hub.forget_parent)
+        call_in_child(self, ChangeHub.forget_parent)
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
@@ -300,7 +300,7 @@ def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> boo
     return any(fd != bell.fileno() for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
 
 
-_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+_hubs: weakref.WeakSet[ChangeHub] = weakref.WeakSet()
 #: Pools of a parent process, kept so that a forked child does not wait for their threads.
 _left: list[object] = []
 

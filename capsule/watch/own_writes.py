@@ -26,12 +26,12 @@ _MOST = 20_000
 _PATIENCE_S = 10.0
 
 
-class Own:
+class OwnWrites:
     """The newest writes of one store. Several threads may use it."""
 
     def __init__(self) -> None:
         self.forget_all()
-        call_in_child(self, Own.forget_all)
+        call_in_child(self, OwnWrites.forget_all)
 
     def forget_all(self) -> None:
         """Start over: a forked child is an instance of its own, without the threads that hold the

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from capsule.engines.changes import Change, Changes
-from capsule.watch.hub import Hub, Waiter
+from capsule.watch.hub import ChangeHub, Waiter
 
 
-class Event(Protocol):
+class StopEvent(Protocol):
     """An event of asyncio or anyio."""
 
     def is_set(self) -> bool:
@@ -43,11 +43,11 @@ class Watch:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: ChangeHub,
         read: Callable[[Waiter, str], Changes],
         cursor: str,
         ids: frozenset[str] | None,
-        stop: Event | None,
+        stop: StopEvent | None,
     ) -> None:
         self._hub = hub
         self._read = read

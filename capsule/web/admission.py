@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
     from capsule.mcp_server.access import Scope as Allowed
     from capsule.mcp_server.transport.tokens import Token, Tokens
 
@@ -56,7 +56,9 @@ class Admission:
         agent: The agent that the server was started for; None: the store's owner.
     """
 
-    def __init__(self, machine: Machine, tokens: Tokens, root: str, agent: str | None) -> None:
+    def __init__(
+        self, machine: LocalDocuments, tokens: Tokens, root: str, agent: str | None
+    ) -> None:
         self._own = Visitor(agent)
         self.cookie = f"capsule-{sha256(root.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
         self._machine, self._tokens = machine, tokens

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from capsule.web.site import Site
+    from capsule.web.site import WebSite
 
 #: Where an agent's token is entered. It is open to everybody.
 ENTRANCE: Final = "/enter"
@@ -56,7 +56,7 @@ class Gate:
         hosts: What the header `Host` may say, with its port if it has one.
     """
 
-    def __init__(self, app: ASGIApp, site: Site, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, site: WebSite, hosts: Iterable[str]) -> None:
         self._app, self._site, self._admission = app, site, site.admission
         self._hosts = frozenset(map(str.lower, hosts))
 
@@ -150,7 +150,12 @@ def local(path: str) -> str:
 
 
 def entrance(
-    site: Site, connection: HTTPConnection, *, error: str = "", replaced: str = "", token: str = ""
+    site: WebSite,
+    connection: HTTPConnection,
+    *,
+    error: str = "",
+    replaced: str = "",
+    token: str = "",
 ) -> Response:
     """Return the answer to somebody who is not let in, or not yet: a form for a browser, a text for
     others.

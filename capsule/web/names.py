@@ -12,16 +12,16 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capsule.engines.machine import Machine
-    from capsule.mcp_server.transport.http_process import Listener
+    from capsule.engines.machine import LocalDocuments
+    from capsule.mcp_server.transport.http_process import ListeningSocket
 
 
-def own_name(machine: Machine) -> str:
+def own_name(machine: LocalDocuments) -> str:
     """Return the name of the store on this machine. Cost: reading a small file."""
     return f"capsule-{machine.key('web-name').hex()[:12]}.localhost"
 
 
-def address_for_browser(name: str, listener: Listener, system: str = sys.platform) -> str:
+def address_for_browser(name: str, listener: ListeningSocket, system: str = sys.platform) -> str:
     """Return the address at which a browser of this machine finds a server on loopback, without
     TLS.
 

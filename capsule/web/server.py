@@ -31,13 +31,13 @@ from capsule.web.pages import (
     workers,
     writing,
 )
-from capsule.web.site import TYPES, Site
+from capsule.web.site import TYPES, WebSite
 from capsule.web.view import View, get
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from capsule.mcp_server.transport.http_process import Listener
+    from capsule.mcp_server.transport.http_process import ListeningSocket
 
 #: Seconds that requests still have when the server ends.
 _LAST_ANSWERS_S: Final = 0.5
@@ -46,7 +46,7 @@ _LAST_ANSWERS_S: Final = 0.5
 async def _static(
     request: Request,
 ) -> Response:  # From memory: a thread would cost more than the answer.
-    site: Site = request.app.state.site
+    site: WebSite = request.app.state.site
     name = request.path_params["path"].partition("/")[2]
     if name not in site.static:
         return Response("there is no such file\n", 404, media_type="text/plain")
@@ -80,7 +80,7 @@ ROUTES: Final = [
 ]
 
 
-def application(site: Site, hosts: tuple[str, ...]) -> ASGIApp:
+def application(site: WebSite, hosts: tuple[str, ...]) -> ASGIApp:
     """The pages behind their gate.
 
     Args:
@@ -93,9 +93,9 @@ def application(site: Site, hosts: tuple[str, ...]) -> ASGIApp:
 
 
 def serve(
-    site: Site,
+    site: WebSite,
     hosts: tuple[str, ...],
-    listener: Listener,
+    listener: ListeningSocket,
     ready: Callable[[], None],
     tls: tuple[str, str] | None = None,
 ) -> None:

@@ -29,7 +29,7 @@ _CONNECTIONS: Final = (512, 256, 128)
 TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
-class Site:
+class WebSite:
     """What all pages of a server share.
 
     Attributes:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.messaging.mail import Inbox
     from capsule.web.admission import Visitor
-    from capsule.web.site import Site
+    from capsule.web.site import WebSite
 
 #: The status of an answer that is an error.
 _STATUS: dict[type[CapsuleError], int] = {
@@ -79,7 +79,7 @@ class View:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.site: Site = request.app.state.site
+        self.site: WebSite = request.app.state.site
         self.visitor: Visitor = request.scope["visitor"]
         self.store: Store = self.site.store.inner.acting(self.visitor.agent)
 

@@ -25,7 +25,7 @@ from capsule_cli.framework import CapsuleGroup, Commands, program_of, with_typer
 from capsule_cli.names import expand
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, out, out_json, quiet_stdout
+from capsule_cli.shared.output import CommandStopped, out, out_json, quiet_stdout
 
 
 def parts() -> list[rooms.Room]:
@@ -128,7 +128,7 @@ class _RootCommand(CapsuleGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except (CapsuleError, Stopped) as error:
+        except (CapsuleError, CommandStopped) as error:
             raise typer.Exit(report_error(error)) from error
         except typer.TyperException as error:
             self._report_usage(error)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from capsule.errors import Action, CapsuleError, Remedy
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, say, to_stderr
+from capsule_cli.shared.output import CommandStopped, say, to_stderr
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130
@@ -90,7 +90,7 @@ def command(remedy: Remedy) -> str:
     return REMEDIES[remedy.action][1].format(shlex.quote(remedy.on))
 
 
-def report_error(error: CapsuleError | Stopped) -> int:
+def report_error(error: CapsuleError | CommandStopped) -> int:
     """Write `error` to stderr, with the command that helps. Returns: its exit code."""
     message, fields = error.message, {}
     if isinstance(error, CapsuleError):

@@ -80,7 +80,7 @@ def _textconv(arguments: list[str]) -> int:
 
 
 def _merge(arguments: list[str]) -> int:
-    from capsule.git.drivers.merge import Sides, merge_files
+    from capsule.git.drivers.merge import MergeFiles, merge_files
 
     # A configuration without %L, which came later than the rest, gets git's usual length of
     # markers.
@@ -89,7 +89,7 @@ def _merge(arguments: list[str]) -> int:
     if len(files) != 3:
         sys.stderr.write(_USAGE)
         return 2
-    is_merged, words = merge_files(Sides(*files), path, size, os.getcwd())
+    is_merged, words = merge_files(MergeFiles(*files), path, size, os.getcwd())
     for line in words:
         _tell(line)
     return 0 if is_merged else 1

@@ -22,7 +22,7 @@ _PATIENT = frozenset({"fetch", "push"})
 _AGAIN_S = 0.2
 
 
-class Ending:
+class SignalGuard:
     """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has
     some.
     """

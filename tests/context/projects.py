@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsule.context.capture import Capture, capture
-from capsule.context.files import Selection
+from capsule.context.files import FileSelection
 from capsule.format.json import codec
 
 
@@ -17,7 +17,7 @@ def lay_out(root: Path, files: dict[str, bytes]) -> None:
 
 
 def captured(root: Path, **selection: Any) -> Capture:
-    return capture(str(root), Selection(**selection))
+    return capture(str(root), FileSelection(**selection))
 
 
 def context_of(made: Capture) -> dict[str, Any]:

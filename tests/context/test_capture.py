@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.context import drift
 from capsule.context.capture import Capture
-from capsule.context.files import Selection, within
+from capsule.context.files import FileSelection, within
 from capsule.context.markdown import take_apart
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
@@ -41,7 +41,7 @@ def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None
     assert [(file["path"], file["bytes"], file["sha256"]) for file in about["files"]] == [
         (path, len(files[path]), hashlib.sha256(files[path]).hexdigest()) for path in sorted(files)
     ]
-    assert about["selection"] == Selection().as_json()
+    assert about["selection"] == FileSelection().as_json()
     parts = take_apart(text)
     assert parts is not None and {part.path: part.data for part in parts} == files
     assert made.document().decode() == text

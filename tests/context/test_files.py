@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.files import Inside, Selection, candidates, within
+from capsule.context.files import FileSelection, ProjectFiles, candidates, within
 from capsule.errors import InvalidInput, NotFound
 
 NAMES = st.sampled_from(
@@ -62,8 +62,10 @@ def as_git_says(root: Path) -> set[str]:
     return {os.fsdecode(path) for path in listed.split(b"\0") if path and not path.endswith(b"/")}
 
 
-def taken(root: Path, selection: Selection | None = None) -> list[str]:
-    return [path for path, _ in candidates(Inside(str(root)), selection or Selection()).files]
+def taken(root: Path, selection: FileSelection | None = None) -> list[str]:
+    return [
+        path for path, _ in candidates(ProjectFiles(str(root)), selection or FileSelection()).files
+    ]
 
 
 @given(PATHS, IGNORES)
@@ -105,9 +107,9 @@ def test_the_users_ignore_rules_hold_outside_git(tmp_path: Path) -> None:
 
 def test_include_and_exclude_take_the_patterns_of_gitignore(tmp_path: Path) -> None:
     lay_out(tmp_path, ["a.py", "b.md", "src/c.py", "src/d.txt", "tests/e.py"], {})
-    assert taken(tmp_path, Selection(include=("*.py",))) == ["a.py", "src/c.py", "tests/e.py"]
-    assert taken(tmp_path, Selection(include=("/src",), exclude=("*.txt",))) == ["src/c.py"]
-    assert taken(tmp_path, Selection(exclude=("/tests/", "*.md"))) == [
+    assert taken(tmp_path, FileSelection(include=("*.py",))) == ["a.py", "src/c.py", "tests/e.py"]
+    assert taken(tmp_path, FileSelection(include=("/src",), exclude=("*.txt",))) == ["src/c.py"]
+    assert taken(tmp_path, FileSelection(exclude=("/tests/", "*.md"))) == [
         "a.py",
         "src/c.py",
         "src/d.txt",
@@ -117,7 +119,7 @@ def test_include_and_exclude_take_the_patterns_of_gitignore(tmp_path: Path) -> N
 def test_an_included_file_is_taken_although_it_is_ignored(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     lay_out(tmp_path, ["a.py", "out/result.txt", "out/more.txt"], {"": ["out/"]})
-    assert taken(tmp_path, Selection(include=("out/result.txt", "*.py"))) == [
+    assert taken(tmp_path, FileSelection(include=("out/result.txt", "*.py"))) == [
         "a.py",
         "out/result.txt",
     ]
@@ -126,7 +128,7 @@ def test_an_included_file_is_taken_although_it_is_ignored(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", ".."])
 def test_a_name_that_leads_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="outside the project"):
-        taken(tmp_path, Selection(include=(name,)))
+        taken(tmp_path, FileSelection(include=(name,)))
 
 
 @pytest.mark.parametrize("in_git", [True, False])
@@ -139,7 +141,7 @@ def test_no_symlink_is_followed(tmp_path: Path, in_git: bool) -> None:
     (root / "loop").symlink_to(".")
     if in_git:
         git(root, "init", "-q")
-    named = Selection(include=("a", "link", "directory/secret", "loop/a"))
+    named = FileSelection(include=("a", "link", "directory/secret", "loop/a"))
     assert taken(root) == taken(root, named) == ["a"]
 
 
@@ -170,7 +172,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Pa
         (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     except OSError:
         pytest.skip("this file system takes no such name")
-    found = candidates(Inside(str(tmp_path)), Selection())
+    found = candidates(ProjectFiles(str(tmp_path)), FileSelection())
     assert [path for path, _ in found.files] == ["a"]
     assert [one.why for one in found.left_out] == ["its name is not valid UTF-8"]
 
@@ -180,7 +182,7 @@ def test_the_directories_of_a_store_are_left_out(tmp_path: Path) -> None:
     for root in (tmp_path / "one", tmp_path / "two" / "store"):
         lay_out(root, ["capsule.toml", "src/a.py", "src/agents/b.py", *stored], {})
     assert taken(tmp_path / "one") == ["capsule.toml", "src/a.py", "src/agents/b.py"]
-    assert taken(tmp_path / "one", Selection(include=("conversations/x.json", "*a.py"))) == [
+    assert taken(tmp_path / "one", FileSelection(include=("conversations/x.json", "*a.py"))) == [
         "src/a.py"
     ]
     assert taken(tmp_path / "two") == [
@@ -195,7 +197,7 @@ def test_large_files_are_left_out_and_above_the_total_limit_the_largest_first(
 ) -> None:
     for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100))
+    found = candidates(ProjectFiles(str(tmp_path)), FileSelection(file_bytes=100))
     assert found.files == [("a", 10), ("b", 50), ("d", 40)]
     assert [one.path for one in found.left_out] == ["c"]
     kept, too_much = within(found.files, 60)
@@ -206,4 +208,4 @@ def test_a_missing_directory_and_an_invalid_pattern_are_refused(tmp_path: Path) 
     with pytest.raises(NotFound, match="no such directory"):
         taken(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="pattern"):
-        taken(tmp_path, Selection(include=("!",)))
+        taken(tmp_path, FileSelection(include=("!",)))

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.capture import Taken, judge
-from capsule.context.files import Inside, LeftOut, Selection
+from capsule.context.capture import CapturedFile, judge
+from capsule.context.files import ExcludedFile, FileSelection, ProjectFiles
 from capsule.context.markdown import block_around
 from capsule.format.text.tokens import estimate
 from tests.context.projects import lay_out
@@ -28,12 +28,12 @@ CONTENTS = st.one_of(
 def test_texts_alone_are_taken_and_unchanged(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:
         Path(root, "f.py").write_bytes(data)
-        judged = judge(Inside(root), "f.py", Selection(file_bytes=59_000))
+        judged = judge(ProjectFiles(root), "f.py", FileSelection(file_bytes=59_000))
     if is_text(data) and len(data) <= 59_000:
         expected = (hashlib.sha256(data).hexdigest(), estimate(data), *block_around("f.py", data))
-        assert judged == Taken("f.py", data, *expected)
+        assert judged == CapturedFile("f.py", data, *expected)
     else:
-        assert isinstance(judged, LeftOut)
+        assert isinstance(judged, ExcludedFile)
 
 
 def is_text(data: bytes) -> bool:
@@ -59,8 +59,10 @@ def test_paths_that_are_no_file_are_skipped_and_large_files_are_reported(tmp_pat
         "real/b.txt",
         "real/gone/c.txt",
     ]
-    judged = [judge(Inside(str(tmp_path)), name, Selection(file_bytes=10)) for name in names]
-    assert [one.path for one in judged if isinstance(one, Taken)] == ["a.txt", "real/b.txt"]
-    assert [one for one in judged if isinstance(one, LeftOut)] == [
-        LeftOut("large.txt", "11 bytes, more than 10")
+    judged = [
+        judge(ProjectFiles(str(tmp_path)), name, FileSelection(file_bytes=10)) for name in names
+    ]
+    assert [one.path for one in judged if isinstance(one, CapturedFile)] == ["a.txt", "real/b.txt"]
+    assert [one for one in judged if isinstance(one, ExcludedFile)] == [
+        ExcludedFile("large.txt", "11 bytes, more than 10")
     ]

@@ -11,24 +11,24 @@ from capsule import Store, git
 from capsule.format import validation
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
-from capsule.git.commits.commit import Committed
+from capsule.git.commits.commit import CommitResult
 from capsule.git.commits.operation import no_progress
-from capsule.git.commits.sync import Synced
+from capsule.git.commits.sync import SyncResult
 from tests.git.repositories import Clone
 
 Two = tuple[Clone, Clone]
 Told = Callable[[str, int, int], None]
 
 
-def committed(store: Store, message: str | None = None, told: Told = no_progress) -> Committed:
+def committed(store: Store, message: str | None = None, told: Told = no_progress) -> CommitResult:
     return git.open(store).commit(message, progress=told)
 
 
-def synced(store: Store, told: Told = no_progress, *, unrelated: bool = False) -> Synced:
+def synced(store: Store, told: Told = no_progress, *, unrelated: bool = False) -> SyncResult:
     return git.open(store).sync(unrelated=unrelated, progress=told)
 
 
-def sync_of(clone: Clone, told: Told = no_progress) -> Synced:
+def sync_of(clone: Clone, told: Told = no_progress) -> SyncResult:
     """A sync by a store that is opened for it, as the program does."""
     with Store.open(clone.root, keep_locks=False) as store:
         return synced(store, told)

@@ -392,7 +392,7 @@ def test_lines_are_read_as_they_were_written(lines: list[str]) -> None:
 def test_a_stream_that_is_cut_anywhere_counts_as_ended(carried: bytes, data: st.DataObject) -> None:
     written = filter.content(carried)
     cut = written[: data.draw(st.integers(0, len(written) - 1))]
-    with pytest.raises(filter.Ended):
+    with pytest.raises(filter.StreamClosed):
         filter.packets(io.BytesIO(cut))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from capsule import Store, git
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.history import Step, commit_at
-from capsule.git.objects import Blobs
+from capsule.git.history import TimelineStep, commit_at
+from capsule.git.objects import BlobReader
 from capsule.git.versions import PastVersion
 from tests.git.repositories import Clone, Ran, new, published, run
 from tests.git.talking import conversation, delete, rename, say, sides
@@ -41,7 +41,7 @@ def said(clone: Clone, content: str, *, at: str = "", author: str = "", id: str 
     return clone.git("rev-parse", "HEAD")
 
 
-def steps(clone: Clone, id: str = ID, limit: int | None = None) -> list[Step]:
+def steps(clone: Clone, id: str = ID, limit: int | None = None) -> list[TimelineStep]:
     with clone.store() as store:
         return list(git.open(store).log(id, limit=limit))
 
@@ -220,8 +220,10 @@ def test_the_log_reads_only_the_versions_that_it_shows(
     for number in range(6):
         said(repo, f"message {number}")
     read: list[str] = []
-    plain = Blobs.read
-    monkeypatch.setattr(Blobs, "read", lambda self, name: read.append(name) or plain(self, name))  # type: ignore[func-returns-value]
+    plain = BlobReader.read
+    monkeypatch.setattr(
+        BlobReader, "read", lambda self, name: read.append(name) or plain(self, name)
+    )  # type: ignore[func-returns-value]
     assert words(repo, limit=2) == ["a message added"] * 2
     assert len(read) <= 4
     read.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files import external_edits
-from capsule.maintenance.doctor import Finding, examine
+from capsule.maintenance.doctor import DoctorFinding, examine
 from tests.core.store.files import by_hand, contents, file_of, quarantined, text_of
 from tests.git.repositories import Clone, new
 from tests.processes import PATIENCE_S
@@ -98,7 +98,7 @@ def damaged(clone: Clone, data: bytes) -> Path:
     return path
 
 
-def finding(store: Store, *, repair: bool = False) -> Finding:
+def finding(store: Store, *, repair: bool = False) -> DoctorFinding:
     (found,) = examine(store, repair=repair)
     return found
 

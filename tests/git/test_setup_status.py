@@ -14,24 +14,24 @@ import pytest
 
 from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
-from capsule.git.setup.status import State
+from capsule.git.setup.status import CloneStatus
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, script, worktree
 from tests.git.talking import conversation, rename, say, sides
 
 pytestmark = pytest.mark.slow
 
 
-def state_of(clone: Clone) -> State:
+def state_of(clone: Clone) -> CloneStatus:
     with clone.store() as store:
         return git.open(store).status()
 
 
-def kinds(state: State) -> list[str]:
+def kinds(state: CloneStatus) -> list[str]:
     """What is to be done, in the order in which it is told."""
     return [finding.kind for finding in state.findings if finding.is_trouble]
 
 
-def words(state: State) -> str:
+def words(state: CloneStatus) -> str:
     return "\n".join(f"{finding.what}: {finding.todo}" for finding in state.findings)
 
 

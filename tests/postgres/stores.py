@@ -59,12 +59,12 @@ class Place(str):
 
 def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
     """The engine of a store, with what is of the machine in memory."""
-    from capsule.engines.machine import MemoryMachine
+    from capsule.engines.machine import MemoryLocalDocuments
     from capsule.engines.postgres.address import Address
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.engine import PostgresEngine
 
-    return PostgresEngine(Database(Address(url)), MemoryMachine(), timeout_s)
+    return PostgresEngine(PostgresDatabase(Address(url)), MemoryLocalDocuments(), timeout_s)
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import json
 import pytest
 
 from capsule import InvalidDocument, Refused, Store
-from capsule.maintenance.doctor import Finding, examine
+from capsule.maintenance.doctor import DoctorFinding, examine
 from tests.postgres.test_opening import run, sql
 
 MESSAGES = [{"role": "user", "content": text} for text in ("one", "two", "three")]
 
 
-def troubles(store: Store) -> list[Finding]:
+def troubles(store: Store) -> list[DoctorFinding]:
     return [finding for finding in examine(store) if finding.is_trouble]
 
 

@@ -20,7 +20,7 @@ import pytest
 from capsule import Store, StoreBusy
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres.address import Address
-from capsule.engines.postgres.database import Database
+from capsule.engines.postgres.database import PostgresDatabase
 from tests.postgres.server import Server
 from tests.postgres.stores import engine_of
 from tests.postgres.test_failures import act, everything
@@ -92,7 +92,7 @@ def test_everything_is_done_behind_a_pooler_as_without_one(pooled: str, database
 @pytest.mark.slow
 def test_no_statement_that_another_client_prepared_is_run_in_place_of_the_own(pooled: str) -> None:
     plain = pooled.partition("&schema")[0]
-    ours, theirs = Database(Address(pooled)), Database(Address(pooled))
+    ours, theirs = PostgresDatabase(Address(pooled)), PostgresDatabase(Address(pooled))
 
     def occupied(session: int) -> psycopg.Connection[Any]:
         """A client in a transaction that has this session of the server."""

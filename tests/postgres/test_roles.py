@@ -27,7 +27,7 @@ from capsule.mcp_server.transport.tokens import Tokens
 from capsule.store.copying import copy_store
 from capsule.watch.stream import Watch
 from capsule.web.server import application
-from capsule.web.site import Site
+from capsule.web.site import WebSite
 from tests.core.mcp_server.serving import over_http, over_stdio
 from tests.postgres.server import Server
 from tests.postgres.stores import Place
@@ -87,7 +87,7 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str, tmp_
         store.forks.create(id)
         store.delete(id)
         store.trash.restore(id)
-        site = Site(store, Tokens(tmp_path / "config", store.root))
+        site = WebSite(store, Tokens(tmp_path / "config", store.root))
         with TestClient(application(site, ("testserver",)), follow_redirects=False) as client:
             client.get(site.opening("http://testserver"))
             assert "Plan" in client.get("/").text and "crayfish" in client.get(f"/c/{id}").text

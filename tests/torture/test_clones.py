@@ -25,7 +25,7 @@ import pytest
 from capsule import Store
 from capsule.errors import GitFailed, StoreBusy
 from capsule.format.json import codec
-from capsule.git.commits.sync import Synced
+from capsule.git.commits.sync import SyncResult
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced
@@ -156,7 +156,7 @@ def run_syncs(work: Work, rng: random.Random, deaths: Counter[str], failures: li
 def sync_until_stable(clones: list[Clone]) -> int:
     """Sync all clones in turn until nothing changes. Returns: the number of rounds."""
 
-    def once(clone: Clone) -> Synced | None:
+    def once(clone: Clone) -> SyncResult | None:
         """None while the git of a sync that was killed is still at work."""
         try:
             return sync_of(clone)

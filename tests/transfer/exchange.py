@@ -18,7 +18,7 @@ from capsule.errors import InvalidInput
 from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
 from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
-from capsule.transfer.reading.files import File, Problems
+from capsule.transfer.reading.files import Problems, SourceFile
 from capsule.transfer.reading.sources import files_at, opened
 from capsule.transfer.registry import drafts_of, format_of, formats
 
@@ -62,7 +62,7 @@ class Shelf:
 
 
 def documents(
-    files: list[File], shelf: Shelf | None = None, only: Format | None = None
+    files: list[SourceFile], shelf: Shelf | None = None, only: Format | None = None
 ) -> list[dict[str, Any]]:
     """The capsules in files, in their order."""
     shelf = shelf or Shelf()
@@ -110,7 +110,9 @@ def read_data(
 ) -> tuple[list[dict[str, Any]], Problems]:
     """The capsules in a file under a name that says nothing, and what was wrong there."""
     problems = Problems()
-    return documents([File("x", len(data), lambda: BytesIO(data), problems)], shelf, only), problems
+    return documents(
+        [SourceFile("x", len(data), lambda: BytesIO(data), problems)], shelf, only
+    ), problems
 
 
 def zipped(files: dict[str, bytes]) -> bytes:

@@ -75,9 +75,9 @@ def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
 
     from capsule.mcp_server.transport.tokens import Tokens
     from capsule.web.server import application
-    from capsule.web.site import Site
+    from capsule.web.site import WebSite
 
-    site = Site(store, Tokens(tmp_path / "config", store.root))
+    site = WebSite(store, Tokens(tmp_path / "config", store.root))
     headers = {"origin": "http://testserver"}
     with TestClient(
         application(site, ("testserver",)), headers=headers, follow_redirects=False

@@ -40,13 +40,13 @@ from capsule.engines.files import external_edits
 from capsule.engines.files.disk.log import (
     Flushed,
     Log,
-    Position,
+    LogPosition,
     deleted_record,
     without_checkpoints,
 )
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH
-from capsule.engines.files.primitives import NotAsItWas, Overtaken, Rehead, splice
+from capsule.engines.files.primitives import FileReplaced, HeadRewrite, UnexpectedContent, splice
 from capsule.engines.files.state import (
     HEADER_BYTES,
     MARKED,
@@ -57,13 +57,13 @@ from capsule.engines.files.state import (
     new_tag,
 )
 from capsule.engines.interface import Trashed
-from capsule.errors import CapsuleError, Interfered, Refused, StorageFailed
-from capsule.format.json.anatomy import Anatomy, head_of, survey
+from capsule.errors import CapsuleError, ConcurrentWrite, Refused, StorageFailed
+from capsule.format.json.anatomy import FileLayout, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.saved.repair import Mended
+    from capsule.format.saved.repair import RepairedFile
 
 
 _UNFLUSHED = (
@@ -131,7 +131,7 @@ class HeldDocument:
         self.sys = storage.sys
         self.waits = True
         self._timeout_s = timeout_s
-        self._position: Position | None = None
+        self._position: LogPosition | None = None
         self._is_log_found = False
         self._must_flush_log = False
         self.durability = Durability.UNREAD
@@ -572,10 +572,10 @@ class HeldDocument:
     def is_as_left(self) -> bool:
         return self.unchanged_header() is not None
 
-    def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
+    def take_in(self, mend: Callable[[bytes], RepairedFile | None] | None = None) -> Signature:
         return external_edits.take_in(self, mend=mend).signature
 
-    def mended(self, data: bytes, signature: Signature) -> Mended | None:
+    def mended(self, data: bytes, signature: Signature) -> RepairedFile | None:
         return external_edits.mendable(self, data, signature)
 
     def put(
@@ -603,20 +603,20 @@ class HeldDocument:
         )
         if head is None:
             self.invalidate_header(header.durability)
-            raise Interfered
+            raise ConcurrentWrite
         return head
 
     def history(self, header: StateHeader, start: int, end: int | None = None) -> bytes:
         """The bytes of `history` between two offsets in the file, by default to the end of its last
         entry.
 
-        Raises `Interfered`. Costs reading what is asked for.
+        Raises `ConcurrentWrite`. Costs reading what is asked for.
         """
         size = (self._anatomy(header).tail if end is None else end) - start
         data = whole_files.pread_all(self.sys, self._mutex.document_fd, size, start)
         if len(data) != size:
             self.invalidate_header(header.durability)
-            raise Interfered
+            raise ConcurrentWrite
         return data
 
     def records(self) -> list[list[bytes]]:
@@ -627,7 +627,7 @@ class HeldDocument:
             return self.read_log()
 
     def accept_file(
-        self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str
+        self, signature: Signature, anatomy: FileLayout | None, records: list[bytes], newest: str
     ) -> StateHeader:
         """Take the file as it is for known.
 
@@ -681,7 +681,7 @@ class HeldDocument:
         self,
         header: StateHeader,
         now: Signature,
-        anatomy: Anatomy | None,
+        anatomy: FileLayout | None,
         tag: str,
         stamp: str,
         time: str,
@@ -699,7 +699,7 @@ class HeldDocument:
         self._must_flush_log = False
         return done
 
-    def _anatomy(self, header: StateHeader) -> Anatomy:
+    def _anatomy(self, header: StateHeader) -> FileLayout:
         if header.anatomy is None:
             raise ValueError(f"{self.path} has another layout: it can only be replaced")
         return header.anatomy
@@ -714,7 +714,7 @@ class HeldDocument:
     ) -> StateHeader:
         """Append entries, of a time if that is known, in place, and overwrite `updatedAt`.
 
-        Raises `Interfered`, `StorageFailed`. Costs four pwrites, whatever the file's size.
+        Raises `ConcurrentWrite`, `StorageFailed`. Costs four pwrites, whatever the file's size.
         """
         anatomy = header.anatomy or self._anatomy(header)
         if self.storage.replaces_on_append or self._links > 1:
@@ -731,13 +731,13 @@ class HeldDocument:
             signature, after = splice(
                 self.sys, self._mutex.document_fd, self.path, header, anatomy, entries, stamp
             )
-        except Overtaken:
+        except FileReplaced:
             self.invalidate_header(header.durability, is_done=True)
             raise
-        except Interfered:
+        except ConcurrentWrite:
             self.invalidate_header(header.durability)
             raise
-        except NotAsItWas as error:
+        except UnexpectedContent as error:
             self.invalidate_header(
                 header.durability
             )  # Its line stays in the log: whoever finds it there completes what is torn.
@@ -759,17 +759,17 @@ class HeldDocument:
         )
 
     def flush(self, header: StateHeader) -> StateHeader:
-        """Make the document durable, bytes and name, as it is. Raises `Interfered`,
+        """Make the document durable, bytes and name, as it is. Raises `ConcurrentWrite`,
         `StorageFailed`.
         """
         with whole_files.naming(self.path, "flush"):
             try:
                 if whole_files.signature(self._open()) != header.signature:
-                    raise Interfered
+                    raise ConcurrentWrite
             except (
                 FileNotFoundError
             ):  # An editor that moves the old version away first, and puts its own there next.
-                raise Interfered from None
+                raise ConcurrentWrite from None
             with self._invalidating_on_failed_flush():
                 whole_files.flush(self.sys.fsync, self._mutex.document_fd)
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
@@ -795,20 +795,20 @@ class HeldDocument:
         records: list[bytes],
         context: Iterable[bytes] | None = None,
     ) -> StateHeader:
-        """Write a new head, and a new context if one is given as `Rehead` takes it, and append
+        """Write a new head, and a new context if one is given as `HeadRewrite` takes it, and append
         entries, in a new file.
 
-        Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the
+        Raises `ConcurrentWrite`, `StorageFailed`. Costs copying the file in the kernel, and reading the
         context it replaces.
         """
-        version = Rehead(
+        version = HeadRewrite(
             self.sys, self._mutex.document_fd, self._anatomy(header), head, entries, context
         )
         with whole_files.naming(self.path, "log a change of"):
             self.log_write(records)
         try:
             signature = self._put(header.signature, version.write)
-        except Interfered:
+        except ConcurrentWrite:
             self.invalidate_header(header.durability)
             raise
         stamp = head[version.after.updated_at :][:WIDTH].decode("ascii")
@@ -817,7 +817,11 @@ class HeldDocument:
         )
 
     def replace(
-        self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]
+        self,
+        expected: Signature | None,
+        data: bytes,
+        anatomy: FileLayout | None,
+        records: list[bytes],
     ) -> StateHeader:
         """Write the whole document. Costs writing it.
 
@@ -832,7 +836,7 @@ class HeldDocument:
         before = self.header()
         if expected is None:
             if self.storage.exists(self.kind, self.id):
-                raise Interfered
+                raise ConcurrentWrite
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
                 self.drop_log()
@@ -881,7 +885,7 @@ class HeldDocument:
                 # since.
                 signature = written._replace(ctime_ns=self.sys.fstat(fd).st_ctime_ns)
         except BaseException as error:
-            if isinstance(error, Interfered):
+            if isinstance(error, ConcurrentWrite):
                 self.withdraw()
             with suppress(OSError):
                 self.sys.close(fd)

@@ -37,7 +37,7 @@ from capsule.engines.files.state import (
     StateHeader,
     decode_header,
 )
-from capsule.engines.files.storage import AttachedFiles, FileMachine, FileStorage, FileTrash
+from capsule.engines.files.storage import AttachedFiles, FileStorage, FileTrash, LocalFiles
 from capsule.engines.interface import (
     CONVERSATIONS,
     LEASES,
@@ -54,14 +54,14 @@ from capsule.engines.interface import (
     retry,
 )
 from capsule.errors import (
+    AlreadyExists,
     CapsuleError,
-    Interfered,
+    ConcurrentWrite,
     InvalidDocument,
     NotFound,
     Refused,
     StorageFailed,
     StoreBusy,
-    Taken,
 )
 from capsule.format import migrations
 from capsule.format.documents.head import Head, HeadCache
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.index import Index
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.interface import Document
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget
     from capsule.rules.visibility import Viewer
@@ -220,7 +220,7 @@ class FileTransaction:
         if self._whole is None:
             got = self._held.read()
             if got is None or got[1] != self._header.signature:
-                raise Interfered
+                raise ConcurrentWrite
             if (
                 self._header.anatomy is not None
             ):  # The note says so only of a document that is valid and current.
@@ -368,7 +368,7 @@ class FileTransaction:
         kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
         try:
             header = self._held.replace(self._header.signature, data, anatomy.survey(data), records)
-        except Interfered:
+        except ConcurrentWrite:
             if kept:
                 self._held.storage.keeping.drop(kept.token)
             raise
@@ -377,7 +377,7 @@ class FileTransaction:
     def set_aside(self, reason: str) -> str:
         got = self._held.read()
         if got is None:
-            raise Interfered
+            raise ConcurrentWrite
         return self._held.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
@@ -408,7 +408,7 @@ class FilesEngine:
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
         self.files = AttachedFiles(storage)
-        self.machine: Machine = FileMachine(storage)
+        self.machine: LocalDocuments = LocalFiles(storage)
         self.leases = storage.leases
         self.trash = FileTrash(storage, lambda: self.index.drop())
         self.exists, self.ids, self.name = storage.exists, storage.ids, storage.path
@@ -433,7 +433,7 @@ class FilesEngine:
         data = codec.encode(document)
         with self._held(kind, document["id"], reads) as held:
             if self.storage.exists(kind, document["id"]):
-                raise Taken
+                raise AlreadyExists
             header = held.replace(None, data, anatomy.survey(data), [])
             if written is not None:
                 written(header.tag)
@@ -451,7 +451,7 @@ class FilesEngine:
         with self._held(kind, id, reads) as held:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
-                raise Interfered
+                raise ConcurrentWrite
             header = held.replace(got[1] if got else None, data, None, [])
             return FileVersion(data, header.signature, False)
 
@@ -478,7 +478,7 @@ class FilesEngine:
                 continue
             now = self.version(kind, id, version)
             if now is not version and (now and now.data) != (version and version.data):
-                raise Interfered
+                raise ConcurrentWrite
 
     def delete(self, kind: str, id: str) -> Trashed:
         with self.storage.hold(kind, id) as held:
@@ -640,7 +640,7 @@ class FilesEngine:
                 header = take_in(held)
                 got = held.read()
                 if got is None or got[1] != header.signature:
-                    raise Interfered
+                    raise ConcurrentWrite
                 return got[0], header, 0
 
         return retry(look)  # Writers leave no gap: read what they have, under the mutex.

@@ -25,7 +25,7 @@ from capsule import timestamps
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.state import STEP_NS, Durability, StateHeader
 from capsule.engines.interface import missing
-from capsule.errors import GitFailed, Interfered, InvalidDocument, Refused
+from capsule.errors import ConcurrentWrite, GitFailed, InvalidDocument, Refused
 from capsule.format import migrations
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.saved.records import head_record, identified, splices, without_texts
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.saved.repair import Mended
+    from capsule.format.saved.repair import RepairedFile
     from capsule.git_program import Git
 
 
@@ -70,7 +70,10 @@ _AS_COMMITTED = (
 
 
 def take_in(
-    held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True
+    held: HeldDocument,
+    *,
+    mend: Callable[[bytes], RepairedFile | None] | None = None,
+    trust: bool = True,
 ) -> StateHeader:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
@@ -138,7 +141,7 @@ def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
 
 def mendable(
     held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False
-) -> Mended | None:
+) -> RepairedFile | None:
     """A file that isn't valid, as it is once mended, and in words what was done; None when it is
     left alone.
 
@@ -162,14 +165,16 @@ def mendable(
             data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
         )
         if whole is not None and _taken(whole, held) is not None:
-            return repair.Mended(
+            return repair.RepairedFile(
                 whole, "completed from the log, as a power cut interrupted its writes"
             )
     for n, (at, entries, stamp) in enumerate(written if not is_restarted else ()):
-        splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
+        splice = repair.LoggedSplice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            mended: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
+            mended: RepairedFile | None = repair.RepairedFile(
+                whole, "completed where a write was interrupted"
+            )
             break
     else:
         mended = repair.mend(data) if is_left else None
@@ -194,7 +199,7 @@ def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
         known = take_in(held)
         got = held.read()
         if got is None or got[1] != known.signature:
-            raise Interfered
+            raise ConcurrentWrite
         document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
         held.rewrite_records(without_texts(held.records(), document))
 

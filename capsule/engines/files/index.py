@@ -26,7 +26,7 @@ from capsule.errors import CapsuleError
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
     from capsule.engines.index.parsing import ConversationRow, IndexUpdate
-    from capsule.engines.index.tables.rows import Rows
+    from capsule.engines.index.tables.rows import IndexWriter
 
 
 #: Files taken in within one transaction, for which other processes wait.
@@ -177,7 +177,7 @@ class FilesIndex(Index):
         whole: bool,
     ) -> None:
         """Bring the rows of these files up to date."""
-        from capsule.engines.index.tables.rows import Rows
+        from capsule.engines.index.tables.rows import IndexWriter
 
         if None in touched.values():
             self._await_the_missing(touched)
@@ -194,7 +194,7 @@ class FilesIndex(Index):
             now, left = left[:_BATCH], left[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
             try:
-                rows = Rows(db)
+                rows = IndexWriter(db)
                 noted = [(id, *self._one(rows, id, file)) for id, file in now]
                 self._commit(db, rows, started_ns, whole=whole and not left)
             except BaseException:
@@ -206,7 +206,9 @@ class FilesIndex(Index):
             if progress is not None and len(sizes) > 1:
                 progress(sum(sizes[: len(sizes) - len(left)]), sum(sizes))
 
-    def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
+    def _commit(
+        self, db: sqlite3.Connection, rows: IndexWriter, started_ns: int, *, whole: bool
+    ) -> None:
         from capsule.engines.index.tables import journal
 
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
@@ -273,7 +275,9 @@ class FilesIndex(Index):
         except CapsuleError:
             return None
 
-    def _one(self, rows: Rows, id: str, file: ScannedFile | None) -> tuple[Signature | None, bool]:
+    def _one(
+        self, rows: IndexWriter, id: str, file: ScannedFile | None
+    ) -> tuple[Signature | None, bool]:
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
         from capsule.engines.files.index_reader import signature_in
 
@@ -329,7 +333,7 @@ class FilesIndex(Index):
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         """Fill an empty index with all there is."""
-        from capsule.engines.index.tables.rows import Rows
+        from capsule.engines.index.tables.rows import IndexWriter
 
         started_ns = time.time_ns()
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed
@@ -347,7 +351,7 @@ class FilesIndex(Index):
                 if progress is not None:
                     progress(done, total)
 
-        Rows(db).fill(states())
+        IndexWriter(db).fill(states())
         db.execute(
             "INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)",
             (started_ns, self._storage.boot_id),

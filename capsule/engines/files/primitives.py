@@ -3,7 +3,7 @@
 The *splice* appends to `history` in place: one pwrite over the closing of the file, and one over
 `updatedAt`. A splice that returns is in the file that the path names. A splice that fails leaves
 the file as it was, complete, or torn in a way that `format/saved/repair.py` recognizes. If an
-editor saves meanwhile, the splice removes what it wrote and raises `Interfered`. It flushes
+editor saves meanwhile, the splice removes what it wrote and raises `ConcurrentWrite`. It flushes
 nothing, since the log has the entries.
 
 The *head rewrite* writes a new file with another head. The kernel copies everything that does not
@@ -21,10 +21,10 @@ import orjson
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import SIGNATURE, Signature, copy_range, pour, pread_all, pwrite_all
 from capsule.engines.files.state import StateHeader
-from capsule.errors import Interfered
+from capsule.errors import ConcurrentWrite
 from capsule.format.json.anatomy import (
     CONTEXT_END_BYTES,
-    Anatomy,
+    FileLayout,
     closing_of,
     context_end,
     moved,
@@ -40,13 +40,13 @@ _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 
 
-class NotAsItWas(OSError):
+class UnexpectedContent(OSError):
     """The system refused a splice, and then to put back what it had overwritten,
     or to flush that.
     """
 
 
-class Overtaken(Interfered):
+class FileReplaced(ConcurrentWrite):
     """The whole splice lies in a file that another one took the name of: its version was there to
     be read.
     """
@@ -57,10 +57,10 @@ def splice(
     fd: int,
     path: str,
     header: StateHeader,
-    anatomy: Anatomy,
+    anatomy: FileLayout,
     entries: list[bytes],
     stamp: str,
-) -> tuple[Signature, Anatomy]:
+) -> tuple[Signature, FileLayout]:
     """Append entries to the canonical capsule open at `fd`.
 
     Args:
@@ -88,10 +88,10 @@ def splice(
     # All is looked at right before it is written, so that an editor that writes in place is met in
     # time.
     if SIGNATURE(sys.fstat(fd)) != header.signature:
-        raise Interfered
+        raise ConcurrentWrite
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:
-        raise Interfered
+        raise ConcurrentWrite
     try:
         pwrite_all(sys, fd, block, anatomy.tail)
         undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
@@ -108,7 +108,7 @@ def splice(
                 pwrite_all(sys, fd, before, anatomy.updated_at)
                 sys.fdatasync(fd)  # No sector of it may be found behind those of the next one.
         except OSError:
-            raise NotAsItWas(error.errno, error.strerror) from error
+            raise UnexpectedContent(error.errno, error.strerror) from error
         raise
     try:
         status = sys.lstat(path)
@@ -119,13 +119,13 @@ def splice(
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
         _withdraw(sys, fd, anatomy, block)
-        raise Interfered
+        raise ConcurrentWrite
     if not is_named:
-        raise Overtaken
+        raise FileReplaced
     return Signature(*SIGNATURE(status)), after
 
 
-def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
+def _withdraw(sys: Syscalls, fd: int, anatomy: FileLayout, block: bytes) -> None:
     """Take what a splice wrote out of a file that an editor truncated and wrote in place at the
     same time.
 
@@ -146,7 +146,7 @@ def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
             sys.ftruncate(fd, end + white)
             sys.fdatasync(fd)
         except OSError as error:
-            raise NotAsItWas(error.errno, error.strerror) from error
+            raise UnexpectedContent(error.errno, error.strerror) from error
 
 
 def _quiet(sys: Syscalls, fd: int) -> bytes:
@@ -181,7 +181,7 @@ def _end_of_document(data: bytes) -> int | None:
 _CHUNK = 256 << 10
 
 
-class Rehead:
+class HeadRewrite:
     """A version that is to be written.
 
     Args:
@@ -201,7 +201,7 @@ class Rehead:
         self,
         sys: Syscalls,
         source: int,
-        anatomy: Anatomy,
+        anatomy: FileLayout,
         head: bytes,
         entries: list[bytes],
         context: Iterable[bytes] | None,
@@ -219,7 +219,7 @@ class Rehead:
         self._block, self.after = spliced(new, entries)
 
     def write(self, fd: int) -> None:
-        """Write it into an empty file. Raises `Interfered` when the document has become shorter,
+        """Write it into an empty file. Raises `ConcurrentWrite` when the document has become shorter,
         and `OSError`.
         """
         sys, before = self._sys, self._before
@@ -249,4 +249,4 @@ class Rehead:
             if end >= 0:
                 return at - len(rest) + end
             at, rest = at + len(data), (rest + data[-CONTEXT_END_BYTES:])[-CONTEXT_END_BYTES:]
-        raise Interfered
+        raise ConcurrentWrite

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import orjson
 
 from capsule.disk.whole_files import NO_SIGNATURE, Signature
-from capsule.engines.files.disk.log import Position
-from capsule.format.json.anatomy import Anatomy, closing_of
+from capsule.engines.files.disk.log import LogPosition
+from capsule.format.json.anatomy import FileLayout, closing_of
 from capsule.timestamps import WIDTH, is_canonical, sortable
 
 #: No clock that stamps files has a longer step: a younger file may be written to without its times
@@ -94,7 +94,7 @@ class StateHeader(NamedTuple):
     """
 
     signature: Signature
-    anatomy: Anatomy | None
+    anatomy: FileLayout | None
     tag: str
     updated_at: str
     boot_id: str
@@ -158,7 +158,7 @@ def new_tag() -> str:
     return os.urandom(8).hex()
 
 
-def encode_header(header: StateHeader, log: Position | None) -> bytes:
+def encode_header(header: StateHeader, log: LogPosition | None) -> bytes:
     """Encode the state of a document, and where its log ends."""
     fields = {
         "note": _VERSION,
@@ -176,7 +176,7 @@ def encode_header(header: StateHeader, log: Position | None) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
+def decode_header(raw: bytes) -> tuple[StateHeader, LogPosition | None] | None:
     """Decode the state of a document and the end of its log. None: this is no header.
 
     A correct checksum proves nothing about the fields, so a header with impossible fields is none
@@ -189,7 +189,7 @@ def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
         fields = orjson.loads(body)
         header = StateHeader(
             signature=Signature(*fields["file"]),
-            anatomy=None if fields["at"] is None else Anatomy(*fields["at"]),
+            anatomy=None if fields["at"] is None else FileLayout(*fields["at"]),
             tag=fields["tag"],
             updated_at=fields["stamp"],
             boot_id=fields["boot"],
@@ -197,7 +197,7 @@ def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
             newest_updated_at=fields["newest"],
             newest_message_time=fields["time"],
         )
-        position = None if fields["log"] is None else Position(*fields["log"])
+        position = None if fields["log"] is None else LogPosition(*fields["log"])
     except (ValueError, KeyError, TypeError):
         return None
     if not _is_possible(header, position):
@@ -205,7 +205,7 @@ def decode_header(raw: bytes) -> tuple[StateHeader, Position | None] | None:
     return header, position
 
 
-def _is_possible(header: StateHeader, log_end: Position | None) -> bool:
+def _is_possible(header: StateHeader, log_end: LogPosition | None) -> bool:
     """Check that all fields have their types, that all offsets are inside the file, and that a log
     can end there.
 

@@ -19,19 +19,19 @@ from functools import partial
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import NO_SIGNATURE, Signature
-from capsule.engines.files.disk.derived import Derived
+from capsule.engines.files.disk.derived import DerivedFiles
 from capsule.engines.files.disk.format_record import FormatRecord
-from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, StoreDirectory, StorePaths
 from capsule.engines.files.disk.leases import FileLeases
-from capsule.engines.files.disk.log import FlushBehind, Log
+from capsule.engines.files.disk.log import BackgroundFlusher, Log
 from capsule.engines.files.disk.mutex import Mutexes
-from capsule.engines.files.disk.trash import QUARANTINE, TRASH, Keeping
+from capsule.engines.files.disk.trash import QUARANTINE, TRASH, TrashDirectories
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import committed, forget_texts
 from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decode_header
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
-from capsule.engines.machine import Machine
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused
+from capsule.engines.machine import LocalDocuments
+from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Refused
 from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_file_name, check_id, is_id, new_id
@@ -49,7 +49,7 @@ class FileStorage:
 
     Args:
         root: The store's directory.
-        shared: See `Layout`.
+        shared: See `StorePaths`.
         append: "splice", or "replace" for a store where even the microseconds of a splice matter.
         mutex_timeout_s: How long to wait for a mutex, in seconds, when the caller doesn't say.
         document_bytes: The largest document that is opened; one that is larger is a damaged one, so
@@ -71,23 +71,23 @@ class FileStorage:
         sys: Syscalls | None = None,
     ) -> None:
         self.sys = sys or Syscalls()
-        self.layout = Layout(root, shared)
+        self.layout = StorePaths(root, shared)
         self.replaces_on_append = append == "replace"
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
-        self.keeping = Keeping(self.sys, self.layout, document_bytes)
-        self.derived = Derived(self.layout, self.sys)
+        self.keeping = TrashDirectories(self.sys, self.layout, document_bytes)
+        self.derived = DerivedFiles(self.layout, self.sys)
         self.boot_id = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
-        self.mutex_files = Directory(self.layout, self.sys, "mutex")
-        self.logs = Directory(self.layout, self.sys, "logs")
+        self.mutex_files = StoreDirectory(self.layout, self.sys, "mutex")
+        self.logs = StoreDirectory(self.layout, self.sys, "logs")
         self._format_record = FormatRecord(self.layout, self.sys)
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(
             self.mutexes.give_up_idle
         )  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self.behind = FlushBehind()
+        self.behind = BackgroundFlusher()
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
         self._checked: dict[str, str] = {}
         call_in_child(self, FileStorage.forget_parent)
@@ -456,7 +456,7 @@ class FileStorage:
         `StoreBusy`.
         """
         if self.exists(kind, id):
-            with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
+            with suppress(ConcurrentWrite), self.hold(kind, id, timeout_s) as held:
                 # Whoever takes in what another program has just written does the rest.
                 held.make_durable()
 
@@ -468,7 +468,7 @@ class FileStorage:
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self.behind = FlushBehind()
+        self.behind = BackgroundFlusher()
         self.mutexes.forget()
         self.leases.forget()
 
@@ -497,7 +497,7 @@ class AttachedFiles:
             if there is None:
                 layout.ensure(sys, folder)
                 # Among the halves of copies that are purged, as nobody looks for one here.
-                halves = Directory(layout, sys, TRASH)
+                halves = StoreDirectory(layout, sys, TRASH)
                 halves.ensure()
                 half = halves.file(f".{kind}-{new_id()}.{os.getpid()}.tmp")
                 write = partial(whole_files.pwrite_all, sys, data=data, offset=0)
@@ -596,7 +596,7 @@ class FileTrash:
         return gone
 
 
-class FileMachine(Machine):
+class LocalFiles(LocalDocuments):
     """The documents of this machine as files in `.capsule/`."""
 
     def __init__(self, storage: FileStorage) -> None:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from capsule.engines.files.disk.derived import INDEX, Derived
+from capsule.engines.files.disk.derived import INDEX, DerivedFiles
 from capsule.engines.index.tables import schema
 from capsule.errors import CapsuleError, StoreBusy
 
@@ -48,7 +48,7 @@ Progress = Callable[[int, int], None]
 Fill = Callable[[sqlite3.Connection, Progress | None], None]
 
 
-class Unusable(Exception):
+class UnusableIndex(Exception):
     """The file can't be used as it is. It never leaves this package."""
 
 
@@ -66,7 +66,7 @@ def is_busy(error: Exception) -> bool:
 
 def is_of_no_use(error: Exception) -> bool:
     """Whether an error speaks against the file, and not against what was asked of it."""
-    if isinstance(error, Unusable):
+    if isinstance(error, UnusableIndex):
         return True
     return isinstance(error, sqlite3.Error) and (
         _code(error) in _AGAINST or "no such table" in str(error)
@@ -79,7 +79,7 @@ _AGAINST = frozenset(
 )
 
 
-class Database:
+class IndexDatabase:
     """The database of one index in one process.
 
     Args:
@@ -90,7 +90,7 @@ class Database:
         generation: Tells this index from the one before it was built anew.
     """
 
-    def __init__(self, derived: Derived | None, fill: Fill) -> None:
+    def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
         self._kept = derived
         self._fill = fill
         self._main: sqlite3.Connection | None = None
@@ -101,7 +101,7 @@ class Database:
         self.generation = ""
 
     @property
-    def _derived(self) -> Derived:
+    def _derived(self) -> DerivedFiles:
         assert self._kept is not None
         return self._kept
 
@@ -125,7 +125,7 @@ class Database:
                 self._fill_memory(progress)
             if self._main is not None:
                 return self._main, True
-        raise Unusable("it keeps being replaced")
+        raise UnusableIndex("it keeps being replaced")
 
     def _open(self) -> bool:
         """Open the file, when there is a sound one of this version."""
@@ -141,14 +141,14 @@ class Database:
             # The first read opens the log; only then is it certain whose log that is.
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if self._derived.inode(INDEX) != inode:
-                raise Unusable("replaced while it was opened")
+                raise UnusableIndex("replaced while it was opened")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA cache_size = -{_CACHE}")
             self.generation = self._generation(db)
         except BaseException as error:
             if db is not None:
                 db.close()
-            if isinstance(error, (sqlite3.DatabaseError, Unusable)) and not is_busy(error):
+            if isinstance(error, (sqlite3.DatabaseError, UnusableIndex)) and not is_busy(error):
                 return False
             raise
         self._main, self._inode = db, inode
@@ -157,10 +157,10 @@ class Database:
     @staticmethod
     def _generation(db: sqlite3.Connection) -> str:
         if db.execute("PRAGMA user_version").fetchone()[0] != schema.VERSION:
-            raise Unusable("of another version")
+            raise UnusableIndex("of another version")
         row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
         if row is None or not isinstance(row[0], str):
-            raise Unusable("without a generation")
+            raise UnusableIndex("without a generation")
         return row[0]
 
     # -- Building ----------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Database:
         return True
 
     def _lock(self) -> Callable[[], None]:
-        """Wait for the lock of whoever builds. Raises StoreBusy, and as `Derived.try_lock`."""
+        """Wait for the lock of whoever builds. Raises StoreBusy, and as `DerivedFiles.try_lock`."""
         deadline = time.monotonic() + _BUILT_S
         while (release := self._derived.try_lock(_LOCK)) is None:
             if time.monotonic() > deadline:

@@ -15,17 +15,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
+from capsule.engines.index.database import (
+    IndexDatabase,
+    Progress,
+    UnusableIndex,
+    is_busy,
+    is_of_no_use,
+)
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter, hide
 from capsule.errors import CapsuleError, InvalidInput, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
-    from capsule.engines.files.disk.derived import Derived
+    from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.index.heads import SortedHeads
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
     from capsule.engines.queries import Order
-    from capsule.engines.sealed import Seal
+    from capsule.engines.sealed import CursorSeal
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Viewer
 
@@ -46,10 +52,10 @@ class Index:
         prefix: What stands before the id in the path of a conversation.
     """
 
-    def __init__(self, derived: Derived | None, prefix: str) -> None:
+    def __init__(self, derived: DerivedFiles | None, prefix: str) -> None:
         self._prefix = prefix
         self._guard = threading.RLock()
-        self._database = Database(derived, self._fill)
+        self._database = IndexDatabase(derived, self._fill)
         self._pid = os.getpid()
         #: What tells this index from one that was built before: 16 hexadecimal digits.
         self.generation = ""
@@ -72,7 +78,7 @@ class Index:
         #: By agent: its last cursor, and the place up to which the journal has no change behind it
         #: for this agent.
         self.read_to: dict[str, tuple[str, str]] = {}
-        self._seals: dict[str, Seal] = {}
+        self._seals: dict[str, CursorSeal] = {}
 
     # -- Bringing it up to date --------------------------------------------------------------------
 
@@ -109,7 +115,7 @@ class Index:
                     raise InvalidInput(
                         "half a character (a lone surrogate) cannot be stored"
                     ) from None
-                except (sqlite3.Error, Unusable) as error:
+                except (sqlite3.Error, UnusableIndex) as error:
                     if is_busy(error):
                         raise StoreBusy(
                             "the index is being written by another process for too long; try "
@@ -281,12 +287,12 @@ class Index:
             return journal.since_time(db, cursor, now), str(now)
         return changes, changes[-1].cursor if len(changes) == limit and changes else str(now)
 
-    def seal(self, agent: str, machine: Machine) -> Seal:
+    def seal(self, agent: str, machine: LocalDocuments) -> CursorSeal:
         """The seal of an agent's cursors."""
         if agent not in self._seals:
-            from capsule.engines.sealed import Seal
+            from capsule.engines.sealed import CursorSeal
 
-            self._seals[agent] = Seal(agent, machine)
+            self._seals[agent] = CursorSeal(agent, machine)
         return self._seals[agent]
 
     # -- The whole index ---------------------------------------------------------------------------

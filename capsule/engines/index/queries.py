@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.index.search.search import SearchPage
-    from capsule.engines.index.tables.facts import Fits
+    from capsule.engines.index.tables.facts import FilterMatcher
     from capsule.engines.interface import Engine
     from capsule.engines.queries import (
         Facets,
@@ -223,12 +223,12 @@ class IndexQueries:
         page = self._index.query(None, read, None, progress)
         return page if page.cursor is None else replace(page, cursor=self._sealed(page.cursor))
 
-    def _searches(self) -> tuple[type[SearchPage], type[Fits]]:
+    def _searches(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
         """What searches the tables of this index, and finds in them what filters fit."""
         from capsule.engines.index.search.search import SearchPage
-        from capsule.engines.index.tables.facts import Fits
+        from capsule.engines.index.tables.facts import FilterMatcher
 
-        return SearchPage, Fits
+        return SearchPage, FilterMatcher
 
     def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
         from capsule.engines.index.tables.facts import messages_with

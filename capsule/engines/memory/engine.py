@@ -27,10 +27,10 @@ from capsule.engines.interface import (
     is_instance,
     missing,
 )
-from capsule.engines.machine import Machine, MemoryMachine
+from capsule.engines.machine import LocalDocuments, MemoryLocalDocuments
 from capsule.engines.memory.beside import MemoryFiles, MemoryTrash
-from capsule.engines.memory.transaction import MemoryTransaction, Stored
-from capsule.errors import Interfered, Refused, StoreBusy, Taken
+from capsule.engines.memory.transaction import MemoryTransaction, MemoryVersion
+from capsule.errors import AlreadyExists, ConcurrentWrite, Refused, StoreBusy
 from capsule.format.json import codec
 from capsule.ids import check_id
 from capsule.settings import TEMPLATE
@@ -54,11 +54,11 @@ class MemoryEngine:
     def __init__(self, timeout_s: float = 10.0) -> None:
         self._timeout_s = timeout_s
         self._guard = threading.RLock()
-        self._documents: dict[tuple[str, str], Stored] = {}
+        self._documents: dict[tuple[str, str], MemoryVersion] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self.trash = MemoryTrash(self._put_back)
         self.files = MemoryFiles()
-        self.machine: Machine = MemoryMachine()
+        self.machine: LocalDocuments = MemoryLocalDocuments()
         self.leases = MemoryLeases()
         #: By tracker, which kind it tells of; None: all.
         self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
@@ -71,7 +71,7 @@ class MemoryEngine:
     # -- One document ------------------------------------------------------------------------------
 
     @contextmanager
-    def _exclusive(self, kind: str, id: str) -> Iterator[Stored | None]:
+    def _exclusive(self, kind: str, id: str) -> Iterator[MemoryVersion | None]:
         with self._guard:
             lock = self._locks.setdefault((kind, check_id(id)), threading.Lock())
         _acquire(lock, self._timeout_s, id, self.name(kind, id))
@@ -98,14 +98,14 @@ class MemoryEngine:
         tag: str = "",
         time: str = "",
         ends_active: bool = False,
-    ) -> Stored:
+    ) -> MemoryVersion:
         """Store a version of a document. The caller has the exclusive right to it; Interfered: as
         in `Engine.put`.
         """
         with self._guard:
             self.ensure_unchanged(reads or {})
             self._serial += 1
-            stored = Stored(
+            stored = MemoryVersion(
                 data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active
             )
             self._documents[kind, id] = stored
@@ -118,7 +118,7 @@ class MemoryEngine:
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)
             elif self._documents.get(place) is not version:
-                raise Interfered
+                raise ConcurrentWrite
 
     def _touched(self, kind: str, id: str) -> None:
         for tracker, of in list(self._trackers.items()):
@@ -136,7 +136,7 @@ class MemoryEngine:
     ) -> int:
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
-                raise Taken
+                raise AlreadyExists
             stored = self.store(kind, document["id"], document, reads=reads)
             if written is not None:
                 written(stored.tag)
@@ -191,11 +191,11 @@ class MemoryEngine:
     def name(self, kind: str, id: str) -> str:
         return f"{kind}/{id}.json"
 
-    def stored(self, kind: str, id: str) -> Stored | None:
+    def stored(self, kind: str, id: str) -> MemoryVersion | None:
         """The present version of a document; None: it does not exist."""
         return self._documents.get((kind, id))
 
-    def _stored(self, kind: str, id: str) -> Stored:
+    def _stored(self, kind: str, id: str) -> MemoryVersion:
         stored = self._documents.get((kind, check_id(id)))
         if stored is None:
             raise missing(kind, id)

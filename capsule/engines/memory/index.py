@@ -14,12 +14,12 @@ from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
 from capsule.engines.index.parsing import IndexedVersion, IndexUpdate, parse_file
 from capsule.engines.index.tables import journal
-from capsule.engines.index.tables.rows import Rows
+from capsule.engines.index.tables.rows import IndexWriter
 from capsule.engines.interface import CONVERSATIONS
 
 if TYPE_CHECKING:
     from capsule.engines.memory.engine import MemoryEngine
-    from capsule.engines.memory.transaction import Stored
+    from capsule.engines.memory.transaction import MemoryVersion
 
 
 class MemoryIndex(Index):
@@ -39,7 +39,7 @@ class MemoryIndex(Index):
         if not self.touched:
             return
         db.execute("BEGIN")
-        rows = Rows(db)
+        rows = IndexWriter(db)
         with suppress(KeyError):
             while id := self.touched.pop():
                 row, stored = rows.get(id), self._engine.stored(CONVERSATIONS, id)
@@ -59,12 +59,12 @@ class MemoryIndex(Index):
         there = [
             (stored.serial, id, stored) for id, stored in documents.items() if stored is not None
         ]
-        Rows(db).fill(
+        IndexWriter(db).fill(
             (id, self._found(id, stored))
             for _, id, stored in sorted(there, key=lambda each: each[0])
         )
 
-    def _found(self, id: str, stored: Stored) -> IndexUpdate:
+    def _found(self, id: str, stored: MemoryVersion) -> IndexUpdate:
         version = IndexedVersion(str(stored.serial), len(stored.data), stored.serial)
         name = self._engine.name(CONVERSATIONS, id)
         update = parse_file(stored.data, version, name, id)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capsule.rules.policy import PolicyTarget
 
 
-class Stored:
+class MemoryVersion:
     """One version of one document; `serial` is the number of the engine's write."""
 
     def __init__(
@@ -55,7 +55,7 @@ class MemoryTransaction:
     methods.
     """
 
-    def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
+    def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: MemoryVersion) -> None:
         self.id = id
         self.name = engine.name(kind, id)
         self.reads: ReadSet = {}

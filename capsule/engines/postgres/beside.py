@@ -17,7 +17,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.ids import check_file_name, check_id
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
 #: What a purge leaves no dead rows of.
 _TABLES = (
@@ -46,7 +46,7 @@ class PostgresTrash:
 
     def __init__(
         self,
-        database: Database,
+        database: PostgresDatabase,
         put_back: Callable[[str, str, bytes], None],
         index: Callable[[], None],
     ) -> None:
@@ -100,7 +100,7 @@ class PostgresTrash:
 class PostgresFiles:
     """Files in a database. See `Files`, which describes the methods."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
     def keep(self, kind: str, id: str, name: str, data: bytes) -> str:

@@ -61,7 +61,7 @@ _MISSING = ("42P01", "3F000", "42883", "42703")
 _PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
 
-class Database:
+class PostgresDatabase:
     """The database of one store. Several threads may use it.
 
     Args:
@@ -87,7 +87,7 @@ class Database:
         self._prefix = f'"{address.schema}".'
         self._texts: dict[str, str] = {}
         self._begin()
-        call_in_child(self, Database._begin)
+        call_in_child(self, PostgresDatabase._begin)
 
     def _begin(self) -> None:
         """Begin without connections: those of a parent process are its own."""
@@ -307,7 +307,7 @@ class Database:
 
 
 #: The notices of the statement that this thread runs.
-class _Noticed(threading.local):
+class _ThreadNotices(threading.local):
     def __init__(self) -> None:
         self._states: list[str] = []
 
@@ -321,7 +321,7 @@ class _Noticed(threading.local):
         return state in self._states
 
 
-_noticed = _Noticed()
+_noticed = _ThreadNotices()
 #: Connections of a parent process: closing them would end its sessions.
 _parents: list[list[Any]] = []
 

@@ -28,12 +28,18 @@ from capsule.engines.interface import (
 from capsule.engines.postgres import layout, schema, told
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
-from capsule.engines.postgres.layout import State
+from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.leases import PostgresLeases
 from capsule.engines.postgres.told import Events
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
-from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
-from capsule.errors import CapsuleError, Interfered, Refused, Remedy, StorageFailed, StoreBusy
+from capsule.engines.postgres.writing import (
+    DocumentWrite,
+    DocumentWriter,
+    PostgresVersion,
+    message_key,
+    number_of,
+)
+from capsule.errors import CapsuleError, ConcurrentWrite, Refused, Remedy, StorageFailed, StoreBusy
 from capsule.forks import call_in_child
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
@@ -42,8 +48,8 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from capsule.disk.directory_tracker import TouchedNames
     from capsule.engines.index.queries import IndexQueries
-    from capsule.engines.machine import Machine
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.index import PostgresIndex
     from capsule.rules.visibility import Viewer
 
@@ -83,7 +89,9 @@ class PostgresEngine:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
 
-    def __init__(self, database: Database, machine: Machine, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, database: PostgresDatabase, machine: LocalDocuments, timeout_s: float = 10.0
+    ) -> None:
         self.database = database
         self.machine = machine
         machine.of_store = {"cursors": lambda: schema.key(database)}
@@ -92,7 +100,7 @@ class PostgresEngine:
         self.leases = PostgresLeases(database)
         self.files = PostgresFiles(database)
         self.trash = PostgresTrash(database, self._put_back, lambda: self.index.refresh())
-        self._writing = Writing(database, self.feed.ring)
+        self._writing = DocumentWriter(database, self.feed.ring)
         self._begin()
         call_in_child(self, PostgresEngine._begin)
 
@@ -101,7 +109,7 @@ class PostgresEngine:
         self._locks: weakref.WeakValueDictionary[tuple[str, str], Any] = (
             weakref.WeakValueDictionary()
         )
-        self._seen: OrderedDict[tuple[str, str], State] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str], RowState] = OrderedDict()
         self._index: PostgresIndex | None = None
 
     # -- One document ------------------------------------------------------------------------------
@@ -111,7 +119,7 @@ class PostgresEngine:
         """Costs a round trip unless this process saw the document before."""
         place = kind, check_id(id)
         with self._guard:
-            lock = self._locks.get(place) or self._locks.setdefault(place, _Turn())
+            lock = self._locks.get(place) or self._locks.setdefault(place, _WeakLock())
         if not lock.acquire(timeout=self._timeout_s):
             holder = "another thread of this process"
             why = (
@@ -127,7 +135,7 @@ class PostgresEngine:
             try:
                 yield transaction
                 transaction.ensure_sure()
-            except (Interfered, StorageFailed):
+            except (ConcurrentWrite, StorageFailed):
                 self._forget(place)
                 raise
             except CapsuleError:
@@ -137,7 +145,7 @@ class PostgresEngine:
         finally:
             lock.release()
 
-    def _state(self, kind: str, id: str) -> State:
+    def _state(self, kind: str, id: str) -> RowState:
         row = self.database.one(_STATE, kind, id)
         if row is None:
             raise missing(kind, id)
@@ -147,10 +155,12 @@ class PostgresEngine:
         return self._noted(
             kind,
             id,
-            State(version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed),
+            RowState(
+                version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed
+            ),
         )
 
-    def _noted(self, kind: str, id: str, state: State) -> State:
+    def _noted(self, kind: str, id: str, state: RowState) -> RowState:
         with self._guard:
             self._seen[kind, id] = state
             self._seen.move_to_end((kind, id))
@@ -162,8 +172,8 @@ class PostgresEngine:
         with self._guard:
             self._seen.pop(place, None)
 
-    def save(self, save: Save, reads: ReadSet, events: Events, **more: Any) -> State:
-        """As `Writing.save`, and remember what is there then."""
+    def save(self, save: DocumentWrite, reads: ReadSet, events: Events, **more: Any) -> RowState:
+        """As `DocumentWriter.save`, and remember what is there then."""
         state = self._writing.save(save, reads, events, **more)
         if not state.version:  # It was written by a try whose answer was lost.
             self._forget((save["kind"], save["id"]))
@@ -171,7 +181,7 @@ class PostgresEngine:
         return self._noted(save["kind"], save["id"], state)
 
     def remove(self, kind: str, id: str, version: int, data: bytes, reads: ReadSet) -> Trashed:
-        """As `Writing.remove`, and forget it."""
+        """As `DocumentWriter.remove`, and forget it."""
         self._forget((kind, id))
         event = "deleted" if kind == CONVERSATIONS else ""
         return self._writing.remove(kind, id, version, data, event, reads)
@@ -188,9 +198,9 @@ class PostgresEngine:
             written(layout.tag_of(state.tag))
         return state.size
 
-    def _create(self, kind: str, document: Document, reads: ReadSet, event: str) -> State:
+    def _create(self, kind: str, document: Document, reads: ReadSet, event: str) -> RowState:
         new, history = layout.pieces(document), document["history"]
-        save: Save = {
+        save: DocumentWrite = {
             "kind": kind,
             "id": check_id(document["id"]),
             "tag": 0,
@@ -213,7 +223,7 @@ class PostgresEngine:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
         try:
-            save: Save = {
+            save: DocumentWrite = {
                 "kind": kind,
                 "id": check_id(id),
                 "tag": number,
@@ -232,7 +242,7 @@ class PostgresEngine:
                 self._create(kind, document | {"id": id}, {}, "restored")
             else:
                 self.put(kind, id, data, None)
-        except Interfered:
+        except ConcurrentWrite:
             raise Refused(
                 f"{self.name(kind, id)} is there already; delete it, then restore again", path=""
             ) from None
@@ -387,9 +397,9 @@ class PostgresEngine:
         """The questions of an asker; each takes into the index what was written since the last one
         of anybody.
         """
-        from capsule.engines.postgres.index import PostgresAsking
+        from capsule.engines.postgres.index import PostgresQueries
 
-        return PostgresAsking(self.index, asker, self)
+        return PostgresQueries(self.index, asker, self)
 
     @property
     def index(self) -> PostgresIndex:
@@ -424,7 +434,7 @@ class PostgresEngine:
         self.database.close()
 
 
-class _Turn:
+class _WeakLock:
     """A lock that can be referred to weakly."""
 
     def __init__(self) -> None:

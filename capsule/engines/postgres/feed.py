@@ -31,7 +31,7 @@ from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
 _log = logging.getLogger("capsule")
 #: Between two notices of one process; between two looks, while something is not behind the horizon
@@ -49,7 +49,7 @@ _PAGE = 10_000
 class Feed:
     """The feed of one store. Several threads may use it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self.database = self._database = database
         self.channel = f"capsule_{database.address.schema}"
         self._begin()
@@ -60,8 +60,8 @@ class Feed:
         self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
             weakref.WeakKeyDictionary()
         )
-        self._follower: _Follower | None = None
-        self._bell: _Bell | None = None
+        self._follower: _ChangeListener | None = None
+        self._bell: _CommitNotifier | None = None
 
     # -- Reading it --------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Feed:
     def ring(self) -> None:
         """Tell whoever waits that something was written."""
         with self._guard:
-            self._bell = self._bell or _Bell(self._database, self.channel)
+            self._bell = self._bell or _CommitNotifier(self._database, self.channel)
             if time.monotonic() > self._bell.quiet_until_s:
                 self._bell.rung.set()
 
@@ -146,7 +146,7 @@ class Feed:
         with self._guard:
             self._trackers[tracker] = kind
             if self._follower is None:
-                self._follower = _Follower(self._database, self.channel, self._touch)
+                self._follower = _ChangeListener(self._database, self.channel, self._touch)
         return tracker
 
     def _touch(self, documents: list[tuple[str, str]] | None, *, again: bool = False) -> None:
@@ -189,10 +189,10 @@ def _change(
     return Change(event, id, at, cursor, count=count, before=before, **fields)
 
 
-class _Bell:
+class _CommitNotifier:
     """A thread that gives notice after commits, the first at once."""
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database, self._channel = database, channel
         #: Nobody listened a moment ago; whoever begins to looks each second by itself.
         self.quiet_until_s = 0.0
@@ -235,10 +235,10 @@ class _Bell:
         self._thread.join()
 
 
-class _Follower:
+class _ChangeListener:
     """A thread that tells which documents were written, by whomever."""
 
-    def __init__(self, database: Database, channel: str, touch: Any) -> None:
+    def __init__(self, database: PostgresDatabase, channel: str, touch: Any) -> None:
         self._database, self._channel, self._touch = database, channel, touch
         self._wake, self._waker = os.pipe()
         self._id, self._known_until_s = uuid4(), 0.0

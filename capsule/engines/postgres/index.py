@@ -33,8 +33,8 @@ from capsule.engines.index.tables import journal
 from capsule.engines.index.visibility import ALWAYS_MS, VisibilityFilter, numbers
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
-from capsule.engines.postgres.rows import PostgresRows
-from capsule.engines.postgres.tables import Tables
+from capsule.engines.postgres.rows import PostgresIndexWriter
+from capsule.engines.postgres.tables import IndexTables
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.documents.head import Head
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.database import Progress
     from capsule.engines.index.search.search import SearchPage
-    from capsule.engines.index.tables.facts import Fits
+    from capsule.engines.index.tables.facts import FilterMatcher
     from capsule.engines.postgres.feed import Feed
     from capsule.engines.queries import FieldValue
     from capsule.rules.visibility import Viewer
@@ -101,7 +101,7 @@ _READ_THESE = """SELECT d.id, version, tag, era, entries, size(d), updated_at, h
 _TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
-class _Document(NamedTuple):
+class _ConversationRow(NamedTuple):
     """A conversation as the database has it; see `schema.sql`. `start` is the place of the first of
     `bodies`.
     """
@@ -188,13 +188,13 @@ class PostgresIndex(Index):
                 self._reader = 0, None
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[Tables]:
+    def _transaction(self, begin: str) -> Iterator[IndexTables]:
         with self._source.transaction(
             begin.format(f'"{self._source.address.schema}"')
         ) as connection:
-            yield Tables(connection)
+            yield IndexTables(connection)
 
-    def _look(self, tables: Tables) -> bool:
+    def _look(self, tables: IndexTables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
         since = (
             _LAST_STAMP if self._heads is None else self._stamp
@@ -243,11 +243,13 @@ class PostgresIndex(Index):
                 tables.query("UPDATE indexed SET snapshot = %s", snapshot)
         return size, sum(max(bytes, 1) for *_, bytes in missing[len(some) :])
 
-    def _put(self, tables: Tables, some: list[tuple[str, int]]) -> None:
+    def _put(self, tables: IndexTables, some: list[tuple[str, int]]) -> None:
         ((stamp,),) = tables.query("UPDATE indexed SET stamp = stamp + 1 RETURNING stamp")
         ids, places = [id for id, _ in some], [place for _, place in some]
-        documents = {row[0]: _Document(*row) for row in tables.query(_READ_THESE, ids, places)}
-        rows = PostgresRows(tables, stamp, ids)
+        documents = {
+            row[0]: _ConversationRow(*row) for row in tables.query(_READ_THESE, ids, places)
+        }
+        rows = PostgresIndexWriter(tables, stamp, ids)
         with tables.pipeline():
             for id in ids:
                 row, document = rows.get(id), documents.get(id)
@@ -258,8 +260,10 @@ class PostgresIndex(Index):
                     rows.remove(id, row, by_store=True)
 
     @staticmethod
-    def _read_anew(tables: Tables, id: str) -> IndexUpdate | None:
-        return next((_found(_Document(*row)) for row in tables.query(_READ_THESE, [id], [0])), None)
+    def _read_anew(tables: IndexTables, id: str) -> IndexUpdate | None:
+        return next(
+            (_found(_ConversationRow(*row)) for row in tables.query(_READ_THESE, [id], [0])), None
+        )
 
     def drop(self) -> None:
         """Empty the tables; the next question has them filled. Raises Refused, StorageFailed,
@@ -318,15 +322,15 @@ class PostgresIndex(Index):
         return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
 
 
-class PostgresAsking(IndexQueries):
+class PostgresQueries(IndexQueries):
     """The questions of one asker. See `Queries`, which describes the methods."""
 
     _index: PostgresIndex
 
-    def _searches(self) -> tuple[type[SearchPage], type[Fits]]:
-        from capsule.engines.postgres.search import PostgresFits, PostgresSearching
+    def _searches(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
+        from capsule.engines.postgres.search import PostgresFilterMatcher, PostgresSearchPage
 
-        return PostgresSearching, PostgresFits
+        return PostgresSearchPage, PostgresFilterMatcher
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.postgres.search import values_of
@@ -364,7 +368,7 @@ class PostgresAsking(IndexQueries):
         return None
 
 
-def _found(document: _Document) -> IndexUpdate | None:
+def _found(document: _ConversationRow) -> IndexUpdate | None:
     """What the index needs of a conversation, of which it has the entries before `start`; None:
     that is not enough.
     """

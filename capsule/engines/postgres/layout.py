@@ -20,7 +20,7 @@ _UPDATED = re.compile(r'(?m)^  "updatedAt": "[^"\n]*"')
 _HISTORY = b'  "history": '
 
 
-class Pieces(NamedTuple):
+class DocumentParts(NamedTuple):
     """The pieces of a document with entries: see `schema.sql`."""
 
     head: str
@@ -28,7 +28,7 @@ class Pieces(NamedTuple):
     bodies: list[str]
 
 
-class State(NamedTuple):
+class RowState(NamedTuple):
     """A version of a document as the rows have it; see `schema.sql` for the fields, and
     `Transaction` for the head.
     """
@@ -58,11 +58,11 @@ def tag_of(tag: int) -> str:
     return f"{tag:016x}"
 
 
-def pieces(document: Document) -> Pieces:
+def pieces(document: Document) -> DocumentParts:
     """The pieces of a document in canonical order. Raises InvalidInput: JSON can't hold it."""
     head = head_fields(document)
     rest = {key: value for key, value in document.items() if key not in head and key != "history"}
-    return Pieces(
+    return DocumentParts(
         fields(head),
         fields(rest),
         [codec.encode_entry(entry).decode() for entry in document["history"]],

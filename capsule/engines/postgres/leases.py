@@ -25,7 +25,7 @@ from capsule.forks import call_in_child
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
 #: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for
 #: that another has.
@@ -74,7 +74,7 @@ class PostgresLeases:
 
     boot = ""  # The database frees the leases of the dead.
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._begin()
         call_in_child(self, PostgresLeases._begin)

@@ -16,8 +16,8 @@ import orjson
 from capsule.engines.index.parsing import ConversationRow
 from capsule.engines.index.search.query import fold
 from capsule.engines.index.search.words import Title
-from capsule.engines.index.tables.rows import Placed, Rows
-from capsule.engines.postgres.tables import Tables
+from capsule.engines.index.tables.rows import IndexWriter, Placed
+from capsule.engines.postgres.tables import IndexTables
 from capsule.format.documents.head import Head
 from capsule.format.facts import BOOL, IN_LIST, NULL, TEXT
 
@@ -35,7 +35,7 @@ _MESSAGE = (
 )
 
 
-class PostgresRows(Rows):
+class PostgresIndexWriter(IndexWriter):
     """The rows, within one transaction of whoever has the lock of the index.
 
     Args:
@@ -44,7 +44,7 @@ class PostgresRows(Rows):
         ids: The conversations that will be asked for.
     """
 
-    def __init__(self, tables: Tables, stamp: int, ids: Iterable[str]) -> None:
+    def __init__(self, tables: IndexTables, stamp: int, ids: Iterable[str]) -> None:
         super().__init__(tables)  # type: ignore[arg-type]
         self._stamp = {"stamp": stamp}
         cursor = tables.execute(

@@ -20,7 +20,7 @@ from capsule import settings
 from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StoreBusy
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
 #: Of the schema that this version of Capsule has, and the oldest server that has what it uses.
 VERSION, _OLDEST_SERVER = 1, 140000
@@ -47,7 +47,7 @@ class Meta(NamedTuple):
     settings: str
 
 
-def meta(database: Database) -> Meta:
+def meta(database: PostgresDatabase) -> Meta:
     """What the database says of itself. Cost: a round trip.
 
     Raises NotFound: there is no store; Refused: it is of another version.
@@ -68,7 +68,7 @@ def meta(database: Database) -> Meta:
     return Meta(values["store"], values["generation"], values["settings"])
 
 
-def _ensure_present_version(database: Database) -> None:
+def _ensure_present_version(database: PostgresDatabase) -> None:
     """Raise Refused if the schema has another version by now. Cost: a connection."""
     found: tuple[Any, ...] | None = None
     with (
@@ -81,7 +81,7 @@ def _ensure_present_version(database: Database) -> None:
     _ensure_version(database, int(found[0]) if found else VERSION)
 
 
-def _ensure_version(database: Database, version: int) -> None:
+def _ensure_version(database: PostgresDatabase, version: int) -> None:
     if version == VERSION:
         return
     is_older = version < VERSION
@@ -94,7 +94,7 @@ def _ensure_version(database: Database, version: int) -> None:
     )
 
 
-def _new_generation(database: Database, identity: str) -> str:
+def _new_generation(database: PostgresDatabase, identity: str) -> str:
     """Begin a new generation, as the database was restored; which one there is then."""
     statement = (
         "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' "
@@ -110,17 +110,17 @@ def _new_generation(database: Database, identity: str) -> str:
     return str(row[0]) if row else ""
 
 
-def key(database: Database) -> bytes:
+def key(database: PostgresDatabase) -> bytes:
     """The secret key of the store's cursors, which every machine that opens it has. Raises as
-    `Database.read`.
+    `PostgresDatabase.read`.
     """
     ((text,),) = database.read("SELECT value FROM @meta WHERE key = 'cursors'")
     return bytes.fromhex(text)
 
 
-def set_settings(database: Database, toml: str, before: str) -> None:
+def set_settings(database: PostgresDatabase, toml: str, before: str) -> None:
     """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as
-    `Database.write`.
+    `PostgresDatabase.write`.
     """
     statement = (
         "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
@@ -132,8 +132,8 @@ def set_settings(database: Database, toml: str, before: str) -> None:
         )
 
 
-def durability(database: Database) -> str:
-    """What a message survives that was acknowledged, in words. Raises as `Database.read`."""
+def durability(database: PostgresDatabase) -> str:
+    """What a message survives that was acknowledged, in words. Raises as `PostgresDatabase.read`."""
     ((commit, names, standbys),) = database.read(
         "SELECT current_setting('synchronous_commit'), "
         "current_setting('synchronous_standby_names'),"
@@ -153,7 +153,7 @@ def durability(database: Database) -> str:
     )
 
 
-def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
+def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
     """Make the schema, or bring it to this version; whether there was anything to do.
 
     Args:

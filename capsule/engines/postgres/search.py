@@ -20,13 +20,13 @@ from capsule.engines.index.parsing import tools_of
 from capsule.engines.index.search import search
 from capsule.engines.index.search.query import Phrase
 from capsule.engines.index.search.search import TITLE_WEIGHTS, Corpus, Match, SearchPage, corpus_of
-from capsule.engines.index.tables.facts import Fits, compared
+from capsule.engines.index.tables.facts import FilterMatcher, compared
 from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import LONGEST_WORD
 from capsule.engines.queries import FieldValue
 from capsule.format.facts import IN_LIST, NUMBER, TEXT
-from capsule.format.filters import Test
+from capsule.format.filters import FieldCondition
 
 #: What `ts_rank` divides by, and the sums of 1/n² up to as many places as make a difference.
 _LIMIT = 1.64493406685
@@ -54,7 +54,7 @@ def _operators(text: str) -> str:
     return text
 
 
-class PostgresSearching(SearchPage):
+class PostgresSearchPage(SearchPage):
     """One page of one search."""
 
     def _tagged(self, tags: list[str]) -> str:
@@ -178,12 +178,12 @@ class PostgresSearching(SearchPage):
         return tools_of(layout.entries_in([tools], "the message")[0]) or ""
 
 
-class PostgresFits(Fits):
+class PostgresFilterMatcher(FilterMatcher):
     """Finds what filters fit."""
 
     few = 1 << 62
 
-    def _compared(self, test: Test) -> set[int]:
+    def _compared(self, test: FieldCondition) -> set[int]:
         text, values = compared(test)
         if test.operator == "$empty":
             text = (
@@ -205,7 +205,7 @@ class PostgresFits(Fits):
             )
         }
 
-    def _matched(self, test: Test) -> set[int]:
+    def _matched(self, test: FieldCondition) -> set[int]:
         condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._seen}"
         rows = self._db.execute(
             f"SELECT message, value FROM {self._at} AND path = ? AND {condition}",

@@ -38,7 +38,7 @@ def _translated(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
 
 
-class Answer:
+class ResultCursor:
     """What a statement gives, as a cursor of SQLite gives it."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
@@ -62,7 +62,7 @@ class Answer:
         return iter(self.fetchall())
 
 
-class Tables:
+class IndexTables:
     """The tables, in a transaction that has their schema first in its search path.
 
     Args:
@@ -72,7 +72,7 @@ class Tables:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Answer:
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> ResultCursor:
         """What a statement gives, with its values for `?`."""
         bound = list(map(_bound, values))
         if "json_each" in statement:
@@ -82,7 +82,7 @@ class Tables:
             ]
         # A plan for any words would be one for common words.
         is_prepared = False if "tsquery" in statement else None
-        return Answer(
+        return ResultCursor(
             self._connection.execute(
                 _translated(statement), bound or None, binary=True, prepare=is_prepared
             )

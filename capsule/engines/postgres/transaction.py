@@ -21,9 +21,9 @@ from capsule.engines.interface import (
     Trashed,
 )
 from capsule.engines.postgres import layout, told
-from capsule.engines.postgres.layout import State
-from capsule.engines.postgres.writing import Save, message_key
-from capsule.errors import Interfered
+from capsule.engines.postgres.layout import RowState
+from capsule.engines.postgres.writing import DocumentWrite, message_key
+from capsule.errors import ConcurrentWrite
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import canonical, codec
@@ -49,7 +49,7 @@ class PostgresTransaction:
     """
 
     def __init__(
-        self, engine: PostgresEngine, kind: str, id: str, state: State, *, is_sure: bool
+        self, engine: PostgresEngine, kind: str, id: str, state: RowState, *, is_sure: bool
     ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
@@ -66,7 +66,7 @@ class PostgresTransaction:
         #: of its own there.
         self._missing: set[str] = set()
 
-    def _go_on(self, state: State) -> None:
+    def _go_on(self, state: RowState) -> None:
         self._now = state
         self._document: Document | None = None
         self._bodies: list[str] = []
@@ -79,7 +79,7 @@ class PostgresTransaction:
         """
         if not self._is_sure:
             if self._engine.number(self._kind, self.id) != self._now.version:
-                raise Interfered
+                raise ConcurrentWrite
             self._is_sure = True
 
     def document(self) -> Document:
@@ -87,7 +87,7 @@ class PostgresTransaction:
         if self._document is None:
             version, data, bodies = self._engine.whole(self._kind, self.id) or (0, b"", [])
             if version != self._now.version:
-                raise Interfered
+                raise ConcurrentWrite
             self._document, self._is_sure, self._bodies = (
                 codec.decode(data, self.name),
                 True,
@@ -105,7 +105,7 @@ class PostgresTransaction:
             return EntriesSince(place, [], False)
         news = self._engine.follow(self._kind, self.id, since)
         if news.place != place:
-            raise Interfered
+            raise ConcurrentWrite
         return news
 
     def find(self, id: str) -> tuple[int, Document] | None:
@@ -217,7 +217,7 @@ class PostgresTransaction:
         trash = removed and (removed[0], codec.encode(removed[1]))
         self._write(save, told.replaced(self._kind, before, document, old, new.bodies), trash)
 
-    def _decided(self, *, exact: bool, ends_active: bool | None) -> Save:
+    def _decided(self, *, exact: bool, ends_active: bool | None) -> DocumentWrite:
         """What every write says."""
         return {
             "kind": self._kind,
@@ -229,7 +229,7 @@ class PostgresTransaction:
         }
 
     def _write(
-        self, save: Save, events: told.Events, trash: tuple[str, bytes] | None = None
+        self, save: DocumentWrite, events: told.Events, trash: tuple[str, bytes] | None = None
     ) -> None:
         parsed = self._now.head if save.get("head") is None else None
         self._go_on(self._engine.save(save, self.reads, events, trash=trash, parsed=parsed))
@@ -245,6 +245,6 @@ class PostgresTransaction:
         """Cost: two round trips, one of which reads the document."""
         version, data, _ = self._engine.whole(self._kind, self.id) or (0, b"", [])
         if version != self._now.version:
-            raise Interfered
+            raise ConcurrentWrite
         self._is_sure = True
         return self._engine.remove(self._kind, self.id, version, data, self.reads)

@@ -18,13 +18,13 @@ import orjson
 
 from capsule.engines.interface import Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
-from capsule.engines.postgres.layout import State
+from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.told import PLAIN, Events
-from capsule.errors import Interfered, NotFound, StoreBusy, Taken
+from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
 from capsule.format.documents.head import ParsedHead
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.database import PostgresDatabase
 
 _SAVE = "SELECT @save(%(write)s, %(again)s, %(data)s, %(trash)s)"
 _REMOVE = (
@@ -37,7 +37,7 @@ _REMOVE = (
 _FIRST, _LAST = itemgetter(0), itemgetter(1)
 
 
-class Save(TypedDict, total=False):
+class DocumentWrite(TypedDict, total=False):
     """A write of a document. A field that is None or left out stays as it is.
 
     Attributes:
@@ -71,7 +71,7 @@ class Save(TypedDict, total=False):
     ends_active: bool | None
 
 
-class Writing:
+class DocumentWriter:
     """Writes documents.
 
     Args:
@@ -79,20 +79,20 @@ class Writing:
         wrote: Called after each write.
     """
 
-    def __init__(self, database: Database, wrote: Callable[[], None]) -> None:
+    def __init__(self, database: PostgresDatabase, wrote: Callable[[], None]) -> None:
         self._database = database
         self._wrote = wrote
 
     def save(
         self,
-        save: Save,
+        save: DocumentWrite,
         reads: ReadSet,
         events: Events = PLAIN,
         *,
         data: bytes | None = None,
         trash: tuple[str, bytes] | None = None,
         parsed: ParsedHead | None = None,
-    ) -> State:
+    ) -> RowState:
         """Do a write; the document as it is then.
 
         Args:
@@ -127,7 +127,7 @@ class Writing:
             orjson.loads(row)
         )
         if status == "taken":
-            raise Taken
+            raise AlreadyExists
         self._ensure_done(status, reads)
         if parsed is None or head is not None:
             text = head if head is not None else save.get("head") or ""
@@ -135,7 +135,7 @@ class Writing:
             parsed = ParsedHead(
                 layout.tag_of(tag), layout.head_of(text, updated_at, name) if text else {}
             )
-        return State(
+        return RowState(
             version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed
         )
 
@@ -164,7 +164,7 @@ class Writing:
             name = next(lease.name for lease in reads.values() if isinstance(lease, Lease))
             raise lost(name)
         if status not in ("ok", "done"):
-            raise Interfered
+            raise ConcurrentWrite
         self._wrote()
 
 

@@ -44,7 +44,7 @@ _CONTEXT_EMPTY = b'  "context": {},\n'
 CONTEXT_END_BYTES = len(_CONTEXT_END) - 1
 
 
-class Anatomy(NamedTuple):
+class FileLayout(NamedTuple):
     """Offsets (bytes) in a canonical capsule; the module's docstring draws them.
 
     A tuple, as an append makes two of them, and a frozen dataclass costs three times as much to
@@ -66,7 +66,7 @@ class Anatomy(NamedTuple):
     ends_active: bool = False
 
 
-def survey(data: bytes) -> Anatomy | None:
+def survey(data: bytes) -> FileLayout | None:
     """The anatomy of a canonical capsule, or None when `data` lacks a part that the layout needs.
 
     Costs a scan of `data`. That the whole of it is canonical is for the caller to know.
@@ -84,7 +84,9 @@ def survey(data: bytes) -> Anatomy | None:
         tail = history
     else:
         return None
-    return Anatomy(len(data), updated_at, context, history, tail, data.count(_ENTRY, history, tail))
+    return FileLayout(
+        len(data), updated_at, context, history, tail, data.count(_ENTRY, history, tail)
+    )
 
 
 def _stamp_in(head: bytes) -> int:
@@ -111,12 +113,12 @@ def joined(head: bytes) -> bytes:
     return head.rstrip(b"\n").removesuffix(b"\n}") + b",\n"
 
 
-def closing_of(anatomy: Anatomy) -> bytes:
+def closing_of(anatomy: FileLayout) -> bytes:
     """The bytes from `anatomy.tail` to the end of the file."""
     return _CLOSING if anatomy.tail > anatomy.history else _CLOSING_EMPTY
 
 
-def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
+def spliced(anatomy: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayout]:
     """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the
     anatomy after it.
 
@@ -128,13 +130,13 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
     block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
     tail = anatomy.tail + len(block)
     size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
-    after = Anatomy(
+    after = FileLayout(
         size, anatomy.updated_at, anatomy.context, anatomy.history, tail, count, anatomy.ends_active
     )
     return block + _CLOSING, after
 
 
-def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
+def reheaded(anatomy: FileLayout, head: bytes) -> FileLayout | None:
     """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is
     no head.
     """
@@ -146,7 +148,7 @@ def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
     )
 
 
-def moved(anatomy: Anatomy, by: int) -> Anatomy:
+def moved(anatomy: FileLayout, by: int) -> FileLayout:
     """The anatomy once the context has become so many bytes longer, or shorter (negative)."""
     return anatomy._replace(
         size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by

@@ -110,7 +110,7 @@ def is_clean(entry: Any, part: str = "history") -> bool:
     return not others or not any(fault(field, entry[field.name]) for field in others)
 
 
-class _Shape(NamedTuple):
+class _RemainingChecks(NamedTuple):
     """What of an object is left to be looked at when its keys are known, and the types of their
     values.
     """
@@ -122,7 +122,7 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _Shape | None:
+def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _RemainingChecks | None:
     """The shape of the objects with these keys and types; None: none of them is clean."""
     required = {*_FILLED_IN.get(part, ()), *(field.name for field in PARTS[part] if field.required)}
     there = dict(zip(keys, types, strict=True))
@@ -141,4 +141,4 @@ def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _Shape 
             inside.append((name, path))
         elif kind is not None and kind is not _TYPES.get(field.kind):
             others.append(field)
-    return _Shape(tuple(times), tuple(choices), tuple(inside), tuple(others))
+    return _RemainingChecks(tuple(times), tuple(choices), tuple(inside), tuple(others))

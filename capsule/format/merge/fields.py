@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from capsule.format.fields import DISCOVERABLE, DM_POLICIES
-from capsule.format.kinds import Kind
-from capsule.format.merge.head import Clashes, by_rules
-from capsule.format.merge.notes import Merged
+from capsule.format.kinds import DocumentKind
+from capsule.format.merge.head import ConflictRecorder, by_rules
+from capsule.format.merge.notes import MergeResult
 from capsule.format.merge.values import ABSENT, Rule, changed, first, greater, merged, merged_object
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
@@ -21,19 +21,21 @@ from capsule.timestamps import sortable
 Document = dict[str, Any]
 
 
-def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Document) -> Merged:
+def merge_fields(
+    kind: DocumentKind, base: Document | None, ours: Document, theirs: Document
+) -> MergeResult:
     """Merge two versions of a document. `base` is the version that both began from; None: there is
     none.
     """
     base, ours, theirs = (kind.ordered(side) for side in (base or {}, ours, theirs))
-    clashes = Clashes()
+    clashes = ConflictRecorder()
     document = changed(
         base,
         ours,
         theirs,
         lambda: kind.ordered(by_rules(base, ours, theirs, _RULES, clashes, kind.part)),
     )
-    return Merged(document, tuple(sorted(clashes, key=lambda conflict: conflict.field)))
+    return MergeResult(document, tuple(sorted(clashes, key=lambda conflict: conflict.field)))
 
 
 def _entries(rule: Rule) -> Rule:

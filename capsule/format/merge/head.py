@@ -36,7 +36,7 @@ _TITLE = ("title", "titleSetBy", "titleSetAt")
 
 
 @dataclass(slots=True)
-class Heads:
+class HeadMerge:
     """Three versions of a head, and what merging them finds.
 
     Attributes:
@@ -50,7 +50,7 @@ class Heads:
     base: Document
     ours: Document
     theirs: Document
-    conflicts: Clashes = field(default_factory=lambda: Clashes())
+    conflicts: ConflictRecorder = field(default_factory=lambda: ConflictRecorder())
     notes: list[str] = field(default_factory=list)
 
     def merged(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Heads:
         return {**winner, "metadata": about | ({"otherHashes": sorted(others)} if others else {})}
 
 
-class Clashes(list[Conflict]):
+class ConflictRecorder(list[Conflict]):
     """The conflicts of a merge: both sides changed a field, and no rule says which stands."""
 
     def __call__(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:

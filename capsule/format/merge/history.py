@@ -16,7 +16,7 @@ from capsule.format.fields import names
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.notes import VERSION_OF, bare, digest, version_of, with_original_parent
 from capsule.format.merge.order import filled, in_one_order
-from capsule.format.merge.side import BESIDE, LINE, Parent, Side
+from capsule.format.merge.side import BESIDE, LINE, HistorySide, Parent
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.text.shown import one_line
 from capsule.format.tree.tree import circles
@@ -26,12 +26,14 @@ Message = Mapping[str, Any]
 _KNOWN = frozenset(names("history"))
 
 
-class Histories:
+class HistoryMerge:
     """The three versions of a history of a conversation, and what becomes of them. `base` is empty
     if there is none.
     """
 
-    def __init__(self, base: Side, ours: Side, theirs: Side, conversation: str) -> None:
+    def __init__(
+        self, base: HistorySide, ours: HistorySide, theirs: HistorySide, conversation: str
+    ) -> None:
         self.base, self.ours, self.theirs = base, ours, theirs
         self.conversation = conversation
         self.kept: dict[str, Message] = {}
@@ -129,7 +131,7 @@ class Histories:
         )
         return order_message(combined)
 
-    def _order(self, side: Side) -> list[str]:
+    def _order(self, side: HistorySide) -> list[str]:
         """The kept messages in the order of a side. A version that lost stands before the one that
         won.
         """
@@ -191,7 +193,7 @@ class Histories:
 
         return max(candidates, key=lateness)
 
-    def _there(self, id: str, parent: Parent, side: Side, *, is_new: bool = False) -> Parent:
+    def _there(self, id: str, parent: Parent, side: HistorySide, *, is_new: bool = False) -> Parent:
         """The parent, or the nearest one above it that is in the result."""
         if not isinstance(parent, str) or parent in self.kept:
             return parent

@@ -24,10 +24,10 @@ from capsule.errors import InvalidDocument, Problem
 from capsule.format.documents.new import CURRENT
 from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import cleaned, is_clean
-from capsule.format.merge.head import Heads
-from capsule.format.merge.history import Histories
-from capsule.format.merge.notes import Merged, wanted_in
-from capsule.format.merge.side import Side, renamed_in, same_ids
+from capsule.format.merge.head import HeadMerge
+from capsule.format.merge.history import HistoryMerge
+from capsule.format.merge.notes import MergeResult, wanted_in
+from capsule.format.merge.side import HistorySide, renamed_in, same_ids
 from capsule.format.merge.values import ABSENT, bytes_of, same
 from capsule.format.text.shown import one_line
 from capsule.format.tree.pruning import kept_current
@@ -38,7 +38,7 @@ _TEXTS = frozenset({str})
 _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
 
-def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> Merged:
+def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> MergeResult:
     """Merge two versions of a capsule, as `codec.decode` gave them and `validation.check` accepts
     them.
 
@@ -59,19 +59,19 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
         reason = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
         raise InvalidDocument.of([Problem(path, 0, 0, "id", reason)])
     if _are_alike(ours, theirs) or _are_alike(theirs, was):
-        return Merged(ours)
+        return MergeResult(ours)
     if _are_alike(ours, was):
-        return Merged(theirs)
+        return MergeResult(theirs)
     names = same_ids(was["history"], ours["history"], theirs["history"])
     ours, theirs = (
         renamed_in(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True)
     )
-    heads = Heads(was, ours, theirs)
+    heads = HeadMerge(was, ours, theirs)
     document = heads.merged()
     is_line = document["metadata"].get("type", "chat") != "chat"
-    side = partial(Side, conversation=ours["id"], is_line=is_line)
+    side = partial(HistorySide, conversation=ours["id"], is_line=is_line)
     first = side(was["history"])
-    histories = Histories(
+    histories = HistoryMerge(
         first, side(ours["history"], base=first), side(theirs["history"], base=first), ours["id"]
     )
     history, notes = histories.merged()
@@ -79,7 +79,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     # The messages are as they should be by now.
     document = cleaned(in_order({**document, "history": []}), path) | {"history": history}
     conflicts = tuple(sorted(heads.conflicts, key=lambda each: each.field))
-    return Merged(document, conflicts, (*sorted(heads.notes), *notes))
+    return MergeResult(document, conflicts, (*sorted(heads.notes), *notes))
 
 
 def _version(document: Document, path: str, *known: Document) -> Document:
@@ -132,7 +132,7 @@ def _merged_current(
     base: Document,
     ours: Document,
     theirs: Document,
-    histories: Histories,
+    histories: HistoryMerge,
     history: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """`currentNode` and `currentWanted` of the merged capsule, as far as it needs them.
@@ -175,14 +175,14 @@ def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | N
     )
 
 
-def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
+def _lateness(current: Any, histories: HistoryMerge) -> tuple[bool, str, bytes]:
     sides = (histories.base, histories.ours, histories.theirs)
     message = next((side.entries[current] for side in sides if current in side.entries), {})
     return isinstance(current, str), message.get("timestamp") or "", bytes_of(current)
 
 
 def _made_good(
-    current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]
+    current: str, base: HistorySide, there: set[str], history: Sequence[Mapping[str, Any]]
 ) -> str | None:
     """The message that takes the place of a deleted one, as in the store."""
     gone = {at for at, id in enumerate(base.ids) if id not in there}

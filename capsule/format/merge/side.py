@@ -42,7 +42,7 @@ LINE: Parent = type("Line", (), {"__slots__": ()})()
 BESIDE: Parent = type("Beside", (), {"__slots__": ()})()
 
 
-class Side:
+class HistorySide:
     """One version of the history.
 
     Attributes:
@@ -61,7 +61,7 @@ class Side:
         conversation: str,
         *,
         is_line: bool,
-        base: Side | None = None,
+        base: HistorySide | None = None,
     ) -> None:
         self.ids: list[str] = [message["id"] for message in history]
         if len(set(self.ids)) < len(self.ids):
@@ -118,7 +118,7 @@ class Side:
             parent = self.above.get(parent)
         return parent
 
-    def _take_answered(self, id: str, answered: str | None, base: Side | None) -> None:
+    def _take_answered(self, id: str, answered: str | None, base: HistorySide | None) -> None:
         """Believe what an earlier merge noted, unless the message was moved since."""
         known: Mapping[str, Message] = {} if base is None else base.entries
         nearest = answered if base is None else base.lifted(answered, self.entries)
@@ -128,7 +128,7 @@ class Side:
             if base is not None and id not in known:
                 self.parents[id] = answered
 
-    def _set_line(self, base: Side | None) -> None:
+    def _set_line(self, base: HistorySide | None) -> None:
         """Find the line. What the ancestor has is in it when it is there, so that it doesn't matter
         who is gone.
         """

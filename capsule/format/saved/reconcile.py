@@ -43,7 +43,7 @@ from capsule.format.json.canonical import order_message
 from capsule.format.merge.values import ABSENT, flat_head, sorted_bytes
 from capsule.format.saved.records import (
     HEAD,
-    Write,
+    WriteRecord,
     apart,
     decoded,
     digest,
@@ -55,7 +55,7 @@ from capsule.format.saved.records import (
     said,
 )
 
-#: How `Outcome.remade` calls a lock.
+#: How `Reconciliation.remade` calls a lock.
 THE_LOCK = "the lock"
 _LOCK, _TAGS = "metadata.lock", "metadata.tags"
 _Flat = Mapping[str, Any]
@@ -63,7 +63,7 @@ _Entry = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Outcome:
+class Reconciliation:
     """What became of a saved version.
 
     Attributes:
@@ -126,7 +126,7 @@ def reconcile(
     *,
     deliberate: bool | None = None,
     sure: int | None = None,
-) -> Outcome:
+) -> Reconciliation:
     """Compare a saved version, as `migrations.current` gives it, with what the store wrote lately.
 
     Args:
@@ -138,8 +138,8 @@ def reconcile(
             None: all.
     """
     writes = decoded(records)
-    outcome = Outcome(dict(saved))
-    read = _Read(saved, writes, len(records) if sure is None else sure)
+    outcome = Reconciliation(dict(saved))
+    read = _ReadState(saved, writes, len(records) if sure is None else sure)
     if deliberate is not None:
         read.upto = len(records) if deliberate else -1
     _messages(outcome, _known(writes), read)
@@ -160,7 +160,7 @@ def _by_hand(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {"u": saved["updatedAt"], "hand": 1}
 
 
-class _Read:
+class _ReadState:
     """What the person can have read when they began to edit.
 
     Attributes:
@@ -171,7 +171,7 @@ class _Read:
         void: The `updatedAt` of each interrupted append whose messages it lacks.
     """
 
-    def __init__(self, saved: dict[str, Any], writes: list[Write], sure: int) -> None:
+    def __init__(self, saved: dict[str, Any], writes: list[WriteRecord], sure: int) -> None:
         self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
         self.newest = max((write.record["u"] for write in writes), default="")
         self.makes_again = self.stamp <= self.newest
@@ -201,7 +201,7 @@ class _Read:
         return place <= self.upto
 
 
-def _places(writes: list[Write]) -> dict[str, int]:
+def _places(writes: list[WriteRecord]) -> dict[str, int]:
     """The first write of the store with each `updatedAt`."""
     places: dict[str, int] = {}
     for write in writes:
@@ -211,7 +211,7 @@ def _places(writes: list[Write]) -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class _Copy:
+class _SavedCopy:
     """A message that the document has, as far as the log knows.
 
     Attributes:
@@ -231,7 +231,7 @@ class _Copy:
 
 
 @dataclass(slots=True)
-class _Known:
+class _StoreVersion:
     """What the log knows of the messages with one id; nearly always that is one.
 
     Attributes:
@@ -240,21 +240,21 @@ class _Known:
         gone: The store's write that took them out; None: they are there, or a person took them out.
     """
 
-    copies: list[_Copy] = field(default_factory=list)
+    copies: list[_SavedCopy] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
     gone: int | None = None
 
 
-def _known(writes: list[Write]) -> dict[Any, _Known]:
+def _known(writes: list[WriteRecord]) -> dict[Any, _StoreVersion]:
     """What the log knows of each message, by the ids."""
-    messages: dict[Any, _Known] = {}
+    messages: dict[Any, _StoreVersion] = {}
     places = _places(writes)
     for write in writes:
         # What a person did was there for whoever has that `updatedAt`.
         place = places.get(write.record["u"], write.place) if write.is_by_hand else write.place
         for entry in write.entries:
-            message = messages.setdefault(entry.get("id"), _Known())
-            copy = _Copy(place, entry)
+            message = messages.setdefault(entry.get("id"), _StoreVersion())
+            copy = _SavedCopy(place, entry)
             text = said(entry)
             if write.kind == "put" and not write.is_by_hand and message.texts - {text}:
                 copy.edited = place  # It may have come back with another text than it went with.
@@ -262,19 +262,19 @@ def _known(writes: list[Write]) -> dict[Any, _Known]:
             message.texts.add(text)
             message.gone = None
         if write.kind == "edit":
-            _note_edit(messages.setdefault(write.record["e"].get("id"), _Known()), write)
+            _note_edit(messages.setdefault(write.record["e"].get("id"), _StoreVersion()), write)
         for id, text in write.record["was"].items() if write.kind == "gone" else ():
-            message = messages.setdefault(id, _Known())
+            message = messages.setdefault(id, _StoreVersion())
             message.copies = []
             message.texts.add(text)
             message.gone = None if write.is_by_hand else place
     return messages
 
 
-def _note_edit(message: _Known, write: Write) -> None:
+def _note_edit(message: _StoreVersion, write: WriteRecord) -> None:
     entry, was = write.record["e"], write.record["was"]
     if not message.copies:  # The log doesn't have the write that put it there.
-        message.copies.append(_Copy(write.place, entry))
+        message.copies.append(_SavedCopy(write.place, entry))
     copy = next((copy for copy in message.copies if said(copy.entry) == was), message.copies[-1])
     text = said(entry)
     copy.entry = entry
@@ -289,7 +289,7 @@ def _note_edit(message: _Known, write: Write) -> None:
         copy.moves.append((write.place, write.record["above"]))
 
 
-def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
+def _messages(outcome: Reconciliation, known: dict[Any, _StoreVersion], read: _ReadState) -> None:
     """Bring back the messages that were not there to be read, and make again what the store did to
     the others.
     """
@@ -299,7 +299,7 @@ def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
         places.setdefault(entry.get("id"), []).append(place)
     merged: dict[int, _Entry] = {}
     gone: set[int] = set()
-    missing: list[_Copy] = []
+    missing: list[_SavedCopy] = []
     put: list[_Entry] = []
     edits: list[bytes] = []
     record = _by_hand(outcome.document)
@@ -334,12 +334,12 @@ def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
 
 
 def _paired(
-    copies: list[_Copy], entries: dict[int, _Entry]
-) -> tuple[dict[int, _Copy], list[_Copy]]:
+    copies: list[_SavedCopy], entries: dict[int, _Entry]
+) -> tuple[dict[int, _SavedCopy], list[_SavedCopy]]:
     """The place of each message in the saved version, by what it says, else by the order; and those
     without one.
     """
-    pairs: dict[int, _Copy] = {}
+    pairs: dict[int, _SavedCopy] = {}
     rest = []
     for copy in copies:
         text = said(copy.entry)
@@ -356,7 +356,7 @@ def _paired(
 
 
 def _is_removed_again(
-    outcome: Outcome, id: Any, message: _Known, entry: _Entry, read: _Read
+    outcome: Reconciliation, id: Any, message: _StoreVersion, entry: _Entry, read: _ReadState
 ) -> bool:
     """Whether a message of the saved version goes, as the store took it out since; else it counts
     as put back.
@@ -371,7 +371,9 @@ def _is_removed_again(
     return False
 
 
-def _merged(outcome: Outcome, copy: _Copy, entry: _Entry, texts: set[str], read: _Read) -> _Entry:
+def _merged(
+    outcome: Reconciliation, copy: _SavedCopy, entry: _Entry, texts: set[str], read: _ReadState
+) -> _Entry:
     """A message of the saved version, with what the store changed of it since, where the person
     left that alone.
     """
@@ -392,7 +394,7 @@ def _merged(outcome: Outcome, copy: _Copy, entry: _Entry, texts: set[str], read:
     return result
 
 
-def _stands(copy: _Copy, result: _Entry) -> bool:
+def _stands(copy: _SavedCopy, result: _Entry) -> bool:
     """Whether the person's version of a message stands where the store had changed it."""
     is_other_text = copy.edited is not None and said(result) != said(copy.entry)
     is_elsewhere = bool(copy.moves) and parent_of(result) != parent_of(copy.entry)
@@ -405,7 +407,7 @@ def _under(entry: _Entry, parent: Any) -> _Entry:
     return order_message(rest if parent is False else rest | {"parent": parent})
 
 
-def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
+def _head(outcome: Reconciliation, writes: list[WriteRecord], read: _ReadState) -> None:
     """Merge the head three ways: what the person read, what the store has written since, what they
     saved.
     """
@@ -462,7 +464,7 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
         outcome.remade += remade
 
 
-def _is_reverted(key: str, value: Any, heads: list[Write], flats: Sequence[_Flat]) -> bool:
+def _is_reverted(key: str, value: Any, heads: list[WriteRecord], flats: Sequence[_Flat]) -> bool:
     """Whether a field has a value again that it had before the store's last change of it."""
     ours = flats[-1].get(key, ABSENT)
     others = [at for at, flat in enumerate(flats) if not _same(flat.get(key, ABSENT), ours)]
@@ -477,7 +479,7 @@ def _lock_of(flat: _Flat) -> str:
     return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
 
 
-def _readable(heads: list[Write], read: _Read) -> list[int]:
+def _readable(heads: list[WriteRecord], read: _ReadState) -> list[int]:
     """The heads that the person may have begun from: the last one at the latest write that they
     have read, and those after it with the same `updatedAt`; all, when no write is known to have
     been read."""

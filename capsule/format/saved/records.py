@@ -148,7 +148,7 @@ def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
     return [*records, head_record(stamp, after, count)]
 
 
-class Write(NamedTuple):
+class WriteRecord(NamedTuple):
     """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages
     more it left.
     """
@@ -173,9 +173,9 @@ class Write(NamedTuple):
         return "hand" in self.record
 
 
-def decoded(records: list[list[bytes]]) -> list[Write]:
+def decoded(records: list[list[bytes]]) -> list[WriteRecord]:
     """The records, the oldest first."""
-    writes: list[Write] = []
+    writes: list[WriteRecord] = []
     head: dict[str, Any] = {}
     for place, record in _each(records):
         if record["k"] == "lock":  # It is all of the head before it, but for the lock.
@@ -191,7 +191,7 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
             more = len(record["e"])
         elif record["k"] == "gone":
             more = -len(record["was"])
-        writes.append(Write(place, record, more))
+        writes.append(WriteRecord(place, record, more))
     return writes
 
 

@@ -51,7 +51,7 @@ _ID_LINE = re.compile(rb'\n      "id": "[^"\n]*"')
 _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 
 
-class Splice(NamedTuple):
+class LoggedSplice(NamedTuple):
     """A splice as the log has it: where it wrote, the entries as they stand in the file, and their
     `updatedAt`.
     """
@@ -61,7 +61,7 @@ class Splice(NamedTuple):
     stamp: str
 
 
-class Mended(NamedTuple):
+class RepairedFile(NamedTuple):
     """A file made whole: its bytes, and in words what was done."""
 
     data: bytes
@@ -87,7 +87,7 @@ def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
     return base if _parses(base) else None
 
 
-def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
+def redo(data: bytes, splice: LoggedSplice, *, cut: bool) -> bytes | None:
     """The file with a splice completed; None unless `data` shows a part of that very splice.
 
     What stands behind the last entry before it is then made of sectors of what was there and of
@@ -144,7 +144,7 @@ def _is_mixed_of(rest: bytes, old: bytes, new: bytes, at: int) -> bool:
     return len(rest) <= len(new) and all(rest[a:b] in (old[a:b], new[a:b]) for a, b in pairs)
 
 
-def mend(data: bytes) -> Mended | None:
+def mend(data: bytes) -> RepairedFile | None:
     """The file made whole, when a crash can have left `data`; None when it can't.
 
     Args:
@@ -158,10 +158,10 @@ def mend(data: bytes) -> Mended | None:
         return cut
     if stamped is None or not _parses(stamped):
         return None
-    return Mended(stamped, "a timestamp that a crash left half written was set anew")
+    return RepairedFile(stamped, "a timestamp that a crash left half written was set anew")
 
 
-def _mend_tail(data: bytes) -> Mended | None:
+def _mend_tail(data: bytes) -> RepairedFile | None:
     history = _HISTORY.search(data)
     if history is None or not _head_parses(data[: history.start()]):
         return None
@@ -173,14 +173,14 @@ def _mend_tail(data: bytes) -> Mended | None:
     if rest.startswith(closing) and joined.startswith(opening, end):
         whole = _mend_tail(joined)
         if whole is not None or _parses(joined):
-            return Mended(
+            return RepairedFile(
                 whole.data if whole else joined,
                 "joined where an append came between two reads of a copy",
             )
     if rest in (_CLOSING, _CLOSING_EMPTY) or not _torn(rest, end, first=count == 0):
         return None
     lost = len(data.rstrip(b"\0")) - end
-    return Mended(
+    return RepairedFile(
         data[:end] + closing,
         f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)",
     )

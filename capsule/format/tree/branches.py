@@ -97,7 +97,7 @@ class Removal:
         )
 
 
-class Without:
+class PrunedHistory:
     """A conversation without some of its messages.
 
     Attributes:

@@ -34,7 +34,7 @@ from capsule.format.text.shown import clipped
 from capsule.format.validation import decoded
 from capsule.git import objects
 from capsule.git.commits.operation import Operation, retried
-from capsule.git.objects import Blobs, Entry, Raw
+from capsule.git.objects import BlobReader, IndexEntry, RawDifference
 from capsule.git.repository import Repository
 
 if TYPE_CHECKING:
@@ -89,21 +89,23 @@ class DocumentChange:
 
 
 def document_changes(
-    repository: Repository, differences: Sequence[Raw], progress: Callable[[int, int], None]
+    repository: Repository,
+    differences: Sequence[RawDifference],
+    progress: Callable[[int, int], None],
 ) -> list[DocumentChange]:
     """What became of documents of the store, of the first hundred of them.
 
     Cost: reading and comparing both versions of each.
     """
     changes = []
-    with Blobs(repository.git) as blobs:
+    with BlobReader(repository.git) as blobs:
         for number, raw in enumerate(differences[:_MAX_DESCRIBED]):
             progress(number, min(len(differences), _MAX_DESCRIBED))
             changes.append(_change(repository, blobs, raw))
     return changes
 
 
-def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
+def _change(repository: Repository, blobs: BlobReader, raw: RawDifference) -> DocumentChange:
     place = repository.document_at(raw.path)
     assert place is not None
     kind, id = place
@@ -176,7 +178,7 @@ _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """What was committed.
 
     Attributes:
@@ -207,7 +209,7 @@ class Committed:
         }
 
 
-def commit(operation: Operation, message: str | None = None) -> Committed:
+def commit(operation: Operation, message: str | None = None) -> CommitResult:
     """Commit what changed in the store; without a message, its subject says what changed."""
     git, repository = operation.git, operation.repository
     operation.progress("look", 0, 0)
@@ -224,27 +226,27 @@ def commit(operation: Operation, message: str | None = None) -> Committed:
                 "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul", input=specs
             )
         )
-    ours: list[Raw] = []
-    others: list[Raw] = []
+    ours: list[RawDifference] = []
+    others: list[RawDifference] = []
     for raw in objects.changes(git, "diff-index", "--cached", base):
         (ours if raw.path in indexed and raw.path not in invalid else others).append(raw)
     if not ours:
-        return Committed(invalid=tuple(invalid.values()))
+        return CommitResult(invalid=tuple(invalid.values()))
     return _commit(operation, ours, others, message, tuple(invalid.values()))
 
 
-def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
+def _changed(operation: Operation, base: str) -> dict[str, IndexEntry | None]:
     """The store's paths that may differ from HEAD or from the index, each with what the index has;
     None: nothing.
     """
     git, repository = operation.git, operation.repository
     files = {repository.prefix + name for name in FILES}
     specs = [*repository.pathspecs(), *(f":(top,literal){path}" for path in sorted(files))]
-    indexed: dict[str, Entry | None] = {}
+    indexed: dict[str, IndexEntry | None] = {}
     for raw in objects.changes(git, "diff-index", "--cached", base, "--", *specs):
         indexed[raw.path] = raw.entry if raw.new_mode else None
     for raw in objects.changes(git, "diff-files", "--", *specs):
-        indexed[raw.path] = Entry(raw.path, raw.old_mode, raw.old)
+        indexed[raw.path] = IndexEntry(raw.path, raw.old_mode, raw.old)
     for path in git.run(
         "ls-files", "-z", "--full-name", "--others", "--exclude-standard", "--", *specs
     ).fields:
@@ -270,7 +272,7 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
 
 
 def _stage(
-    operation: Operation, paths: Sequence[str], indexed: Mapping[str, Entry | None]
+    operation: Operation, paths: Sequence[str], indexed: Mapping[str, IndexEntry | None]
 ) -> dict[str, InvalidDocument]:
     """Give the index the present versions of documents; what does not parse stays there as it is,
     and is returned.
@@ -279,7 +281,7 @@ def _stage(
     invalid: dict[str, InvalidDocument] = {}
     hashing = objects.object_format(git)
     contents: dict[str, bytes] = {}
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
 
     def give() -> None:
         objects.write_blobs(git, contents.values())
@@ -303,7 +305,7 @@ def _stage(
             continue
         # Also where it is what the index has: git is to look again at a file that was locked when
         # it looked last.
-        entry = Entry(path, objects.FILE, objects.blob_name(data, hashing))
+        entry = IndexEntry(path, objects.FILE, objects.blob_name(data, hashing))
         entries.append(entry)
         if entry != before:
             contents[entry.name] = data
@@ -315,11 +317,11 @@ def _stage(
 
 def _commit(
     operation: Operation,
-    ours: list[Raw],
-    others: list[Raw],
+    ours: list[RawDifference],
+    others: list[RawDifference],
     message: str | None,
     invalid: tuple[InvalidDocument, ...],
-) -> Committed:
+) -> CommitResult:
     """Commit what of the index is ours. What else is staged stays staged, and is not in
     the commit.
     """
@@ -338,12 +340,12 @@ def _commit(
     drivers = {**operation.drivers, **({"filter.capsule.required": "false"} if invalid else {})}
     with operation.other_index() if others else nullcontext(git) as index:
         # A person's own staged changes are, in the copy, as HEAD has them.
-        objects.set_entries(index, [Entry(raw.path, raw.old_mode, raw.old) for raw in others])
+        objects.set_entries(index, [IndexEntry(raw.path, raw.old_mode, raw.old) for raw in others])
         operation.progress("commit", 0, 0)
         committing = index.with_config(drivers)
         retried(lambda: committing.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))
     os.unlink(path)
-    return Committed(
+    return CommitResult(
         git.head(), text.partition("\n")[0], tuple(shown), len(documents), tuple(files), invalid
     )
 

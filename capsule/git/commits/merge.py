@@ -26,13 +26,13 @@ from capsule.git import objects
 from capsule.git.commits.commit import ensure_attributes
 from capsule.git.commits.operation import Operation
 from capsule.git.drivers.merge import merged_version
-from capsule.git.objects import Blobs, Entry, Raw
+from capsule.git.objects import BlobReader, IndexEntry, RawDifference
 from capsule.git.repository import document_in
 from capsule.git_program import Git
 
 
 @dataclass(slots=True)
-class CommitMerge:
+class MergedCommits:
     """Two commits merged.
 
     Attributes:
@@ -54,7 +54,7 @@ class CommitMerge:
 
 def merge_commits(
     operation: Operation, ours: str, theirs: str, by_hand: str, *, unrelated: bool = False
-) -> CommitMerge:
+) -> MergedCommits:
     """Merge two commits; `by_hand` is the command by which a person does.
 
     Raises:
@@ -66,8 +66,8 @@ def merge_commits(
     trees.
     """
     ensure_attributes(operation, [operation.repository.path_of(kind, "any") for kind in KINDS])
-    with Blobs(operation.git) as blobs:
-        merges = _Merges(operation, blobs, by_hand)
+    with BlobReader(operation.git) as blobs:
+        merges = _CommitMerger(operation, blobs, by_hand)
         if not unrelated and not merges.bases(ours, theirs):
             reason = (
                 "what is here and what was fetched have no common history, as of two stores that "
@@ -91,10 +91,10 @@ def merge_commits(
     return merge
 
 
-class _Merges:
+class _CommitMerger:
     """The merges that one merge may need."""
 
-    def __init__(self, operation: Operation, blobs: Blobs, by_hand: str) -> None:
+    def __init__(self, operation: Operation, blobs: BlobReader, by_hand: str) -> None:
         self._operation, self._git, self._blobs, self._by_hand = (
             operation,
             operation.git,
@@ -107,7 +107,7 @@ class _Merges:
         """The best common ancestors of two commits."""
         return self._git.run("merge-base", "--all", ours, theirs, fine=(0, 1)).text.split()
 
-    def of_commits(self, ours: str, theirs: str) -> CommitMerge:
+    def of_commits(self, ours: str, theirs: str) -> MergedCommits:
         base = ""
         for ancestor in self.bases(ours, theirs):
             base = (
@@ -117,7 +117,7 @@ class _Merges:
             )
         return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
 
-    def _of_trees(self, base: str, ours: str, theirs: str) -> CommitMerge:
+    def _of_trees(self, base: str, ours: str, theirs: str) -> MergedCommits:
         differences = (
             objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs)
         )
@@ -128,7 +128,7 @@ class _Merges:
             for path, _, value in objects.attributes(self._git, paths, "merge")
             if value == "capsule"
         ]
-        merge = CommitMerge()
+        merge = MergedCommits()
         contents: list[bytes] = []
         entries = []
         for number, path in enumerate(documents):
@@ -145,8 +145,13 @@ class _Merges:
         return merge
 
     def _document(
-        self, path: str, ours: Raw | None, theirs: Raw | None, merge: CommitMerge, new: list[bytes]
-    ) -> Entry:
+        self,
+        path: str,
+        ours: RawDifference | None,
+        theirs: RawDifference | None,
+        merge: MergedCommits,
+        new: list[bytes],
+    ) -> IndexEntry:
         """What the tree of both has in the place of a document that at least one side changed."""
         if ours is None or theirs is None or ours.entry == theirs.entry:
             return (ours or theirs).entry  # type: ignore[union-attr]  # At least one side changed it.
@@ -170,9 +175,9 @@ class _Merges:
             merge.disputed.append(path)
         merge.notes += [f"{path}: {note}" for note in merged.notes]
         new.append(data)
-        return Entry(path, objects.FILE, objects.blob_name(data, self._hashing))
+        return IndexEntry(path, objects.FILE, objects.blob_name(data, self._hashing))
 
-    def _base(self, raw: Raw, path: str, kind: str) -> dict[str, Any] | None:
+    def _base(self, raw: RawDifference, path: str, kind: str) -> dict[str, Any] | None:
         try:
             return self._decoded(raw.old, path, kind) if raw.old_mode else None
         except CapsuleError:
@@ -182,7 +187,7 @@ class _Merges:
         return codec.decode(clean(self._blobs.read(name) or b"", path, kind), path)
 
     def _other_files(
-        self, sides: Sequence[str], entries: Sequence[Entry], merge: CommitMerge
+        self, sides: Sequence[str], entries: Sequence[IndexEntry], merge: MergedCommits
     ) -> str:
         """Git's merge of all that is no document; the documents are set in it."""
         base, ours, theirs = (self._operation.tree_with(side, entries) for side in sides)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from capsule.engines.opening import lock_of
 from capsule.errors import GitFailed, StoreBusy
-from capsule.git.objects import Entry, set_entries
+from capsule.git.objects import IndexEntry, set_entries
 from capsule.git.repository import Repository
 from capsule.git_program import Git
 from capsule.store.store import CoreStore
@@ -80,7 +80,7 @@ class Operation:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def tree_with(self, tree: str, entries: Sequence[Entry]) -> str:
+    def tree_with(self, tree: str, entries: Sequence[IndexEntry]) -> str:
         """The name of a tree, as a commit has it, but with these entries."""
         with self.other_index(copied=False) as git:
             git.run("read-tree", tree)

@@ -21,10 +21,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from capsule.errors import GitFailed, Refused
-from capsule.git.commits.commit import Committed, commit
-from capsule.git.commits.merge import CommitMerge, merge_commits
+from capsule.git.commits.commit import CommitResult, commit
+from capsule.git.commits.merge import MergedCommits, merge_commits
 from capsule.git.commits.operation import Operation
-from capsule.git.commits.worktree import Applied, apply
+from capsule.git.commits.worktree import WorktreeUpdate, apply
 from capsule.git_program import Git
 
 #: What git, curl and ssh say when nobody answers; not what a remote says that refuses.
@@ -48,11 +48,11 @@ _OVERTAKEN = re.compile(
 _HELPERS = r"^(core\.(sshcommand|gitproxy|askpass)|credential\.(.*\.)?helper|remote\..*\.(uploadpack|receivepack|vcs))$"
 
 
-class Offline(Exception):
+class RemoteUnreachable(Exception):
     """The remote can't be reached; its words say why. It never leaves the package."""
 
 
-class Rejected(Exception):
+class PushRejected(Exception):
     """Somebody else pushed first. It never leaves the package."""
 
 
@@ -67,7 +67,7 @@ def branch_of(git: Git) -> str:
     return answer.text
 
 
-def remote_of(git: Git, branch: str) -> Remote | None:
+def remote_of(git: Git, branch: str) -> RemoteBranch | None:
     """The remote of a branch: the one it follows, else the only one there is; None when there is
     none.
 
@@ -81,7 +81,7 @@ def remote_of(git: Git, branch: str) -> Remote | None:
         for key in ("remote", "merge")
     )
     if name and merge and name != ".":
-        return Remote(git, name, branch, merge, follows=True)
+        return RemoteBranch(git, name, branch, merge, follows=True)
     there = git.run("remote").text.splitlines()
     if len(there) > 1 and name not in there:
         raise Refused(
@@ -92,7 +92,7 @@ def remote_of(git: Git, branch: str) -> Remote | None:
         )
     if not there:
         return None
-    return Remote(
+    return RemoteBranch(
         git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False
     )
 
@@ -121,7 +121,7 @@ def _ensure_own_helpers(git: Git) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteBranch:
     """The branch `ref` (`refs/heads/...`) of the remote `name`, and the `branch` here, which may
     follow it already.
     """
@@ -161,7 +161,7 @@ class Remote:
             )
         except GitFailed as error:
             if _OVERTAKEN.search(error.words):
-                raise Rejected from error
+                raise PushRejected from error
             raise
 
     def _has(self, commit: str) -> bool:
@@ -180,7 +180,7 @@ class Remote:
             .strip()
         )
         if _UNREACHABLE.search(words) or self._is_unmounted():
-            raise Offline(words)
+            raise RemoteUnreachable(words)
         reason = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
         raise GitFailed(reason, command=list(command), words=words)
 
@@ -201,7 +201,7 @@ _LONGEST_WAIT_S = 2.0
 
 
 @dataclass(slots=True)
-class Synced:
+class SyncResult:
     """What a sync did.
 
     Attributes:
@@ -217,12 +217,12 @@ class Synced:
         tries: How often it took.
     """
 
-    committed: Committed = field(default_factory=Committed)
+    committed: CommitResult = field(default_factory=CommitResult)
     remote: str = ""
     offline: str = ""
     received: int = 0
     merged: str = ""
-    applied: list[Applied] = field(default_factory=list)
+    applied: list[WorktreeUpdate] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pushed: int = 0
@@ -238,10 +238,12 @@ class Synced:
         return {"committed": self.committed.as_json(), **texts, **plain, "applied": applied}
 
 
-def sync(operation: Operation, message: str | None = None, *, unrelated: bool = False) -> Synced:
+def sync(
+    operation: Operation, message: str | None = None, *, unrelated: bool = False
+) -> SyncResult:
     """Commit, merge what the remote has, and push, again if somebody else pushed first."""
     branch = branch_of(operation.git)
-    synced = Synced(commit(operation, message))
+    synced = SyncResult(commit(operation, message))
     remote = remote_of(operation.git, branch)
     if remote is None:
         return synced
@@ -250,12 +252,14 @@ def sync(operation: Operation, message: str | None = None, *, unrelated: bool = 
         while not _exchange(operation, remote, synced, unrelated=unrelated):
             wait_s = min(_FIRST_WAIT_S * 2**synced.tries, _LONGEST_WAIT_S)
             time.sleep(wait_s * random.random())
-    except Offline as error:
+    except RemoteUnreachable as error:
         synced.offline = str(error)
     return synced
 
 
-def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated: bool) -> bool:
+def _exchange(
+    operation: Operation, remote: RemoteBranch, synced: SyncResult, *, unrelated: bool
+) -> bool:
     """Take what is there and give what is here; False when somebody else pushed meanwhile."""
     git = operation.git
     synced.tries += 1
@@ -271,7 +275,7 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
     operation.progress("push", 0, 0)
     try:
         remote.push()
-    except Rejected as error:
+    except PushRejected as error:
         if synced.tries < _TRIES:
             return False
         reason = (
@@ -285,10 +289,10 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
 
 def _receive(
     operation: Operation,
-    remote: Remote,
+    remote: RemoteBranch,
     ours: str | None,
     theirs: str,
-    synced: Synced,
+    synced: SyncResult,
     ahead: int,
     *,
     unrelated: bool,
@@ -312,7 +316,7 @@ def _receive(
 
 
 def _commit_of(
-    operation: Operation, remote: Remote, merge: CommitMerge, ours: str, theirs: str
+    operation: Operation, remote: RemoteBranch, merge: MergedCommits, ours: str, theirs: str
 ) -> str:
     """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody
     wrote anything.

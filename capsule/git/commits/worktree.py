@@ -26,26 +26,26 @@ from capsule.format.merge.clean_form import clean
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import (
     REGULAR,
-    Blobs,
-    Entry,
-    Raw,
+    BlobReader,
+    IndexEntry,
+    RawDifference,
     changes,
     empty_tree,
     refresh,
     set_entries,
 )
 from capsule.git.repository import document_in
-from capsule.store.objects.merges import Brought
+from capsule.store.objects.merges import IncomingResult
 from capsule.store.store import CoreStore
 
 
 @dataclass(slots=True)
-class Applied:
+class WorktreeUpdate:
     """What came into the worktree: what became of each document, by its path, and how many other
     files changed.
     """
 
-    documents: dict[str, Brought] = field(default_factory=dict)
+    documents: dict[str, IncomingResult] = field(default_factory=dict)
     files: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Applied:
         return {"documents": documents, "files": self.files}
 
 
-def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
+def apply(operation: Operation, old: str | None, new: str, why: str) -> WorktreeUpdate:
     """Bring the worktree, the index and HEAD from the commit that HEAD names (None: there is none
     yet) to another.
 
@@ -76,9 +76,9 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
     git, progress = operation.git, operation.progress
     base = old or empty_tree(git)
     differences = changes(git, "diff-tree", "-r", base, new)
-    with ExitStack() as opened, Blobs(git) as blobs:
+    with ExitStack() as opened, BlobReader(git) as blobs:
         stores = _stores(operation, differences, opened)
-        documents = [_Document(stores[place[0]], *place[1:], raw, blobs) for raw in differences
+        documents = [_ChangedDocument(stores[place[0]], *place[1:], raw, blobs) for raw in differences
                      if (place := document_in(raw.path)) and place[0] in stores]  # fmt: skip
         entries = [document.raw.entry for document in documents]
         for number, document in enumerate(documents):
@@ -88,7 +88,7 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
         others = operation.tree_with(base, entries)
         progress("rehearse", 0, 0)
         _ensure_welcome(operation, others, new, entries)
-        applied = Applied(files=len(differences) - len(documents))
+        applied = WorktreeUpdate(files=len(differences) - len(documents))
         for number, document in enumerate(documents):
             progress("write", number, len(documents))
             applied.documents[document.raw.path] = document.bring_in()
@@ -104,7 +104,7 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
 
 
 def _stores(
-    operation: Operation, differences: Sequence[Raw], opened: ExitStack
+    operation: Operation, differences: Sequence[RawDifference], opened: ExitStack
 ) -> Mapping[str, CoreStore]:
     """The stores whose documents change, by their folders: ours, and others that lie in the same
     repository.
@@ -133,14 +133,14 @@ def _is_store(top: str, folder: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _ChangedDocument:
     """A document of a store that differs between the two commits."""
 
     store: CoreStore
     kind: str
     id: str
-    raw: Raw
-    blobs: Blobs
+    raw: RawDifference
+    blobs: BlobReader
 
     def ensure_fit(self) -> None:
         """Raise unless what comes is a document, and what is here can be merged with it."""
@@ -166,7 +166,7 @@ class _Document:
                 f"{why}:\n{error.message}", path=error.path, problems=error.problems
             ) from None
 
-    def bring_in(self) -> Brought:
+    def bring_in(self) -> IncomingResult:
         """Merge what comes into the file."""
         raw = self.raw
         sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
@@ -179,7 +179,9 @@ class _Document:
         return None
 
 
-def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence[Entry]) -> None:
+def _ensure_welcome(
+    operation: Operation, base: str, new: str, entries: Sequence[IndexEntry]
+) -> None:
     """Raise GitFailed when git would refuse to touch a file that is no document, as a person is
     changing it.
     """

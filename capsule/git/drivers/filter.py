@@ -34,7 +34,7 @@ FLUSH = b"0000"
 _MOST = 65516
 
 
-class Ended(Exception):
+class StreamClosed(Exception):
     """The other side has closed the stream."""
 
 
@@ -48,7 +48,7 @@ def packets(stream: IO[bytes]) -> list[bytes]:
         if header == FLUSH:
             return contents
         if len(header) < 4:
-            raise Ended
+            raise StreamClosed
         try:
             size = (
                 int(header, 16) - 4 if header.isalnum() else -1
@@ -61,7 +61,7 @@ def packets(stream: IO[bytes]) -> list[bytes]:
             )
         contents.append(stream.read(size))
         if len(contents[-1]) < size:
-            raise Ended
+            raise StreamClosed
 
 
 def text(packet: bytes) -> str:
@@ -122,7 +122,7 @@ def serve(
             data = b"".join(packets(incoming))
             outgoing.write(_answer(request, data, clean_form, tell))
             outgoing.flush()
-    except Ended:
+    except StreamClosed:
         return
 
 

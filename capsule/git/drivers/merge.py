@@ -20,7 +20,7 @@ from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge
-from capsule.format.merge.notes import Merged
+from capsule.format.merge.notes import MergeResult
 from capsule.format.text.shown import one_line
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import file_command, store_command
@@ -30,7 +30,7 @@ Document = dict[str, Any]
 _CUT = 60
 
 
-class Sides(NamedTuple):
+class MergeFiles(NamedTuple):
     """The files that git hands over: the common ancestor (an empty file without one),
     ours, theirs.
     """
@@ -42,7 +42,7 @@ class Sides(NamedTuple):
 
 def merged_version(
     base: Document | None, ours: Document, theirs: Document, path: str, kind: str
-) -> tuple[bytes, Merged]:
+) -> tuple[bytes, MergeResult]:
     """Two versions merged, in the clean form. Raises InvalidDocument."""
     has_entries = KINDS[kind].has_entries
     merged = (
@@ -54,7 +54,7 @@ def merged_version(
 
 
 def merge_files(
-    sides: Sides, path: str, marker_size: int, directory: str
+    sides: MergeFiles, path: str, marker_size: int, directory: str
 ) -> tuple[bool, list[str]]:
     """Merge into the file of ours.
 
@@ -134,7 +134,7 @@ def _ensure_one_document(sides: list[Document], path: str) -> None:
         raise InvalidDocument.of([Problem(path, 0, 0, "", reason)])
 
 
-def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
+def _words(merged: MergeResult, path: str, kind: str, directory: str) -> list[str]:
     id, title = (
         one_line(str(merged.document.get("id"))),
         one_line(str(merged.document.get("title") or "")),
@@ -170,7 +170,7 @@ def _short(value: Any) -> str:
     return f'"{text}"' if isinstance(value, str) else text
 
 
-def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
+def _merge_as_text(sides: MergeFiles, marker_size: int, directory: str) -> None:
     """Merge as git does without a driver."""
     from capsule.git_program import Git  # Needed seldom, and slow to load.
 

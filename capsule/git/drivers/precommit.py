@@ -14,7 +14,7 @@ from capsule.errors import InvalidDocument
 from capsule.format import migrations
 from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
-from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
+from capsule.git.objects import REGULAR, BlobReader, changes, empty_tree
 from capsule.git.setup.attributes import file_command, store_command
 from capsule.git_program import Git
 
@@ -31,7 +31,7 @@ def problems(git: Git) -> list[str]:
     top = git.run("rev-parse", "--show-toplevel").text
     lines: list[str] = []
     base = git.head() or empty_tree(git)
-    with Blobs(git) as blobs:
+    with BlobReader(git) as blobs:
         for raw in changes(git, "diff-index", "--cached", "--diff-filter=d", base):
             path, mode, blob = raw.entry
             kind, name = _place(top, path)

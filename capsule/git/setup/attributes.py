@@ -44,7 +44,7 @@ def ignore_lines() -> list[str]:
     """The lines for its `.gitignore`: files that belong to this machine alone. `.capsule/` ignores
     itself.
 
-    That is versions that are being written (`Layout.temporary`), what waits for the next new
+    That is versions that are being written (`StorePaths.temporary`), what waits for the next new
     conversation, which the first one in every clone would take, the configurations that were
     applied here, and the sessions of its workers.
     """

@@ -34,7 +34,7 @@ _ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CloneFinding:
     """What is to be done, or worth knowing.
 
     Attributes:
@@ -61,7 +61,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class State:
+class CloneStatus:
     """The state of a clone. The counts and names are None where git does not say.
 
     Attributes:
@@ -87,7 +87,7 @@ class State:
     changed: list[str] = field(default_factory=list)
     unmerged: list[str] = field(default_factory=list)
     hook: str = ""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CloneFinding] = field(default_factory=list)
 
     @property
     def is_fine(self) -> bool:
@@ -103,11 +103,13 @@ class State:
         }
 
 
-def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]) -> State:
+def look(
+    repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]
+) -> CloneStatus:
     """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those
     of the store.
     """
-    state = State(repository.top, repository.prefix.rstrip("/"))
+    state = CloneStatus(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)
     state.findings += _hook(repository, state)
@@ -124,12 +126,12 @@ def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Con
             f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: '
             f"{fields}"
         )
-        state.findings.append(Finding("conflicts", text, f"run: capsule git resolve {id}"))
+        state.findings.append(CloneFinding("conflicts", text, f"run: capsule git resolve {id}"))
     state.findings.sort(key=lambda finding: not finding.is_trouble)
     return state
 
 
-def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding]:
+def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[CloneFinding]:
     """Attributes and configuration, of which one without the other is the usual trap."""
     missing = _missing_attributes(repository)
     wanted = wanted_config(program)
@@ -137,27 +139,27 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
     there = {name: values[-1] for name, values in settings(Git(repository.top)).items()}
     absent = [name for name in wanted if name not in there]
     if absent and missing:
-        yield Finding("drivers", "git knows nothing of conversations here", _SET_UP)
+        yield CloneFinding("drivers", "git knows nothing of conversations here", _SET_UP)
     elif absent:
         text = (
             "the attributes are here, but this clone does not know what they mean: git merges "
             "conversations line by "
             f"line, and commits their locks (not set: {', '.join(absent)})"
         )
-        yield Finding("drivers", text, _SET_UP)
+        yield CloneFinding("drivers", text, _SET_UP)
     elif missing:
         where = os.path.join(repository.top, repository.prefix, ".gitattributes")
         text = (
             "the programs are set up, but not in force for the documents here: "
             f"{'; '.join(missing)}"
         )
-        yield Finding(
+        yield CloneFinding(
             "attributes",
             text,
             f"{_SET_UP}; where that is not enough, look for other lines than {where} has",
         )
     if not absent and (odd := _odd_program(there, wanted)):
-        yield Finding("drivers", odd, _SET_UP)
+        yield CloneFinding("drivers", odd, _SET_UP)
 
 
 def _missing_attributes(repository: Repository) -> list[str]:
@@ -192,7 +194,7 @@ def _odd_program(there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     return f"not as this version sets it: {', '.join(odd)}" if odd else ""
 
 
-def _files(repository: Repository) -> Iterator[Finding]:
+def _files(repository: Repository) -> Iterator[CloneFinding]:
     """What others get with a clone, and what must not be in it."""
     git, prefix = repository.git, repository.prefix
     documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
@@ -200,12 +202,12 @@ def _files(repository: Repository) -> Iterator[Finding]:
     asking = ("check-ignore", "--no-index", "-z", "--stdin")
     ignored = set(git.run(*asking, input=[*documents, *temporary], fine=(0, 1)).fields)
     if not ignored.issuperset(temporary):
-        yield Finding("ignore", "files that are just being written could be added", _SET_UP)
+        yield CloneFinding("ignore", "files that are just being written could be added", _SET_UP)
     for path in documents:
         if path in ignored:
             command = f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
             todo = f"take out the rule that {command} names, if they belong in git"
-            yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
+            yield CloneFinding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
     if changed := [
         entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields
@@ -214,7 +216,7 @@ def _files(repository: Repository) -> Iterator[Finding]:
             "not committed as it is here, and other clones have what is committed: "
             f"{shlex.join(changed)}"
         )
-        yield Finding("attributes", text, "run: capsule git commit")
+        yield CloneFinding("attributes", text, "run: capsule git commit")
     wrong = [
         repository.pathspec(name) for name in (".capsule/**", *(f"{kind}/.*.tmp" for kind in KINDS))
     ]
@@ -222,10 +224,10 @@ def _files(repository: Repository) -> Iterator[Finding]:
         shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
         text = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
         todo = f"run in {shlex.quote(repository.top)}: git rm -r --cached -- {shown}"
-        yield Finding("ignore", text, todo)
+        yield CloneFinding("ignore", text, todo)
 
 
-def _hook(repository: Repository, state: State) -> Iterator[Finding]:
+def _hook(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
     there = installation.find(repository)
     state.hook = there.runs
     if there.runs:
@@ -235,18 +237,18 @@ def _hook(repository: Repository, state: State) -> Iterator[Finding]:
             f"nothing checks what is committed: {there.path} can't be given the check, as "
             f"{there.obstacle}"
         )
-        yield Finding("hook", text, there.way_out)
+        yield CloneFinding("hook", text, there.way_out)
     else:
-        yield Finding(
+        yield CloneFinding(
             "hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP
         )
 
 
-def _version(repository: Repository, state: State) -> Iterator[Finding]:
+def _version(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
     state.git, is_enough = merge_version(repository.git)
     if not is_enough:
         needs = "capsule git sync, where it merges other files than conversations"
-        yield Finding(
+        yield CloneFinding(
             "git",
             f"git {state.git} lacks what this needs: {needs}",
             "install git 2.38 or newer",
@@ -254,7 +256,7 @@ def _version(repository: Repository, state: State) -> Iterator[Finding]:
         )
 
 
-def _tree(repository: Repository, state: State) -> Iterator[Finding]:
+def _tree(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
     shape = (
         "--porcelain=v2",
@@ -279,11 +281,11 @@ def _tree(repository: Repository, state: State) -> Iterator[Finding]:
             (state.unmerged if kind == "u" else state.changed).append("/".join(place))
     if state.changed:
         text = f"{_count(len(state.changed), 'document')} changed since the last commit"
-        yield Finding("changed", text, "run: capsule git commit", False)
+        yield CloneFinding("changed", text, "run: capsule git commit", False)
     if state.ahead or state.behind:
         sides = [(state.ahead, "to push"), (state.behind, "to merge")]
         counts = " and ".join(f"{_count(count, 'commit')} {aim}" for count, aim in sides if count)
-        yield Finding(
+        yield CloneFinding(
             "upstream",
             f"{counts} ({state.branch} and {state.upstream})",
             "run: capsule git sync",
@@ -302,7 +304,7 @@ def _is_clean(repository: Repository, path: str, kind: str, blob: str) -> bool:
         return False
 
 
-def _read_branch(words: str, state: State) -> None:
+def _read_branch(words: str, state: CloneStatus) -> None:
     name, _, value = words.partition(" ")
     if name == "branch.head" and value != "(detached)":
         state.branch = value
@@ -313,7 +315,7 @@ def _read_branch(words: str, state: State) -> None:
         state.ahead, state.behind = int(ahead), -int(behind)
 
 
-def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
+def _under_way(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
     """What git has begun and not ended, in this worktree."""
     unmerged = ", ".join(state.unmerged)
     if begun := repository.under_way():
@@ -324,10 +326,10 @@ def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
                 f"; to be settled: {unmerged}",
                 "settle what is open, git add it, and then: ",
             )
-        yield Finding("merging", f"{operation} is going on{files}", f"{first}{end}")
+        yield CloneFinding("merging", f"{operation} is going on{files}", f"{first}{end}")
     elif unmerged:
         text = f"without a merge going on, these wait to be settled: {unmerged}"
-        yield Finding("merging", text, "settle them, and git add them")
+        yield CloneFinding("merging", text, "settle them, and git add them")
 
 
 def _count(number: int, noun: str) -> str:

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from capsule.mcp_server.clients.table import Launch
+from capsule.mcp_server.clients.table import LaunchCommand
 from capsule.mcp_server.tools.answers.results import tokens
 
 #: Seconds that the server has for all requests together.
@@ -49,7 +49,7 @@ class ProbeReport:
 
 
 def probe(
-    launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S
+    launch: LaunchCommand, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> ProbeReport:
     """Start the server as an entry says, ask it what any program asks, and stop it.
 
@@ -101,7 +101,9 @@ def _environment() -> dict[str, str]:
     return get_default_environment()
 
 
-def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: ProbeReport) -> None:
+def _talk(
+    launch: LaunchCommand, cwd: str, stderr: BinaryIO, timeout_s: float, seen: ProbeReport
+) -> None:
     import anyio
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
@@ -163,7 +165,7 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _store(launch: Launch, cwd: str) -> tuple[str, str]:
+def _store(launch: LaunchCommand, cwd: str) -> tuple[str, str]:
     """The store that such a server serves, and why: found by the same function in a process with
     its environment.
     """

@@ -26,7 +26,7 @@ from typing import Any
 
 from capsule.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
-from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
+from capsule.mcp_server.clients.table import NAME, LaunchCommand, MachinePaths, McpProgram, Scope
 
 #: What one program or another replaces by the value of a variable or by a file: no path may look
 #: like that.
@@ -38,7 +38,7 @@ _COMMAND_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ServerEntry:
     """Our entry in the settings file at `path`: what it says."""
 
     path: str
@@ -50,7 +50,7 @@ class Entry:
         return self.value.get("disabled") is True or self.value.get("enabled") is False
 
     @property
-    def launch(self) -> Launch | None:
+    def launch(self) -> LaunchCommand | None:
         """How it starts the server, in any of the shapes; None: it starts no program, or none that
         can be read.
         """
@@ -72,7 +72,9 @@ class Entry:
             return None
         cwd = value.get("cwd")
         variables = {str(name): str(text) for name, text in env.items()}
-        return Launch(words[0], tuple(words[1:]), variables, cwd if isinstance(cwd, str) else None)
+        return LaunchCommand(
+            words[0], tuple(words[1:]), variables, cwd if isinstance(cwd, str) else None
+        )
 
     @property
     def ours(self) -> bool:
@@ -87,12 +89,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SettingsChange:
     """A change to a program's settings file; without commands and without a new text there
     is none.
     """
 
-    client: Client
+    client: McpProgram
     scope: Scope
     path: str
     #: The program's own commands that do it.
@@ -103,7 +105,7 @@ class Plan:
     #: What a person is to put into it, or take out of it.
     paste: str = ""
     #: How the entry starts the server afterwards; None: there is none then.
-    launch: Launch | None = None
+    launch: LaunchCommand | None = None
 
     @property
     def changes(self) -> bool:
@@ -124,8 +126,13 @@ class Plan:
 
 
 def install(
-    client: Client, scope: Scope, places: Places, launch: Launch, *, force: bool = False
-) -> Plan:
+    client: McpProgram,
+    scope: Scope,
+    places: MachinePaths,
+    launch: LaunchCommand,
+    *,
+    force: bool = False,
+) -> SettingsChange:
     """Work out how a program comes to use the server.
 
     Args:
@@ -150,11 +157,11 @@ def install(
     wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
-        return Plan(client, scope, file.path, launch=launch)
+        return SettingsChange(client, scope, file.path, launch=launch)
     if commands := client.adding(scope, places, launch):
         if entry is not None:
             commands = (*client.removing(scope, places), *commands)
-        return Plan(client, scope, file.path, commands, launch=launch)
+        return SettingsChange(client, scope, file.path, commands, launch=launch)
     return replace(file.plan(scope, value), launch=launch)
 
 
@@ -181,7 +188,9 @@ def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
     return [word for group in groups if group[0].partition("=")[0] not in given for word in group]
 
 
-def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = False) -> list[Plan]:
+def uninstall(
+    client: McpProgram, scope: Scope, places: MachinePaths, *, force: bool = False
+) -> list[SettingsChange]:
     """Work out how a program comes to forget the server: a plan for every file of the scope that
     has our entry.
 
@@ -196,12 +205,14 @@ def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = Fal
         if entry := file.entry():
             file.ensure_ours(entry, force)
             plans.append(
-                Plan(client, scope, file.path, commands) if commands else file.plan(scope, None)
+                SettingsChange(client, scope, file.path, commands)
+                if commands
+                else file.plan(scope, None)
             )
-    return plans or [Plan(client, scope, files[0].path)]
+    return plans or [SettingsChange(client, scope, files[0].path)]
 
 
-def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
+def entries(client: McpProgram, scope: Scope, places: MachinePaths) -> Iterator[ServerEntry]:
     """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it
     should be.
     """
@@ -210,7 +221,7 @@ def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
             yield entry
 
 
-def apply(plan: Plan, places: Places, copies: str) -> str | None:
+def apply(plan: SettingsChange, places: MachinePaths, copies: str) -> str | None:
     """Do what a plan says.
 
     Args:
@@ -228,7 +239,7 @@ def apply(plan: Plan, places: Places, copies: str) -> str | None:
     return _replace(plan, copies) if plan.after is not None else None
 
 
-def _run(command: tuple[str, ...], places: Places) -> None:
+def _run(command: tuple[str, ...], places: MachinePaths) -> None:
     try:
         done = subprocess.run(
             command,
@@ -247,7 +258,7 @@ def _run(command: tuple[str, ...], places: Places) -> None:
         )
 
 
-def _replace(plan: Plan, copies: str) -> str | None:
+def _replace(plan: SettingsChange, copies: str) -> str | None:
     """Put the new text in the place of the old, after having kept a copy; a symlink to the file
     stays one.
     """
@@ -279,7 +290,7 @@ def _text(path: str) -> str | None:
             ) from error
 
 
-def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
+def _files(client: McpProgram, scope: Scope, places: MachinePaths) -> list[SettingsFile]:
     """The files of a scope, the one for our entry first: it has the entry, or is there, or counts
     most.
     """
@@ -293,7 +304,7 @@ def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
 class SettingsFile:
     """A settings file as it was read: its text, None where there is no file, and what that says."""
 
-    client: Client
+    client: McpProgram
     path: str
     text: str | None
     value: dict[str, Any]
@@ -309,16 +320,16 @@ class SettingsFile:
                 return (*self.client.servers, "servers", NAME)
         return (*self.client.servers, NAME)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> ServerEntry | None:
         """Our entry."""
         held: Any = self.value
         for key in self.keys:
             held = held.get(key) if isinstance(held, dict) else None
         if held is None:
             return None
-        return Entry(self.path, held if isinstance(held, dict) else {})
+        return ServerEntry(self.path, held if isinstance(held, dict) else {})
 
-    def ensure_ours(self, entry: Entry, force: bool) -> None:
+    def ensure_ours(self, entry: ServerEntry, force: bool) -> None:
         """Raise Refused when the entry of our name starts something else, unless that is to go."""
         if not entry.ours and not force:
             reason = (
@@ -327,7 +338,7 @@ class SettingsFile:
             )
             raise Refused(reason, path=self.path)
 
-    def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
+    def plan(self, scope: Scope, value: dict[str, Any] | None) -> SettingsChange:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
         is_toml = self.path.endswith(".toml")
         # A text or a list of texts is written in TOML as in JSON.
@@ -345,14 +356,14 @@ class SettingsFile:
             else None
         )
         if after is not None:
-            return Plan(self.client, scope, self.path, before=self.text, after=after)
+            return SettingsChange(self.client, scope, self.path, before=self.text, after=after)
         if value is None:
             paste = f"take {'.'.join(self.keys)} out of it"
         elif is_toml:
             paste = toml
         else:
             paste = SettingsFile(self.client, self.path, None, {})._json(value) or ""
-        return Plan(self.client, scope, self.path, paste=paste)
+        return SettingsChange(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
         return self.saying(_changed(copy.deepcopy(self.value), self.keys, value))
@@ -398,7 +409,7 @@ def _is_exact(text: str) -> bool:
         return False
 
 
-def read_settings(client: Client, path: str) -> SettingsFile:
+def read_settings(client: McpProgram, path: str) -> SettingsFile:
     """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as
     what it should be.
     """

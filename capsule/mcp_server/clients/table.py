@@ -29,7 +29,7 @@ VARIABLES = (
 )
 
 
-#: Directories by templates of `Places.path`.
+#: Directories by templates of `MachinePaths.path`.
 _DIRECTORIES = {
     "XDG": "XDG_CONFIG_HOME|HOME/.config",
     "FLATPAK": "FLATPAK_XDG_CONFIG_HOME|XDG",
@@ -38,7 +38,7 @@ _DIRECTORIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MachinePaths:
     """Where things are on this machine: a `sys.platform`, and absolute paths."""
 
     platform: str
@@ -75,7 +75,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommand:
     """How a program starts the server."""
 
     command: str
@@ -97,13 +97,13 @@ Shape = Literal["plain", "typed", "one list"]
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class McpProgram:
     """A program that uses MCP servers.
 
     Attributes:
         name: What the command line calls it.
         title: What people call it.
-        user: Its files in the user's settings, as templates of `Places.path`.
+        user: Its files in the user's settings, as templates of `MachinePaths.path`.
         project: Its files in a project; none: it has none there. A file that ends in .toml is TOML,
             others are JSON.
         servers: The names that lead to the table of servers.
@@ -126,29 +126,31 @@ class Client:
     adds: str = ""
     removes: str = ""
 
-    def files(self, scope: Scope, places: Places) -> tuple[str, ...]:
+    def files(self, scope: Scope, places: MachinePaths) -> tuple[str, ...]:
         """The files of a scope, absolute, the one that counts first; none when it has no such
         scope.
         """
         return tuple(map(places.path, self.user if scope == "user" else self.project))
 
-    def entry(self, launch: Launch) -> dict[str, Any]:
+    def entry(self, launch: LaunchCommand) -> dict[str, Any]:
         """What an entry says."""
         if self.shape == "one list":
             return {"type": "local", "command": [launch.command, *launch.args]}
         kind = {"type": "stdio"} if self.shape == "typed" else {}
         return {**kind, "command": launch.command, "args": list(launch.args)}
 
-    def adding(self, scope: Scope, places: Places, launch: Launch) -> tuple[tuple[str, ...], ...]:
+    def adding(
+        self, scope: Scope, places: MachinePaths, launch: LaunchCommand
+    ) -> tuple[tuple[str, ...], ...]:
         """The command that adds our entry, if there is one."""
         return self._command(self.adds, scope, places, launch)
 
-    def removing(self, scope: Scope, places: Places) -> tuple[tuple[str, ...], ...]:
+    def removing(self, scope: Scope, places: MachinePaths) -> tuple[tuple[str, ...], ...]:
         """The command that takes our entry out, if there is one."""
-        return self._command(self.removes, scope, places, Launch(""))
+        return self._command(self.removes, scope, places, LaunchCommand(""))
 
     def _command(
-        self, words: str, scope: Scope, places: Places, launch: Launch
+        self, words: str, scope: Scope, places: MachinePaths, launch: LaunchCommand
     ) -> tuple[tuple[str, ...], ...]:
         if (
             not words
@@ -171,9 +173,9 @@ class Client:
         )
 
 
-CLIENTS: tuple[Client, ...] = (
+CLIENTS: tuple[McpProgram, ...] = (
     # https://code.claude.com/docs/en/mcp#mcp-installation-scopes
-    Client(
+    McpProgram(
         name="claude-code",
         title="Claude Code",
         user=("CLAUDE_CONFIG_DIR/.claude.json|HOME/.claude.json",),
@@ -187,13 +189,13 @@ CLIENTS: tuple[Client, ...] = (
     ),
     # https://modelcontextprotocol.io/docs/develop/connect-local-servers
     # https://github.com/aaddrick/claude-desktop-debian, where the Linux one keeps it
-    Client(
+    McpProgram(
         name="claude-desktop",
         title="Claude Desktop",
         user=("SETTINGS/Claude/claude_desktop_config.json",),
     ),
     # https://developers.openai.com/codex/mcp
-    Client(
+    McpProgram(
         name="codex",
         title="Codex",
         user=("CODEX_HOME/config.toml|HOME/.codex/config.toml",),
@@ -207,7 +209,7 @@ CLIENTS: tuple[Client, ...] = (
     ),
     # https://geminicli.com/docs/tools/mcp-server/, docs/cli/configuration and
     # docs/cli/trusted-folders
-    Client(
+    McpProgram(
         name="gemini",
         title="Gemini CLI",
         user=("GEMINI_CLI_HOME/.gemini/settings.json|HOME/.gemini/settings.json",),
@@ -218,7 +220,7 @@ CLIENTS: tuple[Client, ...] = (
         removes="mcp remove --scope {scope} {name}",
     ),
     # https://cursor.com/docs/mcp
-    Client(
+    McpProgram(
         name="cursor",
         title="Cursor",
         user=("HOME/.cursor/mcp.json",),
@@ -226,7 +228,7 @@ CLIENTS: tuple[Client, ...] = (
         shape="typed",
     ),
     # https://code.visualstudio.com/docs/agents/reference/mcp-configuration
-    Client(
+    McpProgram(
         name="vscode",
         title="VS Code",
         user=("SETTINGS/Code/User/mcp.json",),
@@ -240,7 +242,7 @@ CLIENTS: tuple[Client, ...] = (
     # https://docs.devin.ai/cli/extensibility/mcp/configuration,
     # https://docs.windsurf.com/windsurf/cascade/mcp Since June 2026 it is called Devin Desktop
     # (https://devin.ai/blog/windsurf-is-now-devin-desktop/); before, it read the second file.
-    Client(
+    McpProgram(
         name="windsurf",
         title="Windsurf (Devin Desktop)",
         user=(
@@ -251,7 +253,7 @@ CLIENTS: tuple[Client, ...] = (
     ),
     # https://opencode.ai/v1/docs/config/; https://opencode.ai/v2/docs/mcp-servers/ has
     # `mcp.servers`, and reads both
-    Client(
+    McpProgram(
         name="opencode",
         title="OpenCode",
         user=(
@@ -265,7 +267,7 @@ CLIENTS: tuple[Client, ...] = (
     ),
     # https://zed.dev/docs/ai/mcp,
     # https://github.com/zed-industries/zed/blob/main/crates/paths/src/paths.rs
-    Client(
+    McpProgram(
         name="zed",
         title="Zed",
         user=(

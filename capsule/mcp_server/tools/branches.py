@@ -18,7 +18,7 @@ from capsule.errors import InvalidInput
 from capsule.fence import visible, word
 from capsule.mcp_server.stores import author_field, author_of_call, conversation
 from capsule.mcp_server.tools import questions
-from capsule.mcp_server.tools.answers.results import Branched, about, answer, conversation_of
+from capsule.mcp_server.tools.answers.results import BranchOutput, about, answer, conversation_of
 from capsule.mcp_server.tools.questions import Confirmation, PlannedRemoval, What, ensure_confirmed
 from capsule.mcp_server.tools.reading import Id
 from capsule.mcp_server.tools.writing import Confirm, Key
@@ -43,7 +43,7 @@ def branch(
         str, Field(description="Text of the new version, for edit and regenerate")
     ] = "",
     idempotencyKey: Key = "",
-) -> Annotated[CallToolResult, Branched]:
+) -> Annotated[CallToolResult, BranchOutput]:
     """switch to the branch of message, or to the next/previous version beside it; edit: put a new
     version beside a message; regenerate: another answer beside one; fork: copy the branch up to
     message into a new conversation."""
@@ -61,7 +61,7 @@ def branch(
                 id, at=message or None, created_by=author_of_call(ctx), key=key
             )
             made = conversation_of(forked, store.instance_id)
-            return answer(f"Forked from {id}: {about(made)}", Branched(id=made.id))
+            return answer(f"Forked from {id}: {about(made)}", BranchOutput(id=made.id))
         case "edit":
             return _beside(
                 id, store.branches.revise(id, message, content, key=key, **author_field(ctx))
@@ -78,7 +78,7 @@ def branch(
     done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
     said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
     return answer(
-        f"{done}: the active branch of conversation {id} {said}.", Branched(id=id, leaf=leaf)
+        f"{done}: the active branch of conversation {id} {said}.", BranchOutput(id=id, leaf=leaf)
     )
 
 
@@ -88,7 +88,7 @@ def _beside(id: str, message: Message) -> CallToolResult:
         f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch "
         "leads through it."
     )
-    return answer(said, Branched(id=id, leaf=leaf))
+    return answer(said, BranchOutput(id=id, leaf=leaf))
 
 
 def delete_messages(
@@ -101,13 +101,15 @@ def delete_messages(
         What, Field(description="other_branches: all but the active branch")
     ] = "with_answers",
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, Branched]:
+) -> Annotated[CallToolResult, BranchOutput]:
     """Move a message and all its answers, or it alone, or the other branches to the trash, after
     asking the user. Your own message goes alone."""
     ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     if not leaving.ids:
-        return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
+        return answer(
+            f"Nothing was done: conversation {id} has no other branch.", BranchOutput(id=id)
+        )
     is_agreed = questions.can_ask(ctx)  # Else all that goes is the caller's own.
     if leaving.message:
         removal = store.branches.remove(
@@ -125,4 +127,4 @@ def delete_messages(
         f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them "
         f"back: capsule restore {id}"
     )
-    return answer(said, Branched(id=id, leaf=leaf, removed=len(removal.ids)))
+    return answer(said, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))

@@ -18,15 +18,15 @@ from pydantic import Field
 
 from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput
-from capsule.fence import Fence, many, quoted, visible, word
+from capsule.fence import TextFence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages, results
 from capsule.mcp_server.tools.answers.results import (
-    Changed,
-    Changes,
-    Found,
-    Hit,
-    Page,
+    ChangeListOutput,
+    ChangeOutput,
+    HitOutput,
+    MessagePageOutput,
+    SearchOutput,
     answer,
     fitting,
     forms_of,
@@ -65,7 +65,7 @@ def list_conversations(
     ] = "",
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     cursor: Cursor = "",
-) -> Annotated[CallToolResult, results.Conversations]:
+) -> Annotated[CallToolResult, results.ConversationListOutput]:
     """List conversations: pinned ones, then the newest change first."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     chosen = Filter((tag,) if tag else (), title, archived=archived, since=since)
@@ -86,7 +86,8 @@ def list_conversations(
     if not page.total:
         lines = ["No conversation fits. Make one with create_conversation."]
     return answer(
-        "\n".join(lines), results.Conversations(conversations=shown, total=page.total, cursor=more)
+        "\n".join(lines),
+        results.ConversationListOutput(conversations=shown, total=page.total, cursor=more),
     )
 
 
@@ -102,7 +103,7 @@ def read_conversation(
         int, Field(ge=0, description="The rest of a cut message, from this character on")
     ] = 0,
     maxTokens: Annotated[int, Field(ge=1000, le=100_000)] = BUDGET,
-) -> Annotated[CallToolResult, Page]:
+) -> Annotated[CallToolResult, MessagePageOutput]:
     """Read a conversation's own history, on its active branch: the newest messages,
     or around one.
     """
@@ -119,7 +120,7 @@ def read_conversation(
     return answer(page_text(page, quoted(head.title)), page)
 
 
-def page_text(page: Page, title: str) -> str:
+def page_text(page: MessagePageOutput, title: str) -> str:
     """A page as text. `title` is in quotes."""
     shown = (
         f"messages @{page.messages[0].at} to @{page.messages[-1].at}"
@@ -145,7 +146,7 @@ def page_text(page: Page, title: str) -> str:
             "switches."
         )
     if page.messages:
-        fence = Fence(message.text for message in page.messages)
+        fence = TextFence(message.text for message in page.messages)
         before = ["", *(message.time or "" for message in page.messages)]
         marked = zip(map(pages.about_message, page.messages, before), page.messages, strict=True)
         lines.append(fence.around((about, message.text) for about, message in marked))
@@ -172,7 +173,7 @@ def search(
     until: Annotated[str, Field(description="In the same form; includes the whole day")] = "",
     limit: Annotated[int, Field(ge=1, le=50)] = 10,
     cursor: Cursor = "",
-) -> Annotated[CallToolResult, Found]:
+) -> Annotated[CallToolResult, SearchOutput]:
     """Search messages and titles, best match first."""
     store = store_of(ctx)
     ids = [store.resolve(id)] if id else ()
@@ -204,12 +205,12 @@ def search(
     if got.having:
         first = f"Nothing has all {got.words} words; these have {got.having} of them. {first}"
     more = [f"For more: cursor: {quoted(got.cursor, _CURSOR)}"] if got.cursor else []
-    matches = Found(hits=hits, having=got.having, words=got.words, cursor=got.cursor)
+    matches = SearchOutput(hits=hits, having=got.having, words=got.words, cursor=got.cursor)
     return answer("\n".join([first, *lines, *more]), matches)
 
 
-def _hit(hit: FoundHit) -> Hit:
-    return Hit(
+def _hit(hit: FoundHit) -> HitOutput:
+    return HitOutput(
         id=hit.id,
         title=visible(hit.title[:200]),
         snippet=visible(hit.snippet.text[:600]),
@@ -221,7 +222,7 @@ def _hit(hit: FoundHit) -> Hit:
     )
 
 
-def _found(hit: Hit) -> str:
+def _found(hit: HitOutput) -> str:
     place = "its title or tags"
     if hit.message:
         where = ", on another branch" if hit.inactive else ""
@@ -235,7 +236,7 @@ async def watch_changes(
     cursor: Annotated[str, Field(description="From the last answer; empty: from now on")] = "",
     id: Annotated[str, Field(description="Only this conversation")] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 25,
-) -> Annotated[CallToolResult, Changes]:
+) -> Annotated[CallToolResult, ChangeListOutput]:
     """Wait for changes of conversations, by anybody; no changes when the time is over."""
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
@@ -250,11 +251,11 @@ async def watch_changes(
     after = news.cursor if len(shown) == len(news.changes) else news.changes[len(shown) - 1].cursor
     lines = list(map(_line, shown)) or [f"Nothing changed within {seconds:g} seconds."]
     lines.append(f"To go on: cursor: {quoted(after, 400)}")
-    return answer("\n".join(lines), Changes(changes=shown, cursor=after))
+    return answer("\n".join(lines), ChangeListOutput(changes=shown, cursor=after))
 
 
-def _changed(change: Change) -> Changed:
-    return Changed(
+def _changed(change: Change) -> ChangeOutput:
+    return ChangeOutput(
         kind=change.kind,
         id=visible(change.id),
         messages=[visible(id) for id in change.messages[-_IDS:]],
@@ -264,7 +265,7 @@ def _changed(change: Change) -> Changed:
     )
 
 
-def _line(changed: Changed) -> str:
+def _line(changed: ChangeOutput) -> str:
     said = f"{word(changed.id)} {changed.kind}"
     if changed.messages:
         said += ": " + (f"{changed.earlier} earlier messages, and " if changed.earlier else "")

@@ -22,7 +22,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from capsule.fence import Fence, quoted, visible, word
+from capsule.fence import TextFence, quoted, visible, word
 from capsule.mcp_server.errors import ExplainedError
 from capsule.mcp_server.stores import store_of
 from capsule.store.objects.summaries import Mark
@@ -82,7 +82,7 @@ def _prompt(ctx: Context, conversation: str) -> tuple[Mark, str]:
     store = store_of(ctx)
     document = store.document(read_up_to(store, conversation)[0])
     text = visible(transcript(document, estimate, budget=_READ).text)
-    fence = Fence([text])
+    fence = TextFence([text])
     return Mark.of(document), (
         f"Sum up the conversation {quoted(document['title'])}: what it is about, what was "
         "decided, what is open. "

@@ -26,9 +26,9 @@ from capsule.mcp_server.stores import (
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers import results
 from capsule.mcp_server.tools.answers.results import (
-    Appended,
-    Conversation,
-    Written,
+    AppendOutput,
+    ConversationOutput,
+    WriteOutput,
     about,
     answer,
     conversation_of,
@@ -71,7 +71,7 @@ def create_conversation(
         str, Field(description="Conversation that content sums up, or id:message: read up to there")
     ] = "",
     idempotencyKey: Key = "",
-) -> Annotated[CallToolResult, Conversation]:
+) -> Annotated[CallToolResult, ConversationOutput]:
     """Make a conversation. It is not locked."""
     store, key = store_of(ctx), idempotencyKey or None
     if summaryOf:
@@ -112,7 +112,7 @@ def append_message(
     role: Role = "assistant",
     sender: Annotated[str, Field(description="Agent id of the writer")] = "",
     idempotencyKey: Key = "",
-) -> Annotated[CallToolResult, Appended]:
+) -> Annotated[CallToolResult, AppendOutput]:
     """Write a message into a conversation's own history. It is on disk when this answers."""
     store, id = conversation(ctx, id)
     more = author_field(ctx, sender)
@@ -123,17 +123,17 @@ def append_message(
         )
     else:
         message = store.append(id, role=role, content=content, **more)
-    written = Appended(**_written(id, message).model_dump(), repeated=repeated)
+    written = AppendOutput(**_written(id, message).model_dump(), repeated=repeated)
     said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
     return answer(
         f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written
     )
 
 
-def _written(id: str, message: Message) -> Written:
+def _written(id: str, message: Message) -> WriteOutput:
     assert message.id is not None
     assert message.at is not None
-    return Written(id=id, message=visible(message.id), at=message.at)
+    return WriteOutput(id=id, message=visible(message.id), at=message.at)
 
 
 def edit_message(
@@ -143,7 +143,7 @@ def edit_message(
     content: Annotated[str, Field(description="Its whole new text")],
     meant: Annotated[EditTarget, Resolve(questions.edit_target)],
     asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_edit)],
-) -> Annotated[CallToolResult, Written]:
+) -> Annotated[CallToolResult, WriteOutput]:
     """Replace a message's text: your own, or the user's after asking them. The old text stays in
     the trash.
     """
@@ -169,7 +169,7 @@ def update_conversation(
         Field(description="MCP servers to turn on or off; null: as by default"),
     ] = None,
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, Conversation]:
+) -> Annotated[CallToolResult, ConversationOutput]:
     """Change what is given. Asks the user before it replaces a title they gave."""
     ensure_confirmed(asked)
     store, id = conversation(ctx, id)
@@ -191,13 +191,13 @@ def delete_conversation(
     id: Id,
     asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_delete)],
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, results.Deleted]:
+) -> Annotated[CallToolResult, results.DeletionOutput]:
     """Move a conversation to the trash, after asking the user."""
     ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
     trashed = store.delete(id, is_agreed=questions.can_ask(ctx))
-    deleted = results.Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
+    deleted = results.DeletionOutput(id=trashed.id, deleted_at=trashed.deleted_at)
     return answer(
         f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted
     )
@@ -208,7 +208,7 @@ def lock_conversation(
     id: Id,
     asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_take_over)],
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, results.LockAnswer]:
+) -> Annotated[CallToolResult, results.LockOutput]:
     """Lock a chat: only you can write to it until unlock_conversation, or until this
     server ends.
     """
@@ -217,7 +217,7 @@ def lock_conversation(
     about = ctx.session.client_params  # The program that is the client, as it calls itself.
     program = about and f"{about.client_info.name} {about.client_info.version}".strip()[:100]
     store.locks.take(id, client=program, agent=access_of(ctx).name)
-    return answer(f"Locked for you: {id}.", results.LockAnswer(id=id, locked=True))
+    return answer(f"Locked for you: {id}.", results.LockOutput(id=id, locked=True))
 
 
 def unlock_conversation(
@@ -228,12 +228,12 @@ def unlock_conversation(
         bool, Field(description="Also somebody else's lock, after asking the user")
     ] = False,
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, results.LockAnswer]:
+) -> Annotated[CallToolResult, results.LockOutput]:
     """Release the lock you hold."""
     ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     had = store.locks.release(id, force=force)
     return answer(
         f"Unlocked: {id}." if had else f"{id} was not locked.",
-        results.LockAnswer(id=id, locked=False),
+        results.LockOutput(id=id, locked=False),
     )

@@ -37,7 +37,7 @@ from capsule.fence import visible
 from capsule.mcp_server.stores import log
 from capsule.mcp_server.transport import http_process
 from capsule.mcp_server.transport.event_stream import stream_events
-from capsule.mcp_server.transport.http_process import Listener
+from capsule.mcp_server.transport.http_process import ListeningSocket
 from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
 from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
 from capsule.watch.events import check_topics
@@ -275,7 +275,7 @@ _MAX_SESSIONS: Final = 500
 _TIDY_S: Final = 2.0
 
 
-def _security(listener: Listener, hosts: tuple[str, ...]) -> TransportSecuritySettings:
+def _security(listener: ListeningSocket, hosts: tuple[str, ...]) -> TransportSecuritySettings:
     """Which values of the headers Host and Origin are accepted.
 
     On loopback that is what keeps out a web page whose name was made to point here (DNS rebinding).
@@ -319,7 +319,7 @@ def token_options(tokens: Tokens) -> dict[str, Any]:
 def serve(
     server: CapsuleServer,
     stores: HttpClientStores,
-    listener: Listener,
+    listener: ListeningSocket,
     *,
     tokens: Tokens,
     hosts: tuple[str, ...] = (),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListeningSocket:
     """A socket that listens; on loopback, this machine alone can reach it."""
 
     socket: socket.socket
@@ -72,7 +72,7 @@ def parse(text: str) -> tuple[str, int]:
     return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
 
 
-def listen(host: str, port: int) -> Listener:
+def listen(host: str, port: int) -> ListeningSocket:
     """Take a port; 0 for any that is free.
 
     Raises:
@@ -100,7 +100,9 @@ def listen(host: str, port: int) -> Listener:
     # it, the body of an answer waits 40 ms until the other side has confirmed the head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
-    return Listener(listening, host, port, ipaddress.ip_address(host.partition("%")[0]).is_loopback)
+    return ListeningSocket(
+        listening, host, port, ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    )
 
 
 async def _nothing() -> None:
@@ -109,7 +111,7 @@ async def _nothing() -> None:
 
 def run(
     app: ASGIApp,
-    listener: Listener,
+    listener: ListeningSocket,
     ready: Callable[[], None],
     close: Callable[[], None],
     *,

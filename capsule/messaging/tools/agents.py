@@ -21,8 +21,8 @@ from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.results import (
     MESSAGES,
-    Answer,
-    Rows,
+    RowListOutput,
+    ToolOutput,
     answer,
     fitting,
     forms_of,
@@ -48,7 +48,7 @@ DIRECTORY: dict[str, Any] = {
 }
 
 
-class AgentAnswer(Answer):
+class AgentAnswer(ToolOutput):
     """An agent that the caller may find."""
 
     id: str
@@ -64,13 +64,13 @@ class AgentAnswer(Answer):
     status_message: str = ""
 
 
-class AgentListAnswer(Answer):
+class AgentListAnswer(ToolOutput):
     """The agents that the caller may find."""
 
     agents: list[AgentAnswer]
 
 
-class StatusAnswer(Answer):
+class StatusAnswer(ToolOutput):
     """What an agent says of itself."""
 
     status: str
@@ -140,7 +140,7 @@ def manage_permissions(
             "it; private: who has a direct conversation with you"
         ),
     ] = None,
-) -> Annotated[CallToolResult, Rows]:
+) -> Annotated[CallToolResult, RowListOutput]:
     """Decide who may message and find you. show: your policies, whom you allowed or blocked, and
     who asked to message you; set: change your policies; allow or block one agent; reset: take that
     back."""
@@ -187,7 +187,7 @@ def register(server: CapsuleServer) -> None:
     server.choices["what"] = tuple(DIRECTORY)
 
 
-class GroupAnswer(Answer):
+class GroupAnswer(ToolOutput):
     """A group and its members."""
 
     id: str
@@ -195,7 +195,7 @@ class GroupAnswer(Answer):
     members: list[str]
 
 
-class GroupListAnswer(Answer):
+class GroupListAnswer(ToolOutput):
     """The groups of the caller."""
 
     groups: list[GroupAnswer]
@@ -282,7 +282,7 @@ def manage_channel(
             "none: each is unread, none wakes you"
         ),
     ] = "all",
-) -> Annotated[CallToolResult, Rows]:
+) -> Annotated[CallToolResult, RowListOutput]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or
     leave one; invite agents (again: to change their rights) or remove them; notify: say what of it
     you hear."""
@@ -335,7 +335,7 @@ def notes(
             description="search: whose notes, if not yours; share, unshare: who may search yours"
         ),
     ] = "",
-) -> Annotated[CallToolResult, Rows]:
+) -> Annotated[CallToolResult, RowListOutput]:
     """Keep private notes for yourself. write one; search them by words and tags; share them with
     another agent, which may then search them, or unshare them."""
     notes = store_of(ctx).inner.part(Notes)
@@ -355,5 +355,5 @@ def notes(
             return rows(ctx, "Notes", (each.as_json() for each in matches))
     return answer(
         f"{'May' if action == 'share' else 'May not'} search your notes: {word(other)}.",
-        Rows(found=[]),
+        RowListOutput(found=[]),
     )

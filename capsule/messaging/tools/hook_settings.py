@@ -15,8 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.mcp_server.clients.settings import Plan, SettingsFile, ensure_plain, read_settings
-from capsule.mcp_server.clients.table import Client, Places, Scope
+from capsule.mcp_server.clients.settings import (
+    SettingsChange,
+    SettingsFile,
+    ensure_plain,
+    read_settings,
+)
+from capsule.mcp_server.clients.table import MachinePaths, McpProgram, Scope
 from capsule.messaging.doorbells import HOOK_EVENTS
 
 #: The words behind the program's own in the command of every hook of ours.
@@ -25,9 +30,9 @@ _OURS = re.compile(" agent wake hook ")
 
 #: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody
 #: commits them if such a file exists.
-HOOKED: tuple[Client, ...] = (
+HOOKED: tuple[McpProgram, ...] = (
     # https://code.claude.com/docs/en/hooks, "Hook locations"
-    Client(
+    McpProgram(
         name="claude-code",
         title="Claude Code",
         user=("CLAUDE_CONFIG_DIR/settings.json|HOME/.claude/settings.json",),
@@ -36,7 +41,7 @@ HOOKED: tuple[Client, ...] = (
         then="a new session of Claude Code has them",
     ),
     # https://developers.openai.com/codex/hooks, "Where Codex looks for hooks"
-    Client(
+    McpProgram(
         name="codex",
         title="Codex",
         user=("CODEX_HOME/hooks.json|HOME/.codex/hooks.json",),
@@ -45,7 +50,7 @@ HOOKED: tuple[Client, ...] = (
         then="a new session of Codex runs them once you have trusted them there, with: /hooks",
     ),
     # https://geminicli.com/docs/hooks, "Configuration"
-    Client(
+    McpProgram(
         name="gemini",
         title="Gemini CLI",
         user=("GEMINI_CLI_HOME/.gemini/settings.json|HOME/.gemini/settings.json",),
@@ -57,8 +62,12 @@ HOOKED: tuple[Client, ...] = (
 
 
 def install(
-    client: Client, scope: Scope, places: Places, program: Sequence[str], options: Sequence[str]
-) -> Plan:
+    client: McpProgram,
+    scope: Scope,
+    places: MachinePaths,
+    program: Sequence[str],
+    options: Sequence[str],
+) -> SettingsChange:
     """Work out how a program comes to have our hooks.
 
     Args:
@@ -78,7 +87,7 @@ def install(
     file = read_settings(client, client.files(scope, places)[0])
     others, present = _separate_hooks(file)
     if present == ours:
-        return Plan(client, scope, file.path)
+        return SettingsChange(client, scope, file.path)
     for event, handlers in ours.items():
         others[event] = [*others.get(event, []), {"hooks": handlers}]
     paste = json.dumps(
@@ -87,14 +96,14 @@ def install(
     return _plan(file, scope, others, paste)
 
 
-def uninstall(client: Client, scope: Scope, places: Places) -> Plan:
+def uninstall(client: McpProgram, scope: Scope, places: MachinePaths) -> SettingsChange:
     """Work out how a program comes to forget our hooks. Raises InvalidDocument,
     as `install` does.
     """
     file = read_settings(client, client.files(scope, places)[0])
     others, present = _separate_hooks(file)
     if not present:
-        return Plan(client, scope, file.path)
+        return SettingsChange(client, scope, file.path)
     return _plan(file, scope, others, f"take the hooks out of it that run: {shlex.join(WORDS)}")
 
 
@@ -132,11 +141,11 @@ def _is_ours(handler: Any) -> bool:
     return isinstance(command, str) and _OURS.search(command) is not None
 
 
-def _plan(file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str) -> Plan:
+def _plan(file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str) -> SettingsChange:
     wanted = copy.deepcopy(file.value) | {"hooks": hooks}
     if not hooks:
         del wanted["hooks"]
     after = file.saying(wanted)
     if after is None:
-        return Plan(file.client, scope, file.path, paste=paste)
-    return Plan(file.client, scope, file.path, before=file.text, after=after)
+        return SettingsChange(file.client, scope, file.path, paste=paste)
+    return SettingsChange(file.client, scope, file.path, before=file.text, after=after)

@@ -17,13 +17,13 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
-from capsule.fence import Fence, many, quoted, visible, word
+from capsule.fence import TextFence, many, quoted, visible, word
 from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
 from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
 from capsule.mcp_server.tools.answers.results import (
-    Answer,
-    Rows,
+    RowListOutput,
+    ToolOutput,
     answer,
     fitting,
     forms_of,
@@ -50,7 +50,7 @@ _CURSOR = 20_000
 SenderField = Annotated[str, Field(alias="from")]
 
 
-class SendAnswer(Answer):
+class SendAnswer(ToolOutput):
     """A message that was sent, and what became of it for each recipient."""
 
     conversation: str
@@ -59,7 +59,7 @@ class SendAnswer(Answer):
     mentions: dict[str, Any] | None = None
 
 
-class MessageAnswer(Answer):
+class MessageAnswer(ToolOutput):
     """A message as its recipient gets it."""
 
     conversation: str
@@ -84,7 +84,7 @@ _MORE = {"reply_to": "answers", "topic": "topic", "thread": "thread", "mention":
 _MORE |= {name: name for name in ("intent", "priority", "confidence", "model")}
 
 
-class ListenAnswer(Answer):
+class ListenAnswer(ToolOutput):
     """New messages, and the cursor that acknowledges them."""
 
     messages: list[MessageAnswer]
@@ -92,7 +92,7 @@ class ListenAnswer(Answer):
     timed_out: bool = False
 
 
-class HistoryAnswer(Answer):
+class HistoryAnswer(ToolOutput):
     """A page of the messages of a conversation."""
 
     messages: list[MessageAnswer]
@@ -100,7 +100,7 @@ class HistoryAnswer(Answer):
     after: str | None = None
 
 
-class LastMessageAnswer(Answer):
+class LastMessageAnswer(ToolOutput):
     """The last message of a conversation."""
 
     sender: SenderField
@@ -108,7 +108,7 @@ class LastMessageAnswer(Answer):
     timestamp: str
 
 
-class UnreadConversationAnswer(Answer):
+class UnreadConversationAnswer(ToolOutput):
     """A conversation with unread messages."""
 
     id: str
@@ -119,7 +119,7 @@ class UnreadConversationAnswer(Answer):
     last: LastMessageAnswer
 
 
-class InboxAnswer(Answer):
+class InboxAnswer(ToolOutput):
     """The conversations with unread messages."""
 
     unread: int
@@ -250,7 +250,7 @@ def _place(store: CoreStore, channel: str, conversation: str, other: str = "") -
 
 
 def _fenced(messages: list[MessageAnswer]) -> str:
-    fence = Fence(message.content for message in messages)
+    fence = TextFence(message.content for message in messages)
     return fence.around((_about(message), visible(message.content)) for message in messages)
 
 
@@ -327,13 +327,13 @@ def mentions(
         Field(description="For list. open: not done, read or unread"),
     ] = "open",
     kind: Literal["mention", "review", "action", "fyi"] | None = None,
-) -> Annotated[CallToolResult, Rows]:
+) -> Annotated[CallToolResult, RowListOutput]:
     """list: messages in which somebody mentions you, or asks you for a review or an action; done:
     mark one as done. Reading a message makes it read, and not done."""
     messages = store_of(ctx).inner.part(Messages)
     if action == "done":
         messages.done(message)
-        return answer(f"Done: {word(message)}.", Rows(found=[]))
+        return answer(f"Done: {word(message)}.", RowListOutput(found=[]))
     page = messages.mentions(state=state, kind=kind)
     return rows(ctx, "Mentions of you", (each.as_json() for each in page))
 

@@ -24,7 +24,7 @@ from capsule.rules.policy import PolicyTarget
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
 from capsule.store.base import KIND
-from capsule.store.listeners import Listeners
+from capsule.store.listeners import StoreWatchers
 
 if TYPE_CHECKING:
     from capsule.messaging.mail import Mail
@@ -72,7 +72,7 @@ class ConversationAdapter(Adapter):
             self._store.inner.acting(agent).inner.part(StoreAgents).announce(agent, -1)
 
     def _run(self, receiver: Receiver) -> None:
-        hub = self._store.inner.part(Listeners).ensure_hub()
+        hub = self._store.inner.part(StoreWatchers).ensure_hub()
         waiter = hub.waiter(None, self._woken.set)
         with hub.listening():
             while not (self._stopped or hub.closed):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from capsule.engines.interface import Engine
-    from capsule.engines.machine import Machine
+    from capsule.engines.machine import LocalDocuments
 
 KIND = "webhooks"
 PATH = "/hooks/"
@@ -75,7 +75,7 @@ class Webhooks:
         machine: Keeps them.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: LocalDocuments) -> None:
         self._machine = machine
 
     def get(self, name: str) -> Webhook:

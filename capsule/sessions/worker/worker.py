@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
-from capsule.fence import Fence, many, visible, word
+from capsule.fence import TextFence, many, visible, word
 from capsule.sessions.events import outbound_message, reply_id, state_event, tool_event
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules.deliveries import number_replies
@@ -100,7 +100,7 @@ class Prompt:
                 " With send_message you can also write to "
                 f"{', '.join(map(word, self.destinations))}."
             )
-        fence = Fence(message["content"] for message in self.messages)
+        fence = TextFence(message["content"] for message in self.messages)
         shown = ((_about(message), visible(message["content"])) for message in self.messages)
         return f"{said}\n{fence.around(shown, _NOTE)}\n"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import Action, InputsFor, PolicyTarget
     from capsule.settings import Settings
-    from capsule.watch.own_writes import Own
+    from capsule.watch.own_writes import OwnWrites
 
 Document = dict[str, Any]
 #: The kind of document in the trash that holds removed messages of a conversation.
@@ -81,7 +81,7 @@ class Conversation:
         agent: str | None,
         state_of: InputsFor,
         limits: Settings,
-        own: Own | None,
+        own: OwnWrites | None,
         is_ruled: bool,
     ) -> None:
         self.transaction = transaction

@@ -83,7 +83,7 @@ class Titles:
             return None
 
 
-class Servers:
+class McpServerSwitches:
     """The MCP servers that are switched on or off for a conversation, or for the next new one (an
     `id` of None).
     """

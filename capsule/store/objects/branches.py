@@ -355,13 +355,13 @@ class Branches:
         reason: str,
         is_agreed: bool,
     ) -> Removal:
-        from capsule.format.tree.branches import Without
+        from capsule.format.tree.branches import PrunedHistory
 
         if dry_run:
-            return Without(self._store.document(id), chosen).removal
+            return PrunedHistory(self._store.document(id), chosen).removal
 
         def act(conversation: Conversation) -> Removal:
-            planned = Without(conversation.document(), chosen)
+            planned = PrunedHistory(conversation.document(), chosen)
             if expected is not None and set(planned.removal.ids) != set(expected):
                 raise InvalidInput(
                     f"conversation {id} was changed meanwhile: {planned.removal} would be removed "

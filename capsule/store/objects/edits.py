@@ -217,7 +217,7 @@ def whose(message: Mapping[str, Any], me: str | None) -> Whose:
 
 
 @runtime_checkable
-class Encoded(Protocol):
+class EncodableContext(Protocol):
     """A context that encodes itself."""
 
     def encoded(self) -> Iterable[bytes]:
@@ -226,7 +226,7 @@ class Encoded(Protocol):
         """
 
 
-class Contexts:
+class ProjectContexts:
     """The project contexts of the conversations of a store."""
 
     def __init__(self, store: BaseStore) -> None:
@@ -253,7 +253,7 @@ class Contexts:
 
         return self._store.engine.parsed(id, parse)
 
-    def set(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
+    def set(self, id: str, context: Mapping[str, Any] | EncodableContext) -> Head:
         """Give a conversation a project context, in place of its present one.
 
         Args:
@@ -263,7 +263,7 @@ class Contexts:
 
         Raises the errors of `append`. Cost: writing the context, and copying the rest of the file.
         """
-        if isinstance(context, Encoded):
+        if isinstance(context, EncodableContext):
             encoded = context.encoded
         else:
             data = _encoded(id, context)

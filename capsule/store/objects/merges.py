@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.interface import retry
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
+from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, Locked, NotFound, Remedy
 from capsule.format import migrations, validation
 from capsule.format.json import codec
-from capsule.format.kinds import KINDS, Kind
+from capsule.format.kinds import KINDS, DocumentKind
 from capsule.format.merge.clean_form import clean, cleaned
 from capsule.format.merge.notes import conflicts_in, resolve, take_out
 from capsule.format.text.titles import check_title
@@ -32,7 +32,7 @@ from capsule.store.change.head_changes import set_title
 if TYPE_CHECKING:
     from capsule.engines.interface import HeldFile
     from capsule.format.documents.head import Head
-    from capsule.format.merge.notes import Conflict, Merged
+    from capsule.format.merge.notes import Conflict, MergeResult
     from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
 
@@ -41,7 +41,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class IncomingResult:
     """The result of bringing in a version.
 
     Attributes:
@@ -58,7 +58,7 @@ class Brought:
     notes: tuple[str, ...] = ()
 
 
-class Incoming:
+class IncomingVersions:
     """Versions of documents from other clones. It needs a store of files."""
 
     def __init__(self, store: BaseStore) -> None:
@@ -95,7 +95,7 @@ class Incoming:
                 return newer[0]
             version = held.read()
             if version is not None and signature is not None and version[1] != signature:
-                raise Interfered
+                raise ConcurrentWrite
             return version and version[0]
 
         data = self._under_mutex(kind, id, look)
@@ -103,7 +103,9 @@ class Incoming:
             clean(data, self._store.engine.name(kind, id), kind)
         return data
 
-    def bring_in(self, kind: str, id: str, base: bytes | None, theirs: bytes | None) -> Brought:
+    def bring_in(
+        self, kind: str, id: str, base: bytes | None, theirs: bytes | None
+    ) -> IncomingResult:
         """Merge a version of a document from another clone into its file. It needs no lock.
 
         Args:
@@ -131,20 +133,20 @@ class Incoming:
         if theirs is None:
             return self._take_away(id, base)
 
-        def once() -> Brought:
+        def once() -> IncomingResult:
             try:
                 return self._write_theirs(id, base, theirs)
             except NotFound:
                 self._create_theirs(id, theirs)
-                return Brought("created")
+                return IncomingResult("created")
 
         return retry(once, id, id, TRIES)
 
-    def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> Brought:
+    def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> IncomingResult:
         if _is_newer(theirs):
             return self._under_mutex(KIND, id, lambda held: _newer(held, base, theirs))
 
-        def act(conversation: Conversation) -> Brought:
+        def act(conversation: Conversation) -> IncomingResult:
             from capsule.format.merge.merge import merge
 
             here, name = conversation.document(), conversation.name
@@ -170,26 +172,26 @@ class Incoming:
             if inner.own is not None:
                 inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
 
-    def _take_away(self, id: str, base: bytes | None) -> Brought:
+    def _take_away(self, id: str, base: bytes | None) -> IncomingResult:
         """Move the conversation to the trash if it equals `base`, the version deleted there, and
         nobody holds it.
         """
 
-        def act(conversation: Conversation) -> Brought:
+        def act(conversation: Conversation) -> IncomingResult:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
-                return Brought("kept", "it was written to here")
+                return IncomingResult("kept", "it was written to here")
             self._store.inner.holder.discard(conversation)
             self._store.inner.wrote(id, "deleted")
-            return Brought("deleted")
+            return IncomingResult("deleted")
 
         try:
             return self._store.inner.change(id, act, unasked)
         except NotFound:
-            return Brought("same")
+            return IncomingResult("same")
         except Locked as error:
-            return Brought("kept", f"it is locked by {describe(error.holder)}")
+            return IncomingResult("kept", f"it is locked by {describe(error.holder)}")
         except InvalidDocument as error:
-            return Brought("kept", error.message)
+            return IncomingResult("kept", error.message)
 
     def _under_mutex(self, kind: str, id: str, act: Callable[[HeldFile], T]) -> T:
         """The result of `act` under the mutex; it starts over when another program writes
@@ -213,34 +215,36 @@ def _is_newer(data: bytes) -> bool:
         return False
 
 
-def _newer(held: HeldFile, base: bytes | None, theirs: bytes) -> Brought:
+def _newer(held: HeldFile, base: bytes | None, theirs: bytes) -> IncomingResult:
     """Replace `base` by a version of a newer major version; there is nothing to merge."""
     got = held.read()
     if got is None:
         raise NotFound(f"no conversation {held.id}", id=held.id)
     if got[0] == theirs:
-        return Brought("same")
+        return IncomingResult("same")
     if base is None or clean(got[0], held.path, KIND) != base:
         migrations.current(
             codec.decode(theirs, held.path), held.path
         )  # Raises: the version is too new.
     held.put(got[1], theirs, [], canonical=False)
-    return Brought("updated")
+    return IncomingResult("updated")
 
 
-def _record(held: HeldFile, kind: Kind, base: bytes | None, theirs: bytes | None) -> Brought:
+def _record(
+    held: HeldFile, kind: DocumentKind, base: bytes | None, theirs: bytes | None
+) -> IncomingResult:
     got = held.read()
     if got is None:
         if theirs is None:
-            return Brought("same")
+            return IncomingResult("same")
         held.put(None, clean(theirs, held.path, kind.name), [], canonical=False)
-        return Brought("created")
+        return IncomingResult("created")
     mine = clean(got[0], held.path, kind.name)
     if theirs is None:
         if mine != base:
-            return Brought("kept", "it was written to here")
+            return IncomingResult("kept", "it was written to here")
         held.delete()
-        return Brought("deleted")
+        return IncomingResult("deleted")
     from capsule.format.merge.fields import merge_fields
 
     after, brought = _merged(mine, base, theirs, held.path, partial(merge_fields, kind))
@@ -254,20 +258,20 @@ def _merged(
     base: bytes | None,
     theirs: bytes,
     name: str,
-    merge: Callable[[Any, Document, Document], Merged],
-) -> tuple[Document, Brought]:
+    merge: Callable[[Any, Document, Document], MergeResult],
+) -> tuple[Document, IncomingResult]:
     """What becomes of two versions, mine the one that is here, and of base, all in the
     clean form.
     """
     here = codec.decode(mine, name)
     if mine == theirs:
-        return here, Brought("same")
+        return here, IncomingResult("same")
     there = codec.decode(theirs, name)
     if mine == base:
-        return there, Brought("updated")
+        return there, IncomingResult("updated")
     merged = merge(None if base is None else codec.decode(base, name), here, there)
     outcome = "same" if codec.encode(merged.document) == mine else "merged"
-    return merged.document, Brought(outcome, "", merged.conflicts, merged.notes)
+    return merged.document, IncomingResult(outcome, "", merged.conflicts, merged.notes)
 
 
 class Conflicts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.interface import Trashed, retry
-from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
+from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.documents.new import inactive_lock
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedMessages:
     """Messages in the trash that one write removed or changed.
 
     Attributes:
@@ -54,7 +54,7 @@ class Removed:
     by: str = ""
 
 
-class Trash:
+class StoreTrash:
     """The trash of a store."""
 
     def __init__(self, store: BaseStore) -> None:
@@ -109,7 +109,7 @@ class Trash:
         *,
         before: tuple[str, str] | None = None,
         limit: int | None = None,
-    ) -> list[Removed]:
+    ) -> list[RemovedMessages]:
         """List the messages in the trash, the last removed first. An agent lists those that it
         removed or changed.
 
@@ -121,7 +121,7 @@ class Trash:
 
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
-        removed: list[Removed] = []
+        removed: list[RemovedMessages] = []
         for trashed in self._store.engine.trash.entries(REMOVED):
             if len(removed) == limit:
                 break
@@ -131,7 +131,7 @@ class Trash:
                 kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
                 about = kept["removed"]
                 removed.append(
-                    Removed(
+                    RemovedMessages(
                         trashed,
                         kept["title"],
                         about["reason"],
@@ -257,7 +257,7 @@ class Restored:
     kept: str | None
 
 
-class Versions:
+class EarlierVersions:
     """Earlier versions of the conversations of a store."""
 
     def __init__(self, store: BaseStore) -> None:
@@ -325,7 +325,7 @@ class Versions:
         with self._store.engine.outside_edits().hold(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
-                raise Interfered
+                raise ConcurrentWrite
             kept = held.quarantine(got[0], "replaced")
             # Messages that are not in this version stay out: the caller asked for this version.
             taken_in = reconcile(wanted, held.records(), deliberate=True)

@@ -25,7 +25,7 @@ from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.transfer.reading.files import File
+    from capsule.transfer.reading.files import SourceFile
 
 
 _KIND, _ID = "imports", "digests"
@@ -83,7 +83,7 @@ class ImportMemory:
         self.files: dict[str, dict[str, Any]] = known.get("files", {})
         self.conversations: dict[str, tuple[str, str]] = known.get("conversations", {})
 
-    def known(self, file: File, digest: str) -> list[ImportResult] | None:
+    def known(self, file: SourceFile, digest: str) -> list[ImportResult] | None:
         """What was made of a file, if it, the files it was read with, and the conversations are
         there as they were.
         """

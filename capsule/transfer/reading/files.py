@@ -1,6 +1,6 @@
 """Read one file of an import, wherever it is, and report what is damaged in it.
 
-A `File` is on the disk, in a zip or in memory. It is read in chunks, or opened as the SQLite
+A `SourceFile` is on the disk, in a zip or in memory. It is read in chunks, or opened as the SQLite
 database of another program. Only the modules of this folder open files.
 
 Invariants for databases: nothing is written, and nothing that the file defines runs. Only real
@@ -155,7 +155,7 @@ class Problems:
 
 
 @dataclass
-class File:
+class SourceFile:
     """A file, wherever it is: on disk, in a zip, in memory.
 
     Attributes:
@@ -175,7 +175,7 @@ class File:
     opened: Callable[[], AbstractContextManager[IO[bytes]]]
     problems: Problems
     path: Path | None = None
-    matching: Callable[[str], Iterator[File]] = lambda path: iter(())
+    matching: Callable[[str], Iterator[SourceFile]] = lambda path: iter(())
     at: int = 0
     asked: set[str] | None = field(default_factory=set)
     is_named: bool = False
@@ -186,7 +186,7 @@ class File:
         """
         self.problems.add(self.name, reason, line)
 
-    def near(self, path: str) -> Iterator[File]:
+    def near(self, path: str) -> Iterator[SourceFile]:
         """The files of the same folder, zip or disk that match a pattern, sorted; none that leads
         out of it.
 

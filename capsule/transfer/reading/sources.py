@@ -27,7 +27,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from capsule.errors import NotFound
-from capsule.transfer.reading.files import CHUNK, DAMAGED, ZIP, ZSTD, File, Problems
+from capsule.transfer.reading.files import CHUNK, DAMAGED, ZIP, ZSTD, Problems, SourceFile
 from capsule.transfer.reading.json_stream import MOST
 from capsule.transfer.registry import formats
 
@@ -134,7 +134,7 @@ def from_disk(path: Path) -> IO[bytes]:
 
 def files_at(
     path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk
-) -> Iterator[File]:
+) -> Iterator[SourceFile]:
     """The files at a path: the file, or those of a folder and its folders as `walked` finds them.
 
     `problems` takes what is refused or damaged. Raises NotFound if there is nothing. Cost: listing
@@ -156,10 +156,10 @@ def files_at(
                 yield on_disk(file, problems, open_file)
 
 
-def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> File:
+def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> SourceFile:
     """A file on disk. The arguments are those of `files_at`."""
 
-    def matching(pattern: str) -> Iterator[File]:
+    def matching(pattern: str) -> Iterator[SourceFile]:
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
         top = Path(os.path.normpath(path.parent / ups))
         others: list[Path] = []
@@ -175,7 +175,7 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
     name = os.fsencode(path).decode(
         "utf-8", "backslashreplace"
     )  # JSON has no name that is not UTF-8.
-    return File(name, path.stat().st_size, lambda: open_file(path), problems, path, matching)
+    return SourceFile(name, path.stat().st_size, lambda: open_file(path), problems, path, matching)
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -190,7 +190,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 @contextmanager
-def spooled(stream: File, has_value: Callable[[File], bool]) -> Iterator[File]:
+def spooled(stream: SourceFile, has_value: Callable[[SourceFile], bool]) -> Iterator[SourceFile]:
     """Copy a stream, which can be read once, to a temporary file, and give that.
 
     A stream may have no end. It is refused, and its file is empty, if no value begins in the first
@@ -219,14 +219,14 @@ def spooled(stream: File, has_value: Callable[[File], bool]) -> Iterator[File]:
         yield _copied(source, copy)
 
 
-def _copied(file: File, copy: IO[bytes]) -> File:
+def _copied(file: SourceFile, copy: IO[bytes]) -> SourceFile:
     """A temporary copy of a file, which keeps the name of the file and the files beside it."""
     copy.flush()
     copied = on_disk(Path(copy.name), file.problems)
     return replace(copied, name=file.name, matching=file.matching, is_named=file.is_named)
 
 
-def opened(file: File, depth: int = 1) -> Iterator[File]:
+def opened(file: SourceFile, depth: int = 1) -> Iterator[SourceFile]:
     """The file; of a zip, the files in it; of one in Zstandard, what is in it."""
     if not file.is_packed:
         yield file
@@ -248,7 +248,7 @@ def opened(file: File, depth: int = 1) -> Iterator[File]:
             file.tell(f"the zip can't be read: {error}")
 
 
-def _decompressed(file: File, depth: int) -> Iterator[File]:
+def _decompressed(file: SourceFile, depth: int) -> Iterator[SourceFile]:
     """What is in a file in Zstandard, as far as it goes, under the same name and beside the same
     files.
     """
@@ -273,7 +273,7 @@ def _decompressed(file: File, depth: int) -> Iterator[File]:
         yield from opened(_copied(file, copy), depth + 1)
 
 
-def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
+def _without_directory(file: SourceFile, data: IO[bytes], depth: int) -> Iterator[SourceFile]:
     """The files in a zip that was cut, as far as they go: each has a header before its
     content too.
     """
@@ -322,7 +322,7 @@ def _pieces(data: IO[bytes], size: int) -> Iterator[bytes]:
         yield piece
 
 
-def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]:
+def _members(file: SourceFile, archive: zipfile.ZipFile, depth: int) -> Iterator[SourceFile]:
     infos: dict[str, zipfile.ZipInfo] = {}
     every = archive.infolist()
     if len(every) > _MOST_MEMBERS or _is_bomb(sum(info.file_size for info in every), file.size):
@@ -346,8 +346,8 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
             infos[info.filename] = info
     names = sorted(infos)
 
-    def made(name: str) -> File:
-        return File(
+    def made(name: str) -> SourceFile:
+        return SourceFile(
             f"{file.name}/{name}",
             infos[name].file_size,
             lambda: archive.open(infos[name]),

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from capsule.connections import read_body
 from capsule.errors import Refused
 from capsule.web.gate import ENTRANCE, entrance, local
-from capsule.web.site import Site
+from capsule.web.site import WebSite
 from capsule.web.view import AS, View, post
 
 #: Bytes that the form may have.
@@ -25,7 +25,7 @@ _MOST_BYTES = 8192
 
 
 async def _enter(request: Request) -> Response:
-    site: Site = request.app.state.site
+    site: WebSite = request.app.state.site
     if request.method != "POST":
         return entrance(site, request)
     try:

@@ -16,7 +16,7 @@ from capsule.web.words import address
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Trashed
-    from capsule.store.objects.trash import Removed
+    from capsule.store.objects.trash import RemovedMessages
 
 #: The number of conversations with conflicts, of damaged files, and of entries of the trash in a
 #: page.
@@ -46,13 +46,15 @@ def _repairs(view: View) -> Response:
     )
 
 
-def _trash(view: View, before: tuple[str, str] | None) -> list[tuple[Trashed, str, Removed | None]]:
+def _trash(
+    view: View, before: tuple[str, str] | None
+) -> list[tuple[Trashed, str, RemovedMessages | None]]:
     """What is in the trash behind an entry, the latest first, a page of it and perhaps more: each
     entry with its title, and of messages what is known of them."""
     trash, limit = view.store.trash, _PAGE + 1
     deleted = [entry for entry in trash.list() if before is None or _place(entry) < before][:limit]
     heads = ((entry, trash.head(entry)) for entry in deleted)
-    gone: list[tuple[Trashed, str, Removed | None]] = [
+    gone: list[tuple[Trashed, str, RemovedMessages | None]] = [
         (entry, head.title or head.damaged, None) for entry, head in heads
     ]
     gone += [
@@ -67,7 +69,7 @@ def _place(entry: Trashed) -> tuple[str, str]:
     return entry.deleted_at, entry.token
 
 
-def _entry(view: View) -> tuple[Trashed, Removed | None]:
+def _entry(view: View) -> tuple[Trashed, RemovedMessages | None]:
     """What lies in the trash under a token; of messages also what they are."""
     trash, token = view.store.trash, view.at()
     if deleted := next((each for each in trash.list() if each.token == token), None):

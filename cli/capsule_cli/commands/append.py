@@ -66,9 +66,9 @@ def append(
             "the messages come from standard input; give no text, no --file and no --parent",
             "--jsonl",
         )
-        from capsule_cli.signals import Ending
+        from capsule_cli.signals import SignalGuard
 
-        with store_of(keep_locks=True) as store, Ending():
+        with store_of(keep_locks=True) as store, SignalGuard():
             for batch in appended(
                 store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait
             ):

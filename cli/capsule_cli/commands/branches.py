@@ -23,7 +23,7 @@ from capsule_cli.shared.options import (
     option,
     refuse,
 )
-from capsule_cli.shared.output import Stopped, answer, one_line
+from capsule_cli.shared.output import CommandStopped, answer, one_line
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def regenerate(
         if text is None and file is None:
             slot = store.branches.slot(id, message)
             if slot.parent is None and not asked.json:
-                raise Stopped(
+                raise CommandStopped(
                     f"message {slot.message} answers none; give the other text, and it is put "
                     "beside it"
                 )

@@ -23,7 +23,7 @@ from capsule_cli.boundary import report_error
 from capsule_cli.shared.inputs import decoded, message_text, read_file
 from capsule_cli.shared.opening import conversation
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, how_it_ended, say
+from capsule_cli.shared.output import CommandStopped, answer, how_it_ended, say
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -163,11 +163,11 @@ def _run_editor(path: str) -> None:
         words = shlex.split(editor)
         code = subprocess.run([*words, path], check=False).returncode
     except (OSError, ValueError) as error:
-        raise Stopped(
+        raise CommandStopped(
             f"the editor {editor!r} can't be started: {error}; set VISUAL or EDITOR to yours"
         ) from None
     if code:
-        raise Stopped(
+        raise CommandStopped(
             f"the editor {editor!r} failed with {how_it_ended(code)}; nothing was changed"
         )
 

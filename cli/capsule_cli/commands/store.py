@@ -46,7 +46,7 @@ from capsule_cli.shared.output import (
 
 if TYPE_CHECKING:
     from capsule.maintenance.conflict_copies import Ancestor
-    from capsule.maintenance.doctor import Finding
+    from capsule.maintenance.doctor import DoctorFinding
     from capsule.store.store import CoreStore
 
 
@@ -244,7 +244,7 @@ def _ancestor(store: CoreStore) -> Ancestor | None:
         return None
 
 
-def _summary(many: int, troubles: list[Finding]) -> str:
+def _summary(many: int, troubles: list[DoctorFinding]) -> str:
     examined = f"{counted(many, 'conversation')} examined: "
     if not troubles:
         return examined + "all is well"

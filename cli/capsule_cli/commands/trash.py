@@ -34,7 +34,7 @@ from capsule_cli.shared.options import (
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
-    from capsule.store.objects.trash import Removed
+    from capsule.store.objects.trash import RemovedMessages
     from capsule.store.store import CoreStore
 
 
@@ -246,7 +246,7 @@ def _title_of(store: CoreStore, id: str) -> str:
         return "a damaged file"
 
 
-def _in_trash(store: CoreStore) -> list[tuple[Trashed, Removed | None]]:
+def _in_trash(store: CoreStore) -> list[tuple[Trashed, RemovedMessages | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is
     known of them.
     """
@@ -256,7 +256,9 @@ def _in_trash(store: CoreStore) -> list[tuple[Trashed, Removed | None]]:
     return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
-def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
+def _chosen(
+    store: CoreStore, prefix: str, deleted: str | None
+) -> tuple[Trashed, RemovedMessages | None]:
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at
     a time.
     """

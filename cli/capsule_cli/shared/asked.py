@@ -8,7 +8,7 @@ process.
 from __future__ import annotations
 
 
-class Asked:
+class GlobalOptions:
     """The options of every command.
 
     Attributes:
@@ -34,4 +34,4 @@ class Asked:
         self.as_: str | None = None
 
 
-asked = Asked()
+asked = GlobalOptions()

@@ -13,7 +13,7 @@ import sys
 
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule_cli.shared.options import refuse, usage
-from capsule_cli.shared.output import Stopped, say
+from capsule_cli.shared.output import CommandStopped, say
 
 STDIN = "standard input"
 
@@ -117,4 +117,4 @@ def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
 
     for question in questions:
         if not typer.confirm(question, err=True):
-            raise Stopped("nothing was changed")
+            raise CommandStopped("nothing was changed")

@@ -63,7 +63,7 @@ def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Ite
     """
     session = session_named()
     agent = agent or (agent_named() if session else None)
-    logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
+    logger, handler = logging.getLogger("capsule"), StderrHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
         with kind.open(
@@ -117,7 +117,7 @@ def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[Co
             yield past.store, past.id
 
 
-class ToStderr(logging.Handler):
+class StderrHandler(logging.Handler):
     """Writes warnings to stderr by `say`."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -36,7 +36,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 _IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
-class Stopped(Exception):
+class CommandStopped(Exception):
     """The command did not do what was asked, though nothing of the store failed.
 
     Args:
@@ -134,7 +134,7 @@ def out_ready(data: bytes) -> None:
         raise
     except OSError as error:
         quiet_stdout()
-        raise Stopped(f"the output can't be written: {error.strerror}") from None
+        raise CommandStopped(f"the output can't be written: {error.strerror}") from None
 
 
 def quiet_stdout() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, in_terminal, written_to
+from capsule_cli.shared.output import CommandStopped, in_terminal, written_to
 
 #: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there
 #: (X).
@@ -50,7 +50,7 @@ def paged() -> Iterator[None]:
     finally:
         codes = {_end(pager) for pager in pagers}
     if codes & _NOT_FOUND:
-        raise Stopped(
+        raise CommandStopped(
             f"the pager {command!r} can't be started; set PAGER to yours, or give --no-pager"
         )
 

@@ -467,13 +467,13 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(
         """
         import signal, threading
         sys.path[:0] = [sys.argv[1]]
-        from capsule_cli.signals import Ending
+        from capsule_cli.signals import SignalGuard
 
         class Dropped:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGTERM)  # The exception of its handler is dropped, as this is a callback.
 
-        with Ending():
+        with SignalGuard():
             Dropped()
             say("still here")
             threading.Event().wait(60)

@@ -19,7 +19,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.interface import CONVERSATIONS, Engine, Transaction, edit_document
 from capsule.errors import (
-    Interfered,
+    ConcurrentWrite,
     InvalidDocument,
     InvalidInput,
     Locked,
@@ -194,7 +194,7 @@ def test_what_only_files_can_do_is_refused_by_name_elsewhere(engine: Engine) -> 
 
 def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
     id = make(engine, "one")
-    with pytest.raises(Interfered):
+    with pytest.raises(ConcurrentWrite):
         make(engine, "two", id=id)
     assert (
         texts(engine, id) == ["one"]
@@ -288,10 +288,10 @@ def test_a_document_is_put_over_the_version_that_was_read_and_no_other(engine: E
         assert before is not None and before.data == b'{"n": %d}' % (number - 1)
         engine.put("agents", "anna", b'{"n": %d}' % number, before)
         for stale in (before, None):
-            with pytest.raises(Interfered):
+            with pytest.raises(ConcurrentWrite):
                 engine.put("agents", "anna", b"{}", stale)
         assert engine.version("agents", "anna", before) is not before
-    with pytest.raises(Interfered):
+    with pytest.raises(ConcurrentWrite):
         engine.put("agents", "bob", b"{}", before)
     assert engine.read("agents", "anna") == b'{"n": 49}' and engine.ids("agents") == ["anna"]
     now = engine.version("agents", "anna")
@@ -315,12 +315,15 @@ def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engin
         {place: engine.version(*place)},
     ):
         edit_document(engine, *place, lambda data: (data or b"") + b"\n")
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             engine.put("agents", "carl", b"{}", None, reads)
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             engine.create(CONVERSATIONS, document, reads=reads)
         for write in writes:
-            with pytest.raises(Interfered), engine.transaction(CONVERSATIONS, id) as transaction:
+            with (
+                pytest.raises(ConcurrentWrite),
+                engine.transaction(CONVERSATIONS, id) as transaction,
+            ):
                 transaction.reads = reads
                 write(transaction)
     assert texts(engine, id) == ["one"] and engine.head(id)[0]["title"] == "Plan"

@@ -15,7 +15,7 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.message import check_message
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, Kind
+from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, DocumentKind
 from capsule.format.merge.clean_form import clean
 
 STAMP = "2026-01-01T00:00:00.000Z"
@@ -120,7 +120,7 @@ def test_a_document_of_each_kind_is_valid_by_the_schema_too_and_stays_as_it_is(k
     ],
 )
 def test_what_is_wrong_has_its_place_and_the_schema_agrees(
-    kind: Kind, document: dict[str, Any], where: str
+    kind: DocumentKind, document: dict[str, Any], where: str
 ) -> None:
     with pytest.raises(InvalidDocument) as raised:
         kind.check(document, "x.json")

@@ -16,7 +16,7 @@ from capsule.format import validation
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.merge import merge
-from capsule.format.merge.notes import Conflict, Merged
+from capsule.format.merge.notes import Conflict, MergeResult
 from capsule.format.tree.tree import Tree
 from tests.core.format.replicas import (
     BY_HAND,
@@ -294,7 +294,7 @@ def test_replicas_that_merge_at_random_end_alike(data: Any) -> None:
 # -- The history -----------------------------------------------------------------------------------
 
 
-def both(base: Document, mine: list[Any], yours: list[Any]) -> Merged:
+def both(base: Document, mine: list[Any], yours: list[Any]) -> MergeResult:
     return merge(base, worked_on(base, mine, "a"), worked_on(base, yours, "b"))
 
 

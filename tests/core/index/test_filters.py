@@ -182,7 +182,9 @@ def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, 
             self._db.create_function(*arguments)
 
     def ask(db: Any) -> None:
-        statements.append(facts.Fits(cast(Any, Recording(db)), SEES_ALL).condition(parse(where))[0])
+        statements.append(
+            facts.FilterMatcher(cast(Any, Recording(db)), SEES_ALL).condition(parse(where))[0]
+        )
 
     asked(store, ask)
     words = set(re.findall(r"[^\s()?,<>=]+", " ".join(statements)))

@@ -13,7 +13,7 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.index.tables.rows import Rows
+from capsule.engines.index.tables.rows import IndexWriter
 from capsule.engines.read_marks import UnreadFilter
 from capsule.format.json import codec
 from tests.core.index.state import asked, index_of, state, state_of_the_files
@@ -427,16 +427,16 @@ def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    real = Rows._fronts
+    real = IndexWriter._fronts
 
-    def traced(self: Rows, capsule: int, at: int, ids: list[str]) -> list[int]:
+    def traced(self: IndexWriter, capsule: int, at: int, ids: list[str]) -> list[int]:
         self._db.set_trace_callback(asked.append)
         try:
             return real(self, capsule, at, ids)
         finally:
             self._db.set_trace_callback(None)
 
-    monkeypatch.setattr(Rows, "_fronts", traced)
+    monkeypatch.setattr(IndexWriter, "_fronts", traced)
     with Store.in_memory() as store:
         id = store.create(messages=[{"role": "user", "content": "one"}]).id
         store.reindex()

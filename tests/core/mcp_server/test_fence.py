@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.fence import Fence, escaped, quoted, visible, word
+from capsule.fence import TextFence, escaped, quoted, visible, word
 from tests.core.mcp_server.talking import data, talking
 
 pytestmark = pytest.mark.anyio
@@ -115,7 +115,7 @@ async def test_titles_tags_and_senders_are_quoted_in_one_line(store: Store, root
 def test_a_mark_that_a_text_holds_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = iter([b"\xaa" * 3, b"\xbb" * 8])
     monkeypatch.setattr("capsule.fence.os.urandom", lambda n: next(marks))
-    assert Fence(["it knows aaaaaa"]).mark == "bbbbbbbbbbbbbbbb"
+    assert TextFence(["it knows aaaaaa"]).mark == "bbbbbbbbbbbbbbbb"
 
 
 def test_every_ignorable_character_of_unicode_is_spelled_out_at_the_beginning_and_between_latin_letters() -> (

@@ -110,7 +110,7 @@ def test_any_bytes_can_be_surveyed(data: bytes) -> None:
     anatomy.survey(data)
     anatomy.head_of(data)
     anatomy.last_entries(data, 3)
-    anatomy.reheaded(anatomy.Anatomy(9, 8, 7, 6, 5, 4, 3), data)
+    anatomy.reheaded(anatomy.FileLayout(9, 8, 7, 6, 5, 4, 3), data)
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))

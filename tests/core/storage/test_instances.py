@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.mutex import Mutexes
 from tests.processes import Child
@@ -45,8 +45,8 @@ def instances(directory: Path) -> Iterator[FileLeases]:
 def on(directory: Path, sys: Syscalls) -> FileLeases:
     return FileLeases(
         sys,
-        layout := Layout(str(directory.parents[1])),
-        Mutexes(sys, Directory(layout, sys, "mutex")),
+        layout := StorePaths(str(directory.parents[1])),
+        Mutexes(sys, StoreDirectory(layout, sys, "mutex")),
     )
 
 

@@ -17,7 +17,7 @@ from capsule.engines.files.state import Durability, StateHeader
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import (
     CapsuleError,
-    Interfered,
+    ConcurrentWrite,
     InvalidDocument,
     InvalidInput,
     NotFound,
@@ -148,7 +148,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
             copy = root / "copy"
             copy.write_bytes(other)
             copy.rename(path)
-            with pytest.raises(Interfered):
+            with pytest.raises(ConcurrentWrite):
                 write(held, known)
             assert path.read_bytes() == other
             assert held.unchanged_header() is None
@@ -354,7 +354,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(
     with storage.hold(KIND, "plan") as held:
         with pytest.raises(InvalidDocument):
             held.read()
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             held.replace(None, data, anatomy.survey(data), [])
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
@@ -489,7 +489,7 @@ def test_the_history_is_read_from_an_offset_under_the_mutex(
         for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
             assert held.history(known, start) == data[start : known.anatomy.tail]
         (root / "conversations" / "a.json").write_bytes(data[:40])
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             held.history(known, known.anatomy.history)
 
 
@@ -499,7 +499,7 @@ def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) 
     with storage.hold(KIND, "plan") as held:
         known = looked(held)
         away = path.rename(path.with_name("plan.json~"))
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             held.flush(known)
         away.rename(path)
         got = held.read()
@@ -540,5 +540,5 @@ def test_a_version_that_is_saved_while_a_transaction_runs_begins_it_again(tmp_pa
     data = put(engine.storage, "plan", ["one"])
     with engine.transaction(KIND, "plan") as transaction:
         Path(engine.storage.path(KIND, "plan")).write_bytes(data.replace(b'"one"', b'"two"'))
-        with pytest.raises(Interfered):
+        with pytest.raises(ConcurrentWrite):
             transaction.document()

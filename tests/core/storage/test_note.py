@@ -16,16 +16,16 @@ from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
 from capsule.engines.files import document
-from capsule.engines.files.disk.log import Flushed, Log, Position
+from capsule.engines.files.disk.log import Flushed, Log, LogPosition
 from capsule.engines.files.state import Durability, StateHeader
-from capsule.format.json.anatomy import Anatomy
+from capsule.format.json.anatomy import FileLayout
 
 SYS = Syscalls()
 BIG = 2**63 - 1
 STAMP = "2025-01-12T10:30:00.000Z"
 KNOWN = StateHeader(
     Signature(1, 900, 3, 4),
-    Anatomy(900, 100, 200, 300, 800, 2, True),
+    FileLayout(900, 100, 200, 300, 800, 2, True),
     document.new_tag(),
     STAMP,
     "b" * 36,
@@ -36,7 +36,7 @@ KNOWN = StateHeader(
 LAST = "9999-12-31T23:59:59.999Z"
 HUGE = StateHeader(
     Signature(BIG, 2**50 + 90, BIG, BIG),
-    Anatomy(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
+    FileLayout(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
     document.new_tag(),
     LAST,
     "b" * 36,
@@ -49,8 +49,8 @@ HUGE = StateHeader(
 def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
-        (KNOWN._replace(anatomy=None, durability=Durability.UNFLUSHED), Position(1, 9, 5, 4, 3)),
-        (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
+        (KNOWN._replace(anatomy=None, durability=Durability.UNFLUSHED), LogPosition(1, 9, 5, 4, 3)),
+        (HUGE, LogPosition(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
         raw = document.encode_header(known, position)
         assert len(raw) == document.HEADER_BYTES and document.decode_header(raw) == (

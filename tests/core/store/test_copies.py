@@ -10,7 +10,7 @@ from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.format.json import codec
 from capsule.maintenance.conflict_copies import Ancestor
-from capsule.maintenance.doctor import Finding, examine
+from capsule.maintenance.doctor import DoctorFinding, examine
 
 pytestmark = [pytest.mark.files, pytest.mark.usefixtures("root")]
 KEEPS_LOCKS = False
@@ -51,7 +51,7 @@ def contents(store: Store, id: str = ID) -> list[str]:
 
 def copies(
     store: Store, *, repair: bool = False, ancestor: Ancestor | None = None
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     return [
         f
         for f in examine(store, repair=repair, ancestor=ancestor)

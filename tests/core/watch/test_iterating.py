@@ -14,7 +14,7 @@ from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
 from capsule.store import listeners
-from capsule.store.listeners import Listeners
+from capsule.store.listeners import StoreWatchers
 from capsule.watch.stream import Watch
 from tests.processes import PATIENCE_S, until
 
@@ -173,7 +173,8 @@ def test_closing_the_store_ends_every_wait() -> None:
     poll.start()
     until(
         lambda: (
-            store.inner.part(Listeners).hub is not None and store.inner.part(Listeners).hub.running
+            store.inner.part(StoreWatchers).hub is not None
+            and store.inner.part(StoreWatchers).hub.running
         )
     )
 
@@ -233,14 +234,14 @@ def test_a_store_without_a_watch_keeps_no_own_writes_and_no_hub(store: Store) ->
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()
-    assert store.inner.own is None and store.inner.part(Listeners).hub is None
+    assert store.inner.own is None and store.inner.part(StoreWatchers).hub is None
 
 
 def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsule.watch import own_writes
 
     monkeypatch.setattr(own_writes, "_MOST", 3)
-    remembered = own_writes.Own()
+    remembered = own_writes.OwnWrites()
     remembered.appended("c", [{"id": str(number)} for number in range(10)])
     changes = [Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)]
     received = remembered.marked(changes, lambda cursor, messages: cursor)

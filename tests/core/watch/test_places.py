@@ -17,7 +17,7 @@ from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.engines.files import index
 from capsule.engines.interface import DocumentNotifier, Tracker
 from capsule.errors import StorageFailed
-from capsule.store.listeners import Listeners
+from capsule.store.listeners import StoreWatchers
 from capsule.watch import hub
 from tests.core.watch.conftest import Follower
 from tests.processes import PATIENCE_S
@@ -279,7 +279,8 @@ def test_the_watch_thread_ends_after_a_time_without_waits(
         if thread.name == "capsule-watch":
             thread.join()
     assert (
-        store.inner.part(Listeners).hub is not None and not store.inner.part(Listeners).hub.running
+        store.inner.part(StoreWatchers).hub is not None
+        and not store.inner.part(StoreWatchers).hub.running
     )
     id = other.create().id
     follower = Follower(store)

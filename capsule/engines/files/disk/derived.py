@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.errors import CapsuleError, Refused
 
 #: The file of the index.
@@ -22,11 +22,11 @@ INDEX = "index.sqlite3"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Derived:
+class DerivedFiles:
     """The derived files of one store, by their names in `.capsule/`."""
 
-    def __init__(self, layout: Layout, sys: Syscalls) -> None:
-        self._directory = Directory(layout, sys)
+    def __init__(self, layout: StorePaths, sys: Syscalls) -> None:
+        self._directory = StoreDirectory(layout, sys)
         self._sys = sys
 
     def path(self, name: str) -> str:

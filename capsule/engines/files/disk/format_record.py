@@ -17,7 +17,7 @@ import orjson
 import capsule
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.errors import CapsuleError, Refused, Remedy
 from capsule.ids import new_id
 
@@ -51,10 +51,10 @@ class FormatRecord:
             know.
     """
 
-    def __init__(self, layout: Layout, sys: Syscalls) -> None:
+    def __init__(self, layout: StorePaths, sys: Syscalls) -> None:
         self._layout = layout
         self._sys = sys
-        self._directory = Directory(layout, sys)
+        self._directory = StoreDirectory(layout, sys)
         written_by = self.read()
         self._is_current = written_by == WrittenBy(FORMAT, capsule.__version__)
         if written_by is not None and written_by.format > FORMAT:

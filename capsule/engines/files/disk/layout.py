@@ -40,7 +40,7 @@ _FOLDERS = {
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
-class Layout(NamedTuple):
+class StorePaths(NamedTuple):
     """The paths of one store.
 
     Attributes:
@@ -89,7 +89,7 @@ class Layout(NamedTuple):
         return f"{self.root}/{SIDE_FILE_FOLDERS[kind].format(check_id(id))}"
 
     def derived(self, *parts: str) -> str:
-        """A path in `.capsule/`, for a message; to reach what is there, ask a `Directory`."""
+        """A path in `.capsule/`, for a message; to reach what is there, ask a `StoreDirectory`."""
         return "/".join((self.root, DERIVED_NAME, *parts))
 
     def check(self, sys: Syscalls, path: str) -> None:
@@ -120,7 +120,7 @@ class Layout(NamedTuple):
             sync_directory(sys, os.path.dirname(path))
 
 
-class Directory:
+class StoreDirectory:
     """`.capsule/`, or a directory in it.
 
     Args:
@@ -135,7 +135,7 @@ class Directory:
     """
 
     def __init__(
-        self, layout: Layout, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME
+        self, layout: StorePaths, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME
     ) -> None:
         self._layout = layout
         self._sys = sys

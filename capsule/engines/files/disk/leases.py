@@ -26,7 +26,7 @@ import orjson
 from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import drop_name, names_file, naming, opened
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.files.disk.mutex import Mutex, Mutexes
 from capsule.engines.interface import Lease, is_instance
 from capsule.errors import CapsuleError, StoreBusy
@@ -47,9 +47,9 @@ class FileLeases:
         mutexes: Its mutexes.
     """
 
-    def __init__(self, sys: Syscalls, layout: Layout, mutexes: Mutexes) -> None:
+    def __init__(self, sys: Syscalls, layout: StorePaths, mutexes: Mutexes) -> None:
         self._sys, self._layout, self._mutexes = sys, layout, mutexes
-        self._directory = Directory(layout, sys, "instances")
+        self._directory = StoreDirectory(layout, sys, "instances")
         self._guard = threading.Lock()
         self._mine: dict[str, int] = {}
         self._about: dict[str, Mapping[str, Any]] = {}

@@ -12,7 +12,7 @@ again; only who has flushed the document writes a checkpoint (`Flushed`); a line
 after a checkpoint; the log keeps at least the newest 256 KiB of messages, whatever else was
 written. The module knows of a record only whether it is about a head.
 
-`FlushBehind` makes documents durable within a second of an append, which waited for its log alone.
+`BackgroundFlusher` makes documents durable within a second of an append, which waited for its log alone.
 One thread does it for all stores of a process, once there is something to flush. What must stay
 true: no promise to a caller depends on it; it holds no mutex while it sleeps, and keeps no flushed
 store alive; no thread of ours runs while the process forks; a forked child shares nothing with its
@@ -48,7 +48,7 @@ _CHECKPOINT_MARK = _CHECKPOINT[: _CHECKPOINT.index(b"%")]
 Records = list[bytes]
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a log ends.
 
     Attributes:
@@ -123,11 +123,17 @@ class Log:
     )
 
     def __init__(
-        self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True
+        self,
+        sys: Syscalls,
+        path: str,
+        fd: int,
+        position: LogPosition | None,
+        *,
+        is_sure: bool = True,
     ) -> None:
         status = sys.fstat(fd)
         self._sys, self._path, self.fd = sys, path, fd
-        self._next: Position | None = None
+        self._next: LogPosition | None = None
         self._is_sure = is_sure
         self._flushing = threading.Lock()
         self._flushed = 0
@@ -139,12 +145,12 @@ class Log:
         ):
             self.position = position
         else:
-            self.position = Position(status.st_ino, status.st_size, 0, 0, 0)
+            self.position = LogPosition(status.st_ino, status.st_size, 0, 0, 0)
             self.read()
 
     @classmethod
     def open(
-        cls, sys: Syscalls, path: str, position: Position | None, *, is_sure: bool = True
+        cls, sys: Syscalls, path: str, position: LogPosition | None, *, is_sure: bool = True
     ) -> Log | None:
         """The log of this path; None when there is none. Costs a look at the whole of it, unless
         its end is known.
@@ -219,7 +225,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, end, crc, durable))
+            return cls(sys, path, fd, LogPosition(sys.fstat(fd).st_ino, size, end, crc, durable))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -314,7 +320,7 @@ class Log:
             raise self._failed(error) from error
         self.position = self.position._replace(size=size)
 
-    def put(self, records: Records, position: Position) -> bool:
+    def put(self, records: Records, position: LogPosition) -> bool:
         """Write a line behind the end, which is there once `take` is called, and durable after
         `flush`.
 
@@ -334,7 +340,7 @@ class Log:
         if at < self._flushed:  # A line that was counted by nobody stood here.
             with self._flushing:
                 self._flushed = at
-        self.position, self._next = position, Position(inode, size, end, crc, durable)
+        self.position, self._next = position, LogPosition(inode, size, end, crc, durable)
         pwrite_all(self._sys, self.fd, line, at)
         return True
 
@@ -370,7 +376,7 @@ class Log:
         self.note([_CHECKPOINT % flushed.tail])
         self.position = self.position._replace(durable=self.position.end)
 
-    def take(self) -> Position:
+    def take(self) -> LogPosition:
         """Take the line that was put for written: the document has it. Where the log ends then."""
         self.position, self._next = self._next or self.position, None
         return self.position
@@ -385,7 +391,7 @@ class Log:
             except OSError as error:
                 raise self._failed(error) from error
 
-    def is_at(self, position: Position | None) -> bool:
+    def is_at(self, position: LogPosition | None) -> bool:
         """Whether this is still the file that its name stands for, as the header of the note has
         it: that names none when the store removes a file, but somebody else may have done so."""
         status = self._sys.fstat(self.fd)
@@ -456,7 +462,7 @@ _log = logging.getLogger("capsule")
 _DELAY_S = 0.5
 
 
-class FlushBehind:
+class BackgroundFlusher:
     """The documents of one store that this process appended to and that are not flushed yet."""
 
     def __init__(self) -> None:
@@ -501,7 +507,7 @@ class FlushBehind:
             _thread.waiting[self] = None
 
 
-class _Thread:
+class _FlushThread:
     """The thread, which ends before a fork, and is started by the next append.
 
     Attributes:
@@ -510,7 +516,7 @@ class _Thread:
     """
 
     def __init__(self) -> None:
-        self.waiting: dict[FlushBehind, None] = {}
+        self.waiting: dict[BackgroundFlusher, None] = {}
         self.wake, self._end = threading.Event(), threading.Event()
         self._starting = threading.Lock()
         self._running: threading.Thread | None = None
@@ -577,13 +583,13 @@ class _Thread:
             self.start()
 
 
-_thread = _Thread()
+_thread = _FlushThread()
 atexit.register(lambda: _thread.flush(timeout_s=1))
 
 
 def _in_forked_child() -> None:
     global _thread
-    _thread = _Thread()
+    _thread = _FlushThread()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import Directory
-from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.layout import StoreDirectory
+from capsule.engines.files.disk.log import Log, LogPosition
 from capsule.engines.files.state import StateHeader
 from capsule.errors import StoreBusy
 
@@ -52,7 +52,7 @@ class Mutex:
         self.fd = -1
         self.place = 0, 0
         self.size = 0
-        self.memo: tuple[bytes, StateHeader, Position | None] | None = None
+        self.memo: tuple[bytes, StateHeader, LogPosition | None] | None = None
         self.log: Log | None = None
         self.document_fd = -1
         self.users = 0
@@ -66,7 +66,7 @@ class Mutexes:
         directory: Where the mutex files lie; made at the first one.
     """
 
-    def __init__(self, sys: Syscalls, directory: Directory) -> None:
+    def __init__(self, sys: Syscalls, directory: StoreDirectory) -> None:
         self._sys = sys
         self._directory = directory
         self._registry = threading.Lock()

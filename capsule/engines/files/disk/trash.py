@@ -23,7 +23,7 @@ from capsule.disk.whole_files import (
     read_regular,
     sync_directory,
 )
-from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.interface import Trashed
 from capsule.errors import NotFound, Remedy
 
@@ -45,15 +45,17 @@ def _spread(compact: str) -> str:
     return f"{c[:4]}-{c[4:6]}-{c[6:11]}:{c[11:13]}:{c[13:15]}.{c[15:]}"
 
 
-class Keeping:
+class TrashDirectories:
     """The two directories of one store; what is larger than `most` bytes is not read out
     of them.
     """
 
-    def __init__(self, sys: Syscalls, layout: Layout, most: int) -> None:
+    def __init__(self, sys: Syscalls, layout: StorePaths, most: int) -> None:
         self._sys = sys
         self._most = most
-        self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
+        self._directories = {
+            name: StoreDirectory(layout, sys, name) for name in (TRASH, QUARANTINE)
+        }
 
     def _link(self, source: str, directory: str, parts: tuple[str, ...], at: str = "") -> str:
         """Give `source` a free name in `directory` as well, and make it durable; the name. `at`:

@@ -22,7 +22,7 @@ from capsule.engines.read_marks import MessagePosition
 from capsule.errors import InvalidInput
 from capsule.format import filters
 from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
-from capsule.format.filters import Filter, Test, kind_of
+from capsule.format.filters import FieldCondition, Filter, kind_of
 
 #: All texts of a question together are compared with its patterns for this long, in seconds.
 _MATCHED_S = 1.0
@@ -51,7 +51,7 @@ _IN_IT = f"message IN (SELECT num FROM messages WHERE {_IS_IT})"
 _HAS_ID = "id IN (SELECT value FROM json_each(?))"
 
 
-class Fitting(NamedTuple):
+class MatchSet(NamedTuple):
     """The numbers of the messages that a filter fits; or, if `all_but`, of those that it
     does not.
     """
@@ -60,7 +60,7 @@ class Fitting(NamedTuple):
     all_but: bool = False
 
 
-class Fits:
+class FilterMatcher:
     """Finds what filters fit.
 
     Args:
@@ -89,18 +89,20 @@ class Fits:
             f"message IN (SELECT m.num FROM messages AS m WHERE {seen})" if seen else "TRUE"
         )
 
-    def of(self, filter: Filter) -> Fitting:
+    def of(self, filter: Filter) -> MatchSet:
         """The messages that a filter fits. Raises InvalidInput if its patterns take too long."""
-        if isinstance(filter, Test):
-            return Fitting(self._passing(filter))
+        if isinstance(filter, FieldCondition):
+            return MatchSet(self._passing(filter))
         # One of several fits unless none does.
         flipped = filter.kind == "or"
         parts = [
-            Fitting(numbers, all_but != flipped) for numbers, all_but in map(self.of, filter.parts)
+            MatchSet(numbers, all_but != flipped) for numbers, all_but in map(self.of, filter.parts)
         ]
         without = set[int]().union(*(part.numbers for part in parts if part.all_but))
         fitting = [part.numbers for part in parts if not part.all_but]
-        both = Fitting(set.intersection(*fitting) - without) if fitting else Fitting(without, True)
+        both = (
+            MatchSet(set.intersection(*fitting) - without) if fitting else MatchSet(without, True)
+        )
         return both._replace(all_but=both.all_but != (filter.kind != "and"))
 
     def condition(self, filter: Filter) -> tuple[str, list[Any]]:
@@ -116,7 +118,7 @@ class Fits:
             orjson.dumps(list(numbers)).decode()
         ]
 
-    def _passing(self, test: Test) -> set[int]:
+    def _passing(self, test: FieldCondition) -> set[int]:
         numbers = (
             self._matched(test) if test.operator in ("$regex", "$text") else self._compared(test)
         )
@@ -137,7 +139,7 @@ class Fits:
             )
         return numbers
 
-    def _compared(self, test: Test) -> set[int]:
+    def _compared(self, test: FieldCondition) -> set[int]:
         text, values = compared(test)
         question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
         return set(
@@ -146,7 +148,7 @@ class Fits:
             )
         )
 
-    def _matched(self, test: Test) -> set[int]:
+    def _matched(self, test: FieldCondition) -> set[int]:
         """Those with a pattern: SQLite calls a function of ours at half the cost of giving us the
         texts.
         """
@@ -160,7 +162,7 @@ class Fits:
         )
         return {number for (number,) in rows}
 
-    def _in_time(self, test: Test) -> Callable[[str], bool]:
+    def _in_time(self, test: FieldCondition) -> Callable[[str], bool]:
         """Whether a text matches the pattern of a test, as long as there is time."""
         matches = (
             filters.compiled(test.value)
@@ -177,7 +179,7 @@ class Fits:
         return in_time
 
 
-def compared(test: Test) -> tuple[str, list[Any]]:
+def compared(test: FieldCondition) -> tuple[str, list[Any]]:
     """A comparison as a condition about a row of `facts`, and what is bound in it."""
     values = list(test.value) if isinstance(test.value, tuple) else [test.value]
     type = _TYPES[kind_of(values[0])]
@@ -211,7 +213,7 @@ def messages_with(
     filter: Filter,
     conversation: str | None,
     hidden: VisibilityFilter,
-    finds: type[Fits] = Fits,
+    finds: type[FilterMatcher] = FilterMatcher,
 ) -> list[MessagePosition]:
     """The places of the messages that a filter lets through, of one conversation or of all (None),
     in their order.

@@ -34,7 +34,7 @@ Placed = tuple[tuple[int, int, int, int], IndexedMessage]
 _BATCH_BYTES = 4 << 20
 
 
-class Rows:
+class IndexWriter:
     """The rows of one index, within one transaction.
 
     Attributes:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.tools.answers.results import Message, Page, servers_of, tokens, within
+from capsule.mcp_server.tools.answers.results import (
+    MessageOutput,
+    MessagePageOutput,
+    servers_of,
+    tokens,
+    within,
+)
 from capsule.timestamps import known
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ def filled(
     forms: frozenset[str],
     offset: int = 0,
     facts: dict[str, Any] | None = None,
-) -> Page:
+) -> MessagePageOutput:
     """As much of a page as fits, from the message on that was asked for.
 
     Args:
@@ -60,7 +66,7 @@ def filled(
     left = max_tokens - _OVERHEAD - len(forms) * tokens(title)
     if facts and any(facts.values()):
         left -= _sent(facts, "", forms)
-    chosen: dict[int, Message] = {}
+    chosen: dict[int, MessageOutput] = {}
     full: set[bool] = set()
     for index in sorted(
         range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)
@@ -77,7 +83,7 @@ def filled(
             _cut(message, text, left, offset, forms)
         chosen[index] = message
         left -= _cost(message, forms)
-    return Page(
+    return MessagePageOutput(
         id=head.id,
         title=title,
         total=read.total,
@@ -90,12 +96,12 @@ def filled(
     )
 
 
-def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
+def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, str]:
     """A message yet without its text, and the text as it is stored, from `offset` on."""
     content = str(entry["content"])
     if offset >= max(len(content), 1):
         raise InvalidInput(f"offset: the message has {len(content)} characters")
-    message = Message(
+    message = MessageOutput(
         id=visible(str(entry.get("id"))),
         at=at,
         role=visible(str(entry["role"])),
@@ -108,7 +114,7 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
     return message, content[offset:]
 
 
-def _cost(message: Message, forms: frozenset[str]) -> int:
+def _cost(message: MessageOutput, forms: frozenset[str]) -> int:
     data = message.model_dump(by_alias=True, exclude_defaults=True)
     return _MARKS + _sent(data, message.text + about_message(message), forms)
 
@@ -121,7 +127,7 @@ def _sent(data: Any, text: str, forms: frozenset[str]) -> int:
     return sum(tokens(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
 
 
-def _fits(message: Message, text: str, budget: int, forms: frozenset[str]) -> bool:
+def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str]) -> bool:
     """Give a message its text; whether it then costs at most `budget`."""
     if len(text) > budget * 4:
         return False
@@ -129,7 +135,9 @@ def _fits(message: Message, text: str, budget: int, forms: frozenset[str]) -> bo
     return _cost(message, forms) <= budget
 
 
-def _cut(message: Message, text: str, budget: int, offset: int, forms: frozenset[str]) -> None:
+def _cut(
+    message: MessageOutput, text: str, budget: int, offset: int, forms: frozenset[str]
+) -> None:
     """Give a message that is too large for a page as much of its text as goes there."""
     end = _whole(text, within(text, budget // len(forms)))
     message.rest_from = offset + end
@@ -143,7 +151,7 @@ def _whole(text: str, end: int) -> int:
     return max(end + (text[end - 1 : end + 1] == "\r\n"), 1)
 
 
-def about_message(message: Message, before: str = "") -> str:
+def about_message(message: MessageOutput, before: str = "") -> str:
     """The words in the mark before a message; the day is said where it is not that of the time
     `before`.
     """

@@ -79,10 +79,10 @@ def capture(
     context.
     """
     from capsule.context import capture as capturing
-    from capsule.context.files import FILE_BYTES, TOTAL_BYTES, Selection
+    from capsule.context.files import FILE_BYTES, TOTAL_BYTES, FileSelection
 
     limits = max_file_bytes or FILE_BYTES, max_bytes or TOTAL_BYTES
-    selection = Selection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
+    selection = FileSelection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
     with conversation(id) as (store, id):
         with progress("capturing") as bar:
             made = capturing.capture(path, selection, bar)

@@ -29,7 +29,7 @@ from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import flag
-from capsule_cli.shared.output import Stopped, out, out_json, styled
+from capsule_cli.shared.output import CommandStopped, out, out_json, styled
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
@@ -48,12 +48,12 @@ def demo(
     clones, a page.
     """
     if os.name != "posix":
-        raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
+        raise CommandStopped("the demo needs a POSIX system: it ends a process with SIGKILL")
     directories = tempfile.TemporaryDirectory(
         prefix="capsule store demo ", ignore_cleanup_errors=True
     )
     with directories as directory, ExitStack() as stack:
-        show = _Show(directory, stack, is_kept=web)
+        show = _DemoRun(directory, stack, is_kept=web)
         for scene in _SCENES:
             if not asked.json:
                 out(styled(f"\n== {scene.__doc__}", 1))
@@ -64,7 +64,7 @@ def demo(
         )
 
 
-class _Show:
+class _DemoRun:
     """One run of the demonstration, in a directory of its own. The docstring of a scene is its
     title.
     """
@@ -473,8 +473,19 @@ class _Show:
 
 
 #: What there is to see, in order.
-_SCENES = [_Show.foreign_capsule, _Show.many_writers, _Show.lock_and_kill, _Show.agent_and_listener]
-_SCENES += [_Show.messengers, _Show.workers, _Show.two_clones, _Show.result, _Show.page]
+_SCENES = [
+    _DemoRun.foreign_capsule,
+    _DemoRun.many_writers,
+    _DemoRun.lock_and_kill,
+    _DemoRun.agent_and_listener,
+]
+_SCENES += [
+    _DemoRun.messengers,
+    _DemoRun.workers,
+    _DemoRun.two_clones,
+    _DemoRun.result,
+    _DemoRun.page,
+]
 
 
 def _group_in(text: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, out, shown
+from capsule_cli.shared.output import CommandStopped, out, shown
 
 DEADLINE_S = 120
 
@@ -23,7 +23,7 @@ def say(text: str) -> None:
 def must(fine: bool, otherwise: str) -> None:
     """End the demo unless a check holds. Raises Stopped."""
     if not fine:
-        raise Stopped(f"the demo failed: {otherwise}")
+        raise CommandStopped(f"the demo failed: {otherwise}")
 
 
 class Process(subprocess.Popen[str]):

@@ -16,7 +16,7 @@ from capsule_cli.shared.output import answer, one_line
 
 if TYPE_CHECKING:
     from capsule.git.setup.installation import SetupStep
-    from capsule.git.setup.status import State
+    from capsule.git.setup.status import CloneStatus
 
 
 def setup(
@@ -68,7 +68,7 @@ def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
 
 
-def _of_state(state: State) -> Iterator[str]:
+def _of_state(state: CloneStatus) -> Iterator[str]:
     for todo, findings in groupby(state.findings, lambda finding: finding.todo):
         yield from (finding.what for finding in findings)
         yield f"  {todo}"

@@ -13,7 +13,7 @@ from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one_line, say
+from capsule_cli.shared.output import CommandStopped, answer, in_terminal, listing, one_line, say
 
 if TYPE_CHECKING:
     from capsule.format.merge.notes import Conflict
@@ -149,7 +149,7 @@ def _ask(dispute: Conflict) -> int:
         f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True
     )
     if not str(answer).isdecimal():
-        raise Stopped("nothing was changed")
+        raise CommandStopped("nothing was changed")
     return int(answer)
 
 

@@ -24,7 +24,7 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule.git.history import Step
+    from capsule.git.history import TimelineStep
     from capsule.git.versions import PastVersion
     from capsule.store.store import CoreStore
 
@@ -40,7 +40,7 @@ def log(id: Id, limit: Limit = None) -> None:
         clone = git.open(store)
         length = 0
 
-        def row(step: Step) -> tuple[str, str, str, str]:
+        def row(step: TimelineStep) -> tuple[str, str, str, str]:
             nonlocal length
             words = "; ".join(step.words) + (f": {step.damaged}" if step.damaged else "")
             if step.commit is None:

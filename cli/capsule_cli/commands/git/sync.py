@@ -14,13 +14,13 @@ from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse, seconds
-from capsule_cli.shared.output import Stopped, answer, counted, one_line, progress, say
-from capsule_cli.signals import Ending
+from capsule_cli.shared.output import CommandStopped, answer, counted, one_line, progress, say
+from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:
-    from capsule.git.commits.commit import Committed
+    from capsule.git.commits.commit import CommitResult
     from capsule.git.commits.operation import Progress
-    from capsule.git.commits.sync import Synced
+    from capsule.git.commits.sync import SyncResult
     from capsule.store.store import CoreStore
 
 
@@ -68,7 +68,7 @@ def commit(
         return
     refuse(syncs, "is for --follow; once: capsule git sync", "--sync")
     with store_of() as store:
-        with Ending() as ending, _shown(ending) as steps:
+        with SignalGuard() as ending, _shown(ending) as steps:
             done = git.open(store).commit(_subject(message), progress=steps)
         answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
     _leave(done)
@@ -89,7 +89,7 @@ def sync(
     person settles it: capsule git resolve
     """
     with store_of() as store:
-        with Ending() as ending, _shown(ending) as steps:
+        with SignalGuard() as ending, _shown(ending) as steps:
             done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
         disputed = store.conflicts.list()
         answer(
@@ -108,12 +108,12 @@ def sync(
             f"conversation {conflict.id} {conflict.title!r}: {conflict.field}"
             for conflict in disputed
         )
-        raise Stopped("\n".join([said, *fields]))
+        raise CommandStopped("\n".join([said, *fields]))
 
 
 def _autocommit(idle_s: int, *, syncs: bool) -> None:
-    with store_of() as store, Ending() as ending:
-        auto = _Autocommit(store, idle_s, ending, syncs=syncs)
+    with store_of() as store, SignalGuard() as ending:
+        auto = _AutocommitLoop(store, idle_s, ending, syncs=syncs)
         try:
             since = None
             while True:
@@ -127,7 +127,7 @@ def _autocommit(idle_s: int, *, syncs: bool) -> None:
             raise
 
 
-class _Autocommit:
+class _AutocommitLoop:
     """Commits, or syncs, when nobody has written for a while, and says what it did.
 
     Args:
@@ -135,13 +135,15 @@ class _Autocommit:
         syncs: Whether it syncs instead, but for the end, which waits for no network.
     """
 
-    def __init__(self, store: CoreStore, after_s: float, ending: Ending, *, syncs: bool) -> None:
+    def __init__(
+        self, store: CoreStore, after_s: float, ending: SignalGuard, *, syncs: bool
+    ) -> None:
         from capsule.git.commits.commit import Autocommit
 
         self._clone = git.open(store)
         _ = self._clone.repository  # Without one it does not begin.
         self._store, self._syncs = store, syncs
-        self._ending: Ending | None = ending
+        self._ending: SignalGuard | None = ending
         self._timer = Autocommit(
             after_s, self._act, self._failed, every_s=_EVERY_S if syncs else None
         )
@@ -166,14 +168,14 @@ class _Autocommit:
         self._timer.act()
 
     def _act(self) -> None:
-        from capsule.git.commits.sync import Synced
+        from capsule.git.commits.sync import SyncResult
 
         exchanges = self._syncs and self._ending is not None
         with _shown(self._ending) as steps:
             if exchanges:
                 done = self._clone.sync(progress=steps, asks=False)
             else:
-                done = Synced(self._clone.commit(progress=steps, asks=False))
+                done = SyncResult(self._clone.commit(progress=steps, asks=False))
         if lines := _of_sync(done):
             answer((done if self._syncs else done.committed).as_json(), "\n".join(lines), line=True)
         if exchanges:
@@ -193,7 +195,7 @@ class _Autocommit:
 
 
 @contextmanager
-def _shown(ending: Ending | None) -> Iterator[Progress]:
+def _shown(ending: SignalGuard | None) -> Iterator[Progress]:
     """A bar for the steps of a commit or sync that take long; `ending`, if any, ends it between two
     of them.
     """
@@ -215,11 +217,11 @@ def _subject(message: str | None) -> str | None:
     return message
 
 
-def _of_commit(done: Committed) -> list[str]:
+def _of_commit(done: CommitResult) -> list[str]:
     return [f"committed {done.commit[:10]}: {one_line(done.subject)}"] if done.commit else []
 
 
-def _of_sync(done: Synced) -> list[str]:
+def _of_sync(done: SyncResult) -> list[str]:
     lines = _of_commit(done.committed)
     if done.received:
         documents = [brought for applied in done.applied for brought in applied.documents.values()]
@@ -248,7 +250,7 @@ def _of_sync(done: Synced) -> list[str]:
     return lines
 
 
-def _warn_of(done: Synced) -> None:
+def _warn_of(done: SyncResult) -> None:
     if done.offline:
         reason = done.offline.strip().splitlines()[0]
         say(
@@ -259,7 +261,7 @@ def _warn_of(done: Synced) -> None:
         say("there is no remote to exchange with; add one: git remote add origin URL")
 
 
-def _leave(done: Committed) -> None:
+def _leave(done: CommitResult) -> None:
     """End with the error of what was left out, when something was."""
     problems = [problem for error in done.invalid for problem in error.problems]
     if problems:

@@ -26,12 +26,12 @@ from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import SETS
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
-from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
+from capsule_cli.shared.output import CommandStopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import ProbeReport
-    from capsule.mcp_server.clients.settings import Entry, Plan
-    from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
+    from capsule.mcp_server.clients.settings import ServerEntry, SettingsChange
+    from capsule.mcp_server.clients.table import LaunchCommand, MachinePaths, McpProgram, Scope
 
 
 SCOPES: tuple[Scope, ...] = ("user", "project")
@@ -83,12 +83,12 @@ def install(
     uninstall` removes them.
     """
     from capsule.mcp_server.clients.settings import install
-    from capsule.mcp_server.clients.table import CLIENTS, Launch
+    from capsule.mcp_server.clients.table import CLIENTS, LaunchCommand
 
     places = places_here()
     executable, *words = executable_words()  # This very `capsule`, by its absolute path.
     words += ["mcp", *named_options(asked.as_), *(["--tools", tools] if tools else [])]
-    launch = Launch(executable, tuple(words))
+    launch = LaunchCommand(executable, tuple(words))
     if not names and not any(_is_here(client, settings, places) for client in CLIENTS):
         raise _nothing_here(settings, places, launch)
     clients = _clients(names, every, settings, places)
@@ -130,7 +130,7 @@ def doctor(names: Names = None) -> None:
         visit for client in wanted for visit in _visits(client, places, store, named=bool(names))
     ]
     if not visits:
-        raise Stopped("no program has the entry; add it with: capsule mcp install CLIENT")
+        raise CommandStopped("no program has the entry; add it with: capsule mcp install CLIENT")
     text = shown("\n".join(line for visit in visits for line in visit.lines()))
     answer(
         [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)
@@ -138,15 +138,15 @@ def doctor(names: Names = None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Visit:
+class _EntryCheck:
     """What `doctor` saw of one entry, or of a file that it could not read."""
 
-    client: Client
+    client: McpProgram
     scope: Scope
     path: str
     problems: tuple[str, ...]
     seen: ProbeReport | None = None
-    entry: Entry | None = None
+    entry: ServerEntry | None = None
 
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
@@ -173,7 +173,9 @@ class _Visit:
         yield from (f"  wrong: {problem}" for problem in self.problems)
 
 
-def _visits(client: Client, places: Places, store: str | None, *, named: bool) -> list[_Visit]:
+def _visits(
+    client: McpProgram, places: MachinePaths, store: str | None, *, named: bool
+) -> list[_EntryCheck]:
     """What there is to see of a program, in both scopes."""
     from capsule.mcp_server.clients import doctor, settings
 
@@ -182,26 +184,26 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
         try:
             entries = list(settings.entries(client, scope, places))
         except CapsuleError as error:
-            visits.append(_Visit(client, scope, getattr(error, "path", ""), (error.message,)))
+            visits.append(_EntryCheck(client, scope, getattr(error, "path", ""), (error.message,)))
             continue
         for entry in entries:
             if entry.launch is None or not entry.ours:
                 problem = (
                     "the entry starts something else; replace it with: capsule mcp install --force"
                 )
-                visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
+                visits.append(_EntryCheck(client, scope, entry.path, (problem,), entry=entry))
                 continue
             seen = doctor.probe(entry.launch, cwd=places.project, store=store)
-            visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
+            visits.append(_EntryCheck(client, scope, entry.path, tuple(seen.problems), seen, entry))
     if named and not visits:
         problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
-        visits.append(_Visit(client, "user", client.files("user", places)[0], (problem,)))
+        visits.append(_EntryCheck(client, "user", client.files("user", places)[0], (problem,)))
     return visits
 
 
 def _clients(
-    names: Sequence[str] | None, every: bool, scope: Scope, places: Places
-) -> list[Client]:
+    names: Sequence[str] | None, every: bool, scope: Scope, places: MachinePaths
+) -> list[McpProgram]:
     """The programs that were named, or all whose settings are here."""
     from capsule.mcp_server.clients import table
 
@@ -209,7 +211,7 @@ def _clients(
     if every:
         here = [client for client in table.CLIENTS if _is_here(client, scope, places)]
         if not here:
-            raise Stopped("no program's settings are here; name the ones you mean")
+            raise CommandStopped("no program's settings are here; name the ones you mean")
         return here
     if not names:
         raise usage(
@@ -219,7 +221,7 @@ def _clients(
     return named_in(table.CLIENTS, names)
 
 
-def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> list[Client]:
+def named_in(clients: Iterable[McpProgram], names: Sequence[str], *others: str) -> list[McpProgram]:
     """The programs of these names, each once; names in `others` are of no program, and may be given
     too.
     """
@@ -230,7 +232,7 @@ def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> l
     return [client for name, client in programs.items() if name in names]
 
 
-def _nothing_here(scope: Scope, places: Places, launch: Launch) -> Refused:
+def _nothing_here(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> Refused:
     """The error that no program's settings are here: where they were looked for, and what a person
     can do.
     """
@@ -255,20 +257,20 @@ def _nothing_here(scope: Scope, places: Places, launch: Launch) -> Refused:
     return Refused("\n".join(lines), path=places.home, looked=looked, paste=paste)
 
 
-def _is_here(client: Client, scope: Scope, places: Places) -> bool:
+def _is_here(client: McpProgram, scope: Scope, places: MachinePaths) -> bool:
     """Whether a program has settings here: one of its files, or a directory of its own for them."""
     files = client.files(scope, places)
     own = {os.path.dirname(path) for path in files} - {places.home, places.project}
     return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
 
 
-def places_here() -> Places:
+def places_here() -> MachinePaths:
     """Where things are on this machine."""
-    from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, Places
+    from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, MachinePaths
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}
-    return Places(
+    return MachinePaths(
         sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs
     )
 
@@ -306,7 +308,9 @@ def executable_words() -> list[str]:
     return [sys.executable, "-m", "capsule_cli"]
 
 
-def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
+def carry_out(
+    plans: Sequence[SettingsChange], places: MachinePaths, dry_run: bool, *, is_there: bool
+) -> None:
     """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person
     has work to do.
     """
@@ -348,7 +352,7 @@ def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there:
         raise typer.Exit(1)
 
 
-def _served(launch: Launch) -> tuple[str, str]:
+def _served(launch: LaunchCommand) -> tuple[str, str]:
     """The store that a server started in the current folder serves, and why; or nothing, and why
     there is none.
     """
@@ -361,7 +365,7 @@ def _served(launch: Launch) -> tuple[str, str]:
     return location.root, location.words
 
 
-def _of_store(launch: Launch) -> str:
+def _of_store(launch: LaunchCommand) -> str:
     store, reason = _served(launch)
     if launch.store or not store:
         return f"\n  store: {store and f'{store} '}({reason})"
@@ -369,7 +373,7 @@ def _of_store(launch: Launch) -> str:
     return f"\n  store, when started here: {store} ({reason}); {always}"
 
 
-def _result(plan: Plan, copy: str | None, dry_run: bool, is_there: bool) -> str:
+def _result(plan: SettingsChange, copy: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"

@@ -18,7 +18,7 @@ from capsule.mcp_server.extensions import extensions_for, open_http_client
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import (
-    ToStderr,
+    StderrHandler,
     ensure_person,
     here,
     holder,
@@ -191,5 +191,5 @@ def _tune_garbage_collector() -> None:
 def _log_to_stderr() -> None:
     """Log warnings to stderr, before the SDK sets up a log of its own, which has every request."""
     logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[ToStderr()], force=True
+        level=logging.WARNING, format="%(message)s", handlers=[StderrHandler()], force=True
     )

@@ -17,10 +17,10 @@ from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse
-from capsule_cli.shared.output import Stopped, answer, say, shown
+from capsule_cli.shared.output import CommandStopped, answer, say, shown
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.clients.table import Client, Places
+    from capsule.mcp_server.clients.table import MachinePaths, McpProgram
     from capsule.messaging.doorbells import DoorbellTarget
 
 #: The programs that have an address in place of hooks, and what of it they take.
@@ -71,7 +71,7 @@ def install(
         clients.carry_out(plans, places, dry_run, is_there=True)
 
 
-def _offers_messaging(client: Client, places: Places) -> bool:
+def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
     """Return whether the settings of a program start Capsule's MCP server with the tools of
     messaging.
     """
@@ -136,7 +136,7 @@ def test() -> None:
         doorbells.request_test_ring(store, agent)
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
-        raise Stopped(
+        raise CommandStopped(
             f"{agent} has no doorbell: {reason}; add one with: capsule agent wake install"
         )
     lines = (
@@ -151,7 +151,7 @@ def _outcome(client: str) -> str:
     return "stored; it is delivered when the session is open" if client == "codex" else "rung"
 
 
-def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], DoorbellTarget | None]:
+def _chosen(names: Sequence[str], at: str | None) -> tuple[list[McpProgram], DoorbellTarget | None]:
     """The programs with hooks that were named, and the address."""
     from capsule.messaging.doorbells import DoorbellTarget
     from capsule.messaging.tools.hook_settings import HOOKED

@@ -18,7 +18,7 @@ from capsule_cli.shared.inputs import decoded, message_text
 from capsule_cli.shared.opening import conversation, version
 from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse
 from capsule_cli.shared.output import (
-    Stopped,
+    CommandStopped,
     answer,
     how_it_ended,
     in_terminal,
@@ -26,7 +26,7 @@ from capsule_cli.shared.output import (
     out_json,
     say,
 )
-from capsule_cli.signals import Ending
+from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +129,7 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
         Stopped: It failed.
         InvalidInput: It wrote more than `limit` bytes.
     """
-    with tempfile.TemporaryFile() as source, Ending():
+    with tempfile.TemporaryFile() as source, SignalGuard():
         source.write(given)
         source.seek(0)
         with subprocess.Popen(command, shell=True, stdin=source, stdout=subprocess.PIPE) as program:
@@ -147,7 +147,7 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
                 program.terminate()
                 raise
     if code:
-        raise Stopped(
+        raise CommandStopped(
             f"--command failed with {how_it_ended(code)}; nothing was made. It was: {command}"
         )
     return written

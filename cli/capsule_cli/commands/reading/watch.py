@@ -177,14 +177,14 @@ def follow(id: str, last: int) -> None:
         # The cursor comes first: what is written meanwhile is in the beginning, and is not shown
         # once more.
         since = store.changes().cursor
-        shown = _Shown()
+        shown = _MessagePrinter()
         first, entries = store.tail_entries(id, last)
         for at, entry in enumerate(entries, first):
             shown.message("message", at, entry)
         _follow(store, id, since, shown)
 
 
-def _follow(store: CoreStore, id: str, since: str, shown: _Shown) -> None:
+def _follow(store: CoreStore, id: str, since: str, shown: _MessagePrinter) -> None:
     """Show what changes in a conversation, until it is deleted."""
     due: dict[str, str] = {}  # What is to be shown, and as what, as soon as the file can be read.
     for change in followed(store, since, [id]):
@@ -229,7 +229,7 @@ def _entries(
     return []
 
 
-class _Shown:
+class _MessagePrinter:
     """Writes messages, with an empty line between two, and knows which it wrote."""
 
     def __init__(self) -> None:

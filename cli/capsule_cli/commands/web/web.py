@@ -59,7 +59,7 @@ def web(
         ):  # The pages load them when they are first asked for.
             import_module(needed)
         from capsule.web import names, server
-        from capsule.web.site import Site
+        from capsule.web.site import WebSite
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("capsule"):
             raise
@@ -93,7 +93,7 @@ def web(
             browser_origin = names.address_for_browser(own, listener)
         if hosts and not listener.is_loopback:
             origin = browser_origin = f"https://{hosts[0]}"
-        site = Site(store, tokens_of(store.root))
+        site = WebSite(store, tokens_of(store.root))
 
         def ready() -> None:
             answer({"url": site.opening(origin)}, site.opening(browser_origin), line=True)

@@ -8,21 +8,23 @@ from pathlib import Path
 import pytest
 
 from capsule.mcp_server.clients import table
-from capsule.mcp_server.clients.table import Places
+from capsule.mcp_server.clients.table import MachinePaths
 from tests.core.cli.conftest import Program
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> MachinePaths:
     """A Linux machine, in a directory whose name has a space and a letter beyond ASCII."""
     home, project = tmp_path / "höme dir", tmp_path / "project"
     home.mkdir()
     project.mkdir()
-    return Places("linux", str(home), str(project))
+    return MachinePaths("linux", str(home), str(project))
 
 
 @pytest.fixture
-def capsule(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+def capsule(
+    tmp_path: Path, places: MachinePaths, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Program]:
     """The program, in that home and project, and a store."""
     monkeypatch.setenv("HOME", places.home)
     monkeypatch.chdir(places.project)

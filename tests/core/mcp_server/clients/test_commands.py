@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from capsule.mcp_server.clients.table import CLIENTS, Places
+from capsule.mcp_server.clients.table import CLIENTS, MachinePaths
 from tests.core.cli.conftest import Program
 
 EXECUTABLE = str(Path(sys.executable).with_name("capsule"))
 
 
 def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
-    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+    capsule: Program, places: MachinePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(capsule.root.parent)
     said = capsule(
@@ -35,7 +35,7 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
 
 
 def test_install_says_which_store_the_server_will_serve_and_why(
-    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+    capsule: Program, places: MachinePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, above = Path(places.home, ".local", "share", "capsule"), Path(places.project)
     steps: tuple[tuple[str, Path, tuple[str, ...]], ...] = (
@@ -60,7 +60,7 @@ def test_install_says_which_store_the_server_will_serve_and_why(
 
 
 def test_install_on_an_empty_home_says_where_it_looked_and_what_a_person_can_do(
-    capsule: Program, places: Places
+    capsule: Program, places: MachinePaths
 ) -> None:
     for words in ((), ("--all",)):
         said = capsule("mcp", "install", *words, expect=6).stderr
@@ -75,7 +75,9 @@ def test_install_on_an_empty_home_says_where_it_looked_and_what_a_person_can_do(
     assert list(Path(places.home).iterdir()) == list(Path(places.project).iterdir()) == []
 
 
-def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, places: Places) -> None:
+def test_install_enters_the_set_of_tools_that_was_chosen(
+    capsule: Program, places: MachinePaths
+) -> None:
     for words, args in (
         ((), ["mcp"]),
         (("--tools", "all", "--as", "anna"), ["mcp", "--as", "anna", "--tools", "all"]),
@@ -90,7 +92,9 @@ def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, place
     capsule("mcp", "--tools", "messaging", "install", "cursor", expect=2)
 
 
-def test_a_change_keeps_what_the_file_held_and_says_so(capsule: Program, places: Places) -> None:
+def test_a_change_keeps_what_the_file_held_and_says_so(
+    capsule: Program, places: MachinePaths
+) -> None:
     path = Path(places.home, ".claude.json")
     path.write_text('{"numStartups": 7}')
     [told] = capsule.json("mcp", "install", "claude-code")
@@ -112,7 +116,7 @@ def test_a_change_keeps_what_the_file_held_and_says_so(capsule: Program, places:
 
 
 def test_what_to_paste_is_said_and_the_other_files_are_changed(
-    capsule: Program, places: Places
+    capsule: Program, places: MachinePaths
 ) -> None:
     path = Path(places.home, ".config", "zed", "settings.json")
     path.parent.mkdir(parents=True)
@@ -126,7 +130,7 @@ def test_what_to_paste_is_said_and_the_other_files_are_changed(
     }
 
 
-def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Places) -> None:
+def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: MachinePaths) -> None:
     said = capsule("mcp", "install", "zed", "cursor", "--settings", "project", "--dry-run").stdout
     assert "+++ " + os.path.join(places.project, ".cursor", "mcp.json") in said
     assert '+  "context_servers": {' in said
@@ -136,7 +140,7 @@ def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Pla
 
 
 def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(
-    capsule: Program, places: Places
+    capsule: Program, places: MachinePaths
 ) -> None:
     Path(places.home, ".cursor").mkdir()
     Path(places.home, ".cursor", "mcp.json").write_text('{\n  "mcpServers": {"a" 1}\n}\n')
@@ -145,7 +149,9 @@ def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(
     assert [path.name for path in Path(places.home).iterdir()] == [".cursor"]
 
 
-def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: Places) -> None:
+def test_all_are_the_programs_whose_settings_are_here(
+    capsule: Program, places: MachinePaths
+) -> None:
     assert "no program's settings are here" in capsule("mcp", "uninstall", "--all", expect=1).stderr
     Path(places.home, ".codeium", "windsurf").mkdir(parents=True)
     Path(places.home, ".gemini").mkdir()
@@ -162,7 +168,7 @@ def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: 
     ]
 
 
-def test_contradictory_options_are_a_usage_error(capsule: Program, places: Places) -> None:
+def test_contradictory_options_are_a_usage_error(capsule: Program, places: MachinePaths) -> None:
     for words, message in (
         (("emacs",), "'emacs' is not one of claude-code, "),
         (("zed", "--all"), "stands for all programs"),
@@ -185,7 +191,7 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
 
 
 @pytest.mark.slow
-def test_doctor_says_what_each_program_would_see(capsule: Program, places: Places) -> None:
+def test_doctor_says_what_each_program_would_see(capsule: Program, places: MachinePaths) -> None:
     assert "no program has the entry" in capsule("mcp", "doctor", expect=1).stderr
     capsule("mcp", "install", "cursor", "--store", str(capsule.root))
     capsule("mcp", "install", "opencode", "--settings", "project", "--store", str(capsule.root))
@@ -201,7 +207,9 @@ def test_doctor_says_what_each_program_would_see(capsule: Program, places: Place
     assert (told["store"], told["storeReason"]) == (str(capsule.root), "named with --store")
 
 
-def test_doctor_tells_what_is_wrong_and_exits_otherwise(capsule: Program, places: Places) -> None:
+def test_doctor_tells_what_is_wrong_and_exits_otherwise(
+    capsule: Program, places: MachinePaths
+) -> None:
     capsule("mcp", "install", "cursor", "gemini", "--store", str(capsule.root))
     Path(places.home, ".claude.json").write_text("{")
     gemini = Path(places.home, ".gemini", "settings.json")

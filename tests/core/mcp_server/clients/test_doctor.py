@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsule.mcp_server.clients import doctor
-from capsule.mcp_server.clients.table import Launch, Places
+from capsule.mcp_server.clients.table import LaunchCommand, MachinePaths
 from tests.core.cli.conftest import Program
 
 pytestmark = pytest.mark.slow
@@ -26,12 +26,14 @@ def script(tmp_path: Path, text: str) -> str:
 @pytest.mark.slow
 @pytest.mark.sample
 def test_a_server_that_works_is_described(
-    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+    capsule: Program, places: MachinePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "CAPSULE_STORE", "/nowhere"
     )  # What this process has there does not reach the server.
-    seen = doctor.probe(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
+    seen = doctor.probe(
+        LaunchCommand(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home
+    )
     assert seen.problems == []
     assert seen.server.startswith("capsule ")
     assert seen.protocol >= "2025-11-25"
@@ -41,13 +43,13 @@ def test_a_server_that_works_is_described(
 
 
 def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_gives(
-    capsule: Program, places: Places
+    capsule: Program, places: MachinePaths
 ) -> None:
-    launch = Launch(
+    launch = LaunchCommand(
         CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent)
     )
     assert doctor.probe(launch, cwd=places.home).store == str(capsule.root)
-    own = doctor.probe(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
+    own = doctor.probe(LaunchCommand(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
     assert own.store.startswith(places.home)
     assert own.problems == [
         (
@@ -63,7 +65,9 @@ def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(tmp_path: Pa
         ("exec cat", 60, "protocol"),
         ("exec sleep 600", 0.5, "within 0.5 s"),
     ):
-        seen = doctor.probe(Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s)
+        seen = doctor.probe(
+            LaunchCommand(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s
+        )
         [found] = seen.problems
         assert problem in found and ("no luck today" in found) == ("luck" in body)
         assert seen.tools == 0
@@ -73,14 +77,14 @@ def test_a_server_that_writes_something_else_to_stdout_is_a_finding(
     capsule: Program, tmp_path: Path
 ) -> None:
     server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
-    seen = doctor.probe(Launch(server), cwd=str(tmp_path))
+    seen = doctor.probe(LaunchCommand(server), cwd=str(tmp_path))
     assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
     assert seen.tools > 5
 
 
 def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
     body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
-    seen = doctor.probe(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
+    seen = doctor.probe(LaunchCommand(sys.executable, ("-c", body)), cwd=str(tmp_path))
     assert seen.problems == [
         "it has no tool list_conversations, so it is no Capsule; write the entry anew"
     ]
@@ -89,9 +93,9 @@ def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
 def test_an_executable_or_a_directory_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("no program")
     for launch, named in (
-        (Launch(str(tmp_path / "gone"), ("mcp",)), tmp_path / "gone"),
-        (Launch(str(tmp_path / "plain"), ("mcp",)), tmp_path / "plain"),
-        (Launch(CAPSULE, ("mcp",), cwd=str(tmp_path / "gone")), tmp_path / "gone"),
+        (LaunchCommand(str(tmp_path / "gone"), ("mcp",)), tmp_path / "gone"),
+        (LaunchCommand(str(tmp_path / "plain"), ("mcp",)), tmp_path / "plain"),
+        (LaunchCommand(CAPSULE, ("mcp",), cwd=str(tmp_path / "gone")), tmp_path / "gone"),
     ):
         [problem] = doctor.probe(launch, cwd=str(tmp_path)).problems
         assert str(named) in problem

@@ -13,27 +13,27 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.mcp_server.clients.settings import apply, entries, install, uninstall
-from capsule.mcp_server.clients.table import CLIENTS, Client, Launch, Places
+from capsule.mcp_server.clients.table import CLIENTS, LaunchCommand, MachinePaths, McpProgram
 
-LAUNCH = Launch("/opt/my tools/capsule", ("mcp", "--store", "/störe"))
+LAUNCH = LaunchCommand("/opt/my tools/capsule", ("mcp", "--store", "/störe"))
 
 
-def named(name: str) -> Client:
+def named(name: str) -> McpProgram:
     return next(client for client in CLIENTS if client.name == name)
 
 
-def put_in(places: Places, name: str = "cursor", **options: Any) -> str | None:
+def put_in(places: MachinePaths, name: str = "cursor", **options: Any) -> str | None:
     return apply(
         install(named(name), "user", places, LAUNCH, **options), places, f"{places.home}/copies"
     )
 
 
-def take_out(places: Places, name: str = "cursor") -> None:
+def take_out(places: MachinePaths, name: str = "cursor") -> None:
     for plan in uninstall(named(name), "user", places):
         apply(plan, places, f"{places.home}/copies")
 
 
-def settings(places: Places, text: str = "", name: str = "cursor") -> Path:
+def settings(places: MachinePaths, text: str = "", name: str = "cursor") -> Path:
     path = Path(named(name).files("user", places)[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     if text:
@@ -42,7 +42,7 @@ def settings(places: Places, text: str = "", name: str = "cursor") -> Path:
 
 
 def test_an_entry_put_in_is_read_back_and_goes_again_in_every_program_and_scope(
-    places: Places,
+    places: MachinePaths,
 ) -> None:
     for one in CLIENTS:
         for scope in (
@@ -61,7 +61,7 @@ def test_an_entry_put_in_is_read_back_and_goes_again_in_every_program_and_scope(
             assert not uninstall(one, scope, places)[0].changes
 
 
-def test_only_the_entry_changes_and_the_layout_stays(places: Places) -> None:
+def test_only_the_entry_changes_and_the_layout_stays(places: MachinePaths) -> None:
     for text in (
         '{\n    "ä": [1, 2.5],\n    "mcpServers": {\n        "other": {}\n    }\n}\n',
         '{\r\n\t"theme": "dark",\r\n\t"mcpServers": {\r\n\t\t"other": {}\r\n\t}\r\n}',
@@ -77,7 +77,7 @@ def test_only_the_entry_changes_and_the_layout_stays(places: Places) -> None:
         assert path.read_bytes() == before
 
 
-def test_a_file_of_toml_is_read_and_gets_something_to_paste(places: Places) -> None:
+def test_a_file_of_toml_is_read_and_gets_something_to_paste(places: MachinePaths) -> None:
     path = settings(places, 'model = "x" # which\n', "codex")
     plan = install(named("codex"), "user", places, LAUNCH)
     assert not plan.changes
@@ -87,7 +87,7 @@ def test_a_file_of_toml_is_read_and_gets_something_to_paste(places: Places) -> N
     assert not plan.changes and "mcp_servers.capsule" in plan.paste
 
 
-def test_a_file_that_json_would_change_gets_text_to_paste(places: Places) -> None:
+def test_a_file_that_json_would_change_gets_text_to_paste(places: MachinePaths) -> None:
     for text in (
         '{\n  // mine\n  "mcpServers": {},\n}\n',
         '{"mcpServers": {/* none */}}',
@@ -110,7 +110,7 @@ def test_a_file_that_json_would_change_gets_text_to_paste(places: Places) -> Non
     assert "mcpServers.capsule" in plan.paste and not plan.changes
 
 
-def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: Places) -> None:
+def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: MachinePaths) -> None:
     path = settings(places, '{\n  // mine\n  "a": x\n}\n')
     with pytest.raises(InvalidDocument) as refused:
         install(named("cursor"), "user", places, LAUNCH)
@@ -130,7 +130,7 @@ def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: Pla
 
 
 def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_forced(
-    places: Places,
+    places: MachinePaths,
 ) -> None:
     settings(
         places, '{"mcpServers": {"capsule": {"command": "touch", "args": ["here"], "mine": 1}}}'
@@ -154,7 +154,7 @@ def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_fo
     assert (entry.value["timeout"], entry.value["args"]) == (9, ["mcp", "--store", "/x"])
 
 
-def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(places: Places) -> None:
+def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(places: MachinePaths) -> None:
     target = Path(places.home, "dotfiles.json")
     target.write_text("{}")
     target.chmod(0o644)
@@ -168,7 +168,9 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(places: Places) ->
     assert stat.S_IMODE(settings(places, name="zed").stat().st_mode) == 0o600
 
 
-def test_a_file_that_somebody_else_changes_meanwhile_is_not_overwritten(places: Places) -> None:
+def test_a_file_that_somebody_else_changes_meanwhile_is_not_overwritten(
+    places: MachinePaths,
+) -> None:
     path = settings(places, "{}")
     plan = install(named("cursor"), "user", places, LAUNCH)
     path.write_text('{"theirs": 1}')
@@ -178,7 +180,9 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_not_overwritten(places: 
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_the_file_that_is_there_is_used_and_the_one_with_our_entry_first(places: Places) -> None:
+def test_the_file_that_is_there_is_used_and_the_one_with_our_entry_first(
+    places: MachinePaths,
+) -> None:
     json_, jsonc = (Path(path) for path in named("opencode").files("user", places))
     settings(places, name="opencode")
     jsonc.write_text("{}")
@@ -193,13 +197,13 @@ def test_the_file_that_is_there_is_used_and_the_one_with_our_entry_first(places:
     assert set(json.loads(json_.read_text())["mcp"]["servers"]) == {"other", "capsule"}
 
 
-def test_a_path_that_programs_would_read_as_a_variable_is_refused(places: Places) -> None:
+def test_a_path_that_programs_would_read_as_a_variable_is_refused(places: MachinePaths) -> None:
     for word in ("/opt/$HOME/capsule", "${x}", "{env:X}", "%APPDATA%"):
         with pytest.raises(InvalidInput):
-            install(named("cursor"), "user", places, Launch(word))
+            install(named("cursor"), "user", places, LaunchCommand(word))
 
 
-def test_a_programs_own_command_is_run_where_it_has_one(places: Places) -> None:
+def test_a_programs_own_command_is_run_where_it_has_one(places: MachinePaths) -> None:
     """What the real programs make of it, `make clients` shows."""
     log, programs = Path(places.home, "log"), {}
     for name in ("claude", "codex", "gemini", "code"):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, Launch, Places
+from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, LaunchCommand, MachinePaths
 from capsule_cli.commands.mcp import clients as mcp_clients
 
-LINUX = Places("linux", "/home/anna", "/projects/x")
-MACOS = Places("darwin", "/Users/anna", "/projects/x")
-WINDOWS = Places("win32", r"C:\Users\anna", r"C:\work\x", {"APPDATA": r"D:\Roaming"})
+LINUX = MachinePaths("linux", "/home/anna", "/projects/x")
+MACOS = MachinePaths("darwin", "/Users/anna", "/projects/x")
+WINDOWS = MachinePaths("win32", r"C:\Users\anna", r"C:\work\x", {"APPDATA": r"D:\Roaming"})
 
 
-def files(name: str, places: Places) -> list[str]:
+def files(name: str, places: MachinePaths) -> list[str]:
     return next(list(client.files("user", places)) for client in CLIENTS if client.name == name)
 
 
@@ -64,7 +64,7 @@ def test_a_variable_moves_the_settings_unless_it_is_no_absolute_path() -> None:
 
 def test_every_entry_starts_the_server() -> None:
     for one in CLIENTS:
-        words = str(one.entry(Launch("/opt/capsule", ("mcp", "--store", "/s"))))
+        words = str(one.entry(LaunchCommand("/opt/capsule", ("mcp", "--store", "/s"))))
         assert "/opt/capsule" in words and "'mcp', '--store', '/s'" in words
 
 

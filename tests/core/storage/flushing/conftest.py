@@ -17,7 +17,7 @@ def _still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The thread flushes nothing by itself."""
     log._thread.stop()
     monkeypatch.setattr(log, "_DELAY_S", 3600)
-    monkeypatch.setattr(log, "_thread", log._Thread())
+    monkeypatch.setattr(log, "_thread", log._FlushThread())
     yield
     log._thread.stop()
 

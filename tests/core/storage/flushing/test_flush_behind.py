@@ -244,7 +244,7 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
             raise StoreBusy("", id=id, holder="")
 
     busy, settling = Busy(), threading.Event()
-    documents = log.FlushBehind()
+    documents = log.BackgroundFlusher()
     thread = log._thread
     log._DELAY_S = 0
     documents.add("conversations", "plan", busy.settle)

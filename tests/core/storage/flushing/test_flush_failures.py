@@ -16,7 +16,7 @@ from capsule import Store
 from capsule.engines.files.disk import log
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import Interfered, StorageFailed, StoreBusy
+from capsule.errors import ConcurrentWrite, StorageFailed, StoreBusy
 from tests.core.storage.faults import Flushes, inodes, is_checkpoint, lay_out, store_on, texts
 from tests.processes import Child, until
 
@@ -171,7 +171,7 @@ def test_a_flush_behind_that_an_editor_interferes_with_is_left_to_the_next_one(
     root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interfere(*_: object) -> None:
-        raise Interfered
+        raise ConcurrentWrite
 
     store.append("plan", content="two")
     lay_out(root, "plan")

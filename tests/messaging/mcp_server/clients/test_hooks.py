@@ -10,7 +10,7 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.mcp_server.clients import settings
-from capsule.mcp_server.clients.table import Places
+from capsule.mcp_server.clients.table import MachinePaths
 from capsule.messaging.doorbells import HOOK_EVENTS
 from capsule.messaging.tools import hook_settings
 from capsule.messaging.tools.hook_settings import HOOKED
@@ -19,26 +19,26 @@ CLAUDE, CODEX, GEMINI = HOOKED
 PROGRAM = ["/opt/my tools/capsule"]
 
 
-def path_of(places: Places) -> Path:
+def path_of(places: MachinePaths) -> Path:
     path = Path(places.home, ".claude", "settings.json")
     path.parent.mkdir(exist_ok=True)
     return path
 
 
-def install(places: Places, *options: str) -> dict[str, Any]:
+def install(places: MachinePaths, *options: str) -> dict[str, Any]:
     plan = hook_settings.install(CLAUDE, "user", places, PROGRAM, options)
     settings.apply(plan, places, f"{places.home}/copies")
     held: dict[str, Any] = json.loads(path_of(places).read_text())
     return held
 
 
-def uninstall(places: Places) -> str:
+def uninstall(places: MachinePaths) -> str:
     settings.apply(hook_settings.uninstall(CLAUDE, "user", places), places, f"{places.home}/copies")
     return path_of(places).read_text()
 
 
 @pytest.mark.parametrize("client", HOOKED, ids=lambda client: client.name)
-def test_each_event_of_a_client_gets_one_command(client: Any, places: Places) -> None:
+def test_each_event_of_a_client_gets_one_command(client: Any, places: MachinePaths) -> None:
     plan = hook_settings.install(client, "user", places, PROGRAM, ["--as", "bob"])
     assert plan.before is None
     held = json.loads(plan.after or "")["hooks"]
@@ -49,7 +49,7 @@ def test_each_event_of_a_client_gets_one_command(client: Any, places: Places) ->
         assert handler == {"type": "command", "command": command, **HOOK_EVENTS[client.name][event]}
 
 
-def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
+def test_claude_code_is_woken_by_its_stop_hook_alone(places: MachinePaths) -> None:
     held = install(places)["hooks"]
     waits = {
         event: handlers[0]["hooks"][0]
@@ -78,7 +78,7 @@ def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
         ),
     ],
 )
-def test_what_is_taken_out_again_leaves_what_was_there(places: Places, before: str) -> None:
+def test_what_is_taken_out_again_leaves_what_was_there(places: MachinePaths, before: str) -> None:
     path_of(places).write_text(before)
     held = install(places)
     assert {name: held[name] for name in json.loads(before) if name != "hooks"} == {
@@ -89,7 +89,9 @@ def test_what_is_taken_out_again_leaves_what_was_there(places: Places, before: s
     assert json.loads(uninstall(places)) == json.loads(before)
 
 
-def test_a_second_install_changes_nothing_and_another_one_replaces_ours(places: Places) -> None:
+def test_a_second_install_changes_nothing_and_another_one_replaces_ours(
+    places: MachinePaths,
+) -> None:
     install(places, "--as", "bob")
     assert not hook_settings.install(CLAUDE, "user", places, PROGRAM, ["--as", "bob"]).changes
     held = install(places, "--as", "carl")
@@ -97,7 +99,7 @@ def test_a_second_install_changes_nothing_and_another_one_replaces_ours(places: 
     assert "--as bob" not in json.dumps(held)
 
 
-def test_our_hook_in_a_group_with_others_is_taken_out_of_it(places: Places) -> None:
+def test_our_hook_in_a_group_with_others_is_taken_out_of_it(places: MachinePaths) -> None:
     held = install(places)
     held["hooks"]["Stop"][0]["hooks"].append({"type": "command", "command": "mine"})
     path_of(places).write_text(json.dumps(held))
@@ -105,7 +107,7 @@ def test_our_hook_in_a_group_with_others_is_taken_out_of_it(places: Places) -> N
     assert json.loads(uninstall(places)) == after
 
 
-def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: Places) -> None:
+def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: MachinePaths) -> None:
     path_of(places).write_text('{\n  // mine\n  "model": "opus"\n}\n')
     plan = hook_settings.install(CLAUDE, "user", places, PROGRAM, [])
     assert not plan.changes
@@ -116,7 +118,7 @@ def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: Place
     assert "agent wake hook" in plan.paste
 
 
-def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> None:
+def test_a_project_gets_its_hooks_where_nobody_commits_them(places: MachinePaths) -> None:
     plan = hook_settings.install(CLAUDE, "project", places, PROGRAM, [])
     assert plan.path == f"{places.project}/.claude/settings.local.json"
 
@@ -124,7 +126,9 @@ def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> N
 @pytest.mark.parametrize(
     "text", ['{"hooks": []}', '{"hooks": {"Stop": {"hooks": []}}}', '{"hooks": {"Stop": [1]}}']
 )
-def test_hooks_that_are_something_else_are_an_error_and_stay(places: Places, text: str) -> None:
+def test_hooks_that_are_something_else_are_an_error_and_stay(
+    places: MachinePaths, text: str
+) -> None:
     path_of(places).write_text(text)
     for change in (
         lambda: hook_settings.install(CLAUDE, "user", places, PROGRAM, []),
@@ -135,12 +139,12 @@ def test_hooks_that_are_something_else_are_an_error_and_stay(places: Places, tex
     assert path_of(places).read_text() == text
 
 
-def test_a_word_that_a_program_would_read_as_a_variable_is_refused(places: Places) -> None:
+def test_a_word_that_a_program_would_read_as_a_variable_is_refused(places: MachinePaths) -> None:
     with pytest.raises(InvalidInput):
         hook_settings.install(GEMINI, "user", places, PROGRAM, ["--store", "/home/$USER"])
 
 
-def test_codex_has_its_hooks_in_a_file_of_their_own(places: Places) -> None:
+def test_codex_has_its_hooks_in_a_file_of_their_own(places: MachinePaths) -> None:
     assert (
         hook_settings.install(CODEX, "user", places, PROGRAM, []).path
         == f"{places.home}/.codex/hooks.json"
