@@ -13,17 +13,24 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_records
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    read_records,
+    recognizes_record,
+)
 from capsule.transfer.records.coercion import (
     counts_of,
-    filled,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
-from capsule.transfer.records.turns import numbered
+from capsule.transfer.records.turns import with_turn_ids
 
 _TYPES = {"user": "user", "gemini": "assistant"}
 _TOKENS = {"inputTokens": "input", "outputTokens": "output", "cachedTokens": "cached"}
@@ -44,18 +51,19 @@ def _parts(content: Any) -> Fields:
         response, call = left.get("functionResponse"), left.get("functionCall")
         if isinstance(left.get("text"), str):
             kinds["thoughts" if left.get("thought") is True else "texts"].append(left["text"])
-            left = rest(left, "text", "thought")
+            left = without(left, "text", "thought")
         elif file := _file(left):
             kinds["files"].append(file)
-            left = rest(left, "inlineData", "fileData")
+            left = without(left, "inlineData", "fileData")
         elif isinstance(call, dict):
             kinds["calls"].append(
-                filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
+                with_nonempty({"name": text_of(call.get("name"))}, id=call.get("id"))
+                | _arguments(call)
             )
-            left = rest(left, "functionCall")
+            left = without(left, "functionCall")
         elif isinstance(response, dict):
             kinds["results"].append(response)
-            left = rest(left, "functionResponse")
+            left = without(left, "functionResponse")
         kinds["rest"] += [left] if left else []
     return kinds
 
@@ -72,11 +80,11 @@ def _file(part: Fields) -> Fields:
         except (binascii.Error, ValueError):
             return {}
         kind = text_of(data.get("mimeType"))
-        return filled(
+        return with_nonempty(
             {"name": text_of(data.get("displayName")) or kind or "file", "data": content}, type=kind
         )
     if isinstance(url := link.get("fileUri"), str):
-        return filled(
+        return with_nonempty(
             {"name": url.rpartition("/")[2] or url, "url": url}, type=link.get("mimeType")
         )
     return {}
@@ -97,14 +105,16 @@ def _messages(record: Fields) -> list[Fields]:
         mapped.append("type")
     if _parts(record.get("displayContent"))["texts"] == said["texts"]:
         mapped.append("displayContent")
-    source = filled(
-        rest(record, *mapped), tokens=rest(tokens, *_TOKENS.values()), content=said["rest"]
+    source = with_nonempty(
+        without(record, *mapped), tokens=without(tokens, *_TOKENS.values()), content=said["rest"]
     )
     source = {name: value for name, value in source.items() if value is not None}
     is_tool = bool(said["results"]) and not said["texts"]
-    metadata = filled({}, usage=usage, hidden=kind not in _TYPES, source={} if is_tool else source)
+    metadata = with_nonempty(
+        {}, usage=usage, hidden=kind not in _TYPES, source={} if is_tool else source
+    )
     entries = [
-        filled(
+        with_nonempty(
             entry,
             model=record.get("model") if isinstance(record.get("model"), str) else None,
             reasoning="\n\n".join(filter(None, [*said["thoughts"], *thoughts])),
@@ -121,13 +131,13 @@ def _messages(record: Fields) -> list[Fields]:
     if is_tool:
         entries = entries[1:]
         entries[-1] |= {
-            "metadata": {**entries[-1].get("metadata", {}), **filled({}, source=source)}
+            "metadata": {**entries[-1].get("metadata", {}), **with_nonempty({}, source=source)}
         }
     for made in entries:
         if record["timestamp"]:
             made.setdefault("timestamp", record["timestamp"])
     entries[-1]["id"] = record["id"]
-    return numbered(entries)
+    return with_turn_ids(entries)
 
 
 def _has_result(call: Fields) -> bool:
@@ -136,9 +146,9 @@ def _has_result(call: Fields) -> bool:
 
 def _call(call: Fields) -> Fields:
     """A call, with what its result doesn't say."""
-    left = rest(call, "id", "name", "args", "result")
-    left = rest(left, "resultDisplay", "status", "timestamp") if _has_result(call) else left
-    made = filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
+    left = without(call, "id", "name", "args", "result")
+    left = without(left, "resultDisplay", "status", "timestamp") if _has_result(call) else left
+    made = with_nonempty({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
     return made | {
         name: value for name, value in left.items() if name not in made and value is not None
     }
@@ -157,15 +167,17 @@ def _result(call: Fields, result: Any) -> Fields:
         inner = _parts(response.get("parts", []))
         files, left = files + inner["files"], left + inner["rest"]
     text = "\n\n".join(filter(None, texts))
-    source = filled(
+    source = with_nonempty(
         {}, result=left, status="" if call.get("status") == "success" else call.get("status")
     )
     if call.get("resultDisplay") not in (None, text):
         source["resultDisplay"] = call["resultDisplay"]
-    metadata = filled({}, isError=is_error, source=source)
+    metadata = with_nonempty({}, isError=is_error, source=source)
     entry = {"role": "tool", "content": text}
     time = {"timestamp": call["timestamp"]} if moment(call.get("timestamp")) else {}
-    return filled(entry | time, toolCallId=call.get("id"), attachments=files, metadata=metadata)
+    return with_nonempty(
+        entry | time, toolCallId=call.get("id"), attachments=files, metadata=metadata
+    )
 
 
 class _GeminiChatReader:
@@ -208,7 +220,7 @@ class _GeminiChatReader:
             self.unknown.append(record)
 
     def _set(self, fields: Fields, line: int) -> None:
-        self.head |= rest(fields, "messages")
+        self.head |= without(fields, "messages")
         if isinstance(fields.get("messages"), list):
             self.line = {}
             for message in fields["messages"]:
@@ -238,7 +250,9 @@ class _GeminiChatReader:
         """All of it as one draft."""
         head = self.head
         history = [entry for entries in self.said.values() for entry in entries]
-        metadata: Fields = filled({}, source=filled(rest(head, *_HEAD), records=self.unknown))
+        metadata: Fields = with_nonempty(
+            {}, source=with_nonempty(without(head, *_HEAD), records=self.unknown)
+        )
         if self.line:
             metadata["currentNode"] = next(reversed(self.line))
         if head.get("kind") == "subagent" and len(path := self.source.name.split("/")) > 1:
@@ -249,7 +263,9 @@ class _GeminiChatReader:
             "updatedAt": moment(head.get("lastUpdated")),
         }
         return Draft(
-            filled({}, id=id, title=head.get("summary"), metadata=metadata, **times), history, 1
+            with_nonempty({}, id=id, title=head.get("summary"), metadata=metadata, **times),
+            history,
+            1,
         )
 
 
@@ -274,4 +290,4 @@ def _is_ours(record: Fields) -> bool:
 
 
 _PLACES = tuple(f"~/.gemini/tmp/*/chats/{name}" for name in ("*.json", "*.jsonl", "*/*.jsonl"))
-FORMATS = [Format("gemini", "Gemini CLI", by_record(_is_ours), _read, places=_PLACES)]
+FORMATS = [Format("gemini", "Gemini CLI", recognizes_record(_is_ours), _read, places=_PLACES)]
