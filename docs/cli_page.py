@@ -15,9 +15,9 @@ from typer import Context
 
 from capsule import errors
 from capsule_cli.app import overview, program
-from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
+from capsule_cli.command_aliases import SHORT
+from capsule_cli.error_output import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, global_parameters, usage_of
-from capsule_cli.names import SHORT
 
 __all__ = ["OPTIONS", "PAGES", "pages"]
 

@@ -65,8 +65,8 @@ LAYERS = (
     *((f"capsule_cli.commands.{room}",) for room in BUILT_IN),
     ("capsule_cli.commands.demo", "capsule_cli.drivers"),
     # They name the commands, and what rooms add. Each function there imports what it names.
-    ("capsule_cli.core", *(f"capsule.{room}.room" for room in BUILT_IN)),
-    ("capsule_cli.app", "capsule_cli.quick", "capsule_cli.__main__"),
+    ("capsule_cli.core_commands", *(f"capsule.{room}.room" for room in BUILT_IN)),
+    ("capsule_cli.app", "capsule_cli.fast_path", "capsule_cli.__main__"),
 )
 #: The doors, with what rooms add to them.
 DOORS = (
@@ -235,7 +235,9 @@ def test_the_core_imports_no_room() -> None:
     for module in (name for name in MODULES if not any(is_in(name, room) for room in ROOMS)):
         rooms = {other for other in imports(module) if any(is_in(other, room) for room in ROOMS)}
         # The demo is a command of the core that shows all rooms.
-        rooms -= {"capsule_cli.commands.demo.demo"} if module == "capsule_cli.core" else set()
+        rooms -= (
+            {"capsule_cli.commands.demo.demo"} if module == "capsule_cli.core_commands" else set()
+        )
         # These have typed names for what rooms have, and load it on demand.
         assert not rooms or module in ("capsule", "capsule.public"), f"{module} imports {rooms}"
 
@@ -374,7 +376,7 @@ def test_every_door_has_a_text_for_every_remedy() -> None:
     from capsule.errors import Action
     from capsule.mcp_server.errors import REMEDIES as calls
     from capsule.web.remedies import REMEDIES as links
-    from capsule_cli.boundary import REMEDIES as commands
+    from capsule_cli.error_output import REMEDIES as commands
 
     assert set(calls) == set(commands) == set(links) == set(get_args(Action))
 

@@ -45,7 +45,7 @@ from capsule.mcp_server.logs import ClientLogHandler
 from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
 from capsule.mcp_server.tools.answers.results import in_its_form
-from capsule.mcp_server.tools.calls import RecentCalls, WriteLimiter
+from capsule.mcp_server.tools.call_limits import RecentCalls, WriteLimiter
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidInput
 from capsule.transfer.reading.files import SourceFile
 from capsule.transfer.reading.json_stream import (
-    MAX_VALUE_BYTES,
+    MOST,
     Record,
     Shape,
     first_values,
-    json_records,
+    records,
     shape_of,
 )
-from capsule.transfer.records.coercion import with_nonempty, without
+from capsule.transfer.records.coercion import filled, rest
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
     apply_difference,
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 Source = SourceFile
 
 
-def json_shape(source: Source) -> Shape:
+def shape(source: Source) -> Shape:
     """What a file consists of: one JSON `array`, `lines` of JSON, one `object`; empty: something
     else.
     """
     return shape_of(source.head)
 
 
-def first_records(source: Source) -> tuple[dict[str, Any], ...]:
+def first(source: Source) -> tuple[dict[str, Any], ...]:
     """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the
     last may be cut.
 
@@ -59,7 +59,7 @@ def read_records(source: Source) -> Iterator[Record]:
     """The JSON objects of a file (of the array, of the lines, or the one), each with its line.
     Damage is reported.
     """
-    return json_records(source.chunks(), source.head, source.tell)
+    return records(source.chunks(), source.head, source.tell)
 
 
 #: The errors that reading a damaged record raises.
@@ -98,7 +98,7 @@ class reporting_damage:  # It is used as a function is; a generator would cost t
 MakeDraft = Callable[[Any, Any, Source], "Draft | None"]
 
 
-def read_items(
+def read_each(
     source: Source, make: MakeDraft, items: Iterable[tuple[int | None, Any]] | None = None
 ) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
@@ -116,8 +116,8 @@ def read_items(
 def reader_of_items(
     make: MakeDraft, items: Callable[[Source], Any] = lambda source: None
 ) -> Callable[[Source], Iterator[Draft]]:
-    """The reader of a format by `read_items`; `items` gives the items of a file."""
-    return lambda source: read_items(source, make, items(source))
+    """The reader of a format by `read_each`; `items` gives the items of a file."""
+    return lambda source: read_each(source, make, items(source))
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:
@@ -128,12 +128,12 @@ def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterat
         yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
 
-def recognizes_record(is_ours: Callable[[Fields], bool]) -> Callable[[Source], bool]:
+def by_record(is_ours: Callable[[Fields], bool]) -> Callable[[Source], bool]:
     """What tells a format by one of the first JSON objects of a file."""
-    return lambda source: any(map(is_ours, first_records(source)))
+    return lambda source: any(map(is_ours, first(source)))
 
 
-def read_bytes(source: Source, most: int = MAX_VALUE_BYTES) -> bytes:
+def read_bytes(source: Source, most: int = MOST) -> bytes:
     """The whole content. Raises InvalidInput if it is larger than `most` bytes."""
     data = bytearray()
     for chunk in source.chunks():
@@ -229,13 +229,11 @@ def head_extra(head: Fields, keeps: Callable[[Any], bool] = lambda current: Fals
 
     `keeps` decides whether the current message is among them.
     """
-    plain = without(without_source(head)[0], "id")
+    plain = rest(without_source(head)[0], "id")
     metadata = plain.pop("metadata", {})
-    return with_nonempty(
+    return filled(
         plain,
-        metadata=metadata
-        if keeps(metadata.get("currentNode"))
-        else without(metadata, "currentNode"),
+        metadata=metadata if keeps(metadata.get("currentNode")) else rest(metadata, "currentNode"),
     )
 
 

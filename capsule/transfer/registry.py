@@ -25,15 +25,8 @@ from capsule.transfer.drafts.completeness import (
     messages_with_unread_parts,
     unread_messages,
 )
-from capsule.transfer.interface import (
-    FORMAT_ERRORS,
-    Draft,
-    Format,
-    Source,
-    first_records,
-    json_shape,
-)
-from capsule.transfer.reading.json_stream import json_records
+from capsule.transfer.interface import FORMAT_ERRORS, Draft, Format, Source, first, shape
+from capsule.transfer.reading.json_stream import records
 
 #: A program, what the path of its files has, and what their content begins with or has.
 _PROGRAMS: tuple[tuple[str, str, bytes], ...] = (
@@ -128,7 +121,7 @@ def has_value(source: Source) -> bool:
     """Return whether a file begins with what can be read: an archive, an object of JSON, or a known
     format.
     """
-    return source.is_packed or any(first_records(source)) or format_of(source, None) is not None
+    return source.is_packed or any(first(source)) or format_of(source, None) is not None
 
 
 def is_part(source: Source) -> bool:
@@ -141,7 +134,7 @@ def guess_of(source: Source) -> str:
     conversation.
     """
     program = program_of(source.name, source.head)
-    if not program and json_shape(source) and re.search(_SAID, source.head):
+    if not program and shape(source) and re.search(_SAID, source.head):
         return "an unknown program"
     return program
 
@@ -155,11 +148,11 @@ def report_unknown(source: Source, note: Callable[[str, str, int | None], object
             a word.
     """
     is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
-    if json_shape(source) and (is_ours or note is not None):
+    if shape(source) and (is_ours or note is not None):
         # It reads to the first fault, or to the end.
         any(
             faults
-            for _ in json_records(
+            for _ in records(
                 source.chunks(), source.head, lambda fault, line: faults.append((fault, line))
             )
         )

@@ -18,9 +18,9 @@ def main() -> None:
         from capsule.locate import hide_password
 
         hide_password()
-    from capsule_cli import quick
+    from capsule_cli import fast_path
 
-    quick.run(sys.argv[1:])
+    fast_path.run(sys.argv[1:])
     from capsule_cli import app
 
     app.main()

@@ -19,12 +19,12 @@ import typer
 
 from capsule import rooms
 from capsule.errors import CapsuleError, NotFound, StorageFailed
-from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
-from capsule_cli.core import CORE, HELP, room_of
+from capsule_cli.command_aliases import expand
+from capsule_cli.core_commands import CORE, HELP, room_of
+from capsule_cli.error_output import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of, with_typer_parameters
-from capsule_cli.names import expand
 from capsule_cli.shared import options
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.output import CommandStopped, out, out_json, quiet_stdout
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
 from capsule.errors import CapsuleError, Refused
-from capsule_cli.shared.opening import agent_named, opened
 from capsule_cli.shared.output import counted, one_line
+from capsule_cli.shared.stores import agent_named, opened
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

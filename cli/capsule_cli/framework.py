@@ -19,11 +19,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from capsule_cli.command_aliases import suggestions
 from capsule_cli.in_session import ensure_permitted
-from capsule_cli.names import suggestions
 from capsule_cli.shared import options
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import session_named
+from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.stores import session_named
 
 if TYPE_CHECKING:
     from capsule.rooms import Room

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import agent_named, opened
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import usage
+from capsule_cli.shared.stores import agent_named, opened
 
 if TYPE_CHECKING:
     from capsule import Store

@@ -13,7 +13,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from capsule_cli.boundary import INTERRUPTED, TERMINATED
+from capsule_cli.error_output import INTERRUPTED, TERMINATED
 
 #: Steps that wait for somebody else, and leave nothing half done.
 _PATIENT = frozenset({"fetch", "push"})

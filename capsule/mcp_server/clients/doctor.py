@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from capsule.mcp_server.clients.table import LaunchCommand
+from capsule.mcp_server.clients.programs import LaunchCommand
 from capsule.mcp_server.tools.answers.results import tokens
 
 #: Seconds that the server has for all requests together.

@@ -26,7 +26,7 @@ from typing import Any
 
 from capsule.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
-from capsule.mcp_server.clients.table import NAME, LaunchCommand, MachinePaths, McpProgram, Scope
+from capsule.mcp_server.clients.programs import NAME, LaunchCommand, MachinePaths, McpProgram, Scope
 
 #: What one program or another replaces by the value of a variable or by a file: no path may look
 #: like that.

@@ -17,9 +17,14 @@ from pydantic import Field
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
 from capsule.mcp_server.stores import author_field, author_of_call, conversation
-from capsule.mcp_server.tools import questions
+from capsule.mcp_server.tools import confirmations
 from capsule.mcp_server.tools.answers.results import BranchOutput, about, answer, conversation_of
-from capsule.mcp_server.tools.questions import Confirmation, PlannedRemoval, What, ensure_confirmed
+from capsule.mcp_server.tools.confirmations import (
+    Confirmation,
+    PlannedRemoval,
+    What,
+    ensure_confirmed,
+)
 from capsule.mcp_server.tools.reading import Id
 from capsule.mcp_server.tools.writing import Confirm, Key
 
@@ -94,8 +99,8 @@ def _beside(id: str, message: Message) -> CallToolResult:
 def delete_messages(
     ctx: Context,
     id: Id,
-    leaving: Annotated[PlannedRemoval, Resolve(questions.planned_removal)],
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_remove)],
+    leaving: Annotated[PlannedRemoval, Resolve(confirmations.planned_removal)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_remove)],
     message: Annotated[str, Field(description="Id, @N or @last; for all but other_branches")] = "",
     what: Annotated[
         What, Field(description="other_branches: all but the active branch")
@@ -110,7 +115,7 @@ def delete_messages(
         return answer(
             f"Nothing was done: conversation {id} has no other branch.", BranchOutput(id=id)
         )
-    is_agreed = questions.can_ask(ctx)  # Else all that goes is the caller's own.
+    is_agreed = confirmations.can_ask(ctx)  # Else all that goes is the caller's own.
     if leaving.message:
         removal = store.branches.remove(
             id,

@@ -23,7 +23,7 @@ from capsule.mcp_server.stores import (
     conversation,
     store_of,
 )
-from capsule.mcp_server.tools import questions
+from capsule.mcp_server.tools import confirmations
 from capsule.mcp_server.tools.answers import results
 from capsule.mcp_server.tools.answers.results import (
     AppendOutput,
@@ -33,7 +33,7 @@ from capsule.mcp_server.tools.answers.results import (
     answer,
     conversation_of,
 )
-from capsule.mcp_server.tools.questions import (
+from capsule.mcp_server.tools.confirmations import (
     Confirmation,
     CurrentTitle,
     EditTarget,
@@ -141,8 +141,8 @@ def edit_message(
     id: Id,
     message: Annotated[str, Field(description="Id, @N or @last")],
     content: Annotated[str, Field(description="Its whole new text")],
-    meant: Annotated[EditTarget, Resolve(questions.edit_target)],
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_edit)],
+    meant: Annotated[EditTarget, Resolve(confirmations.edit_target)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_edit)],
 ) -> Annotated[CallToolResult, WriteOutput]:
     """Replace a message's text: your own, or the user's after asking them. The old text stays in
     the trash.
@@ -158,8 +158,8 @@ def edit_message(
 def update_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_retitle)],
-    standing: Annotated[CurrentTitle, Resolve(questions.current_title)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_retitle)],
+    standing: Annotated[CurrentTitle, Resolve(confirmations.current_title)],
     title: Annotated[str, Field(description="Its new title")] = "",
     tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
     pinned: Annotated[bool | None, Field(description="At the top of lists")] = None,
@@ -189,14 +189,14 @@ def update_conversation(
 def delete_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_delete)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_delete)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.DeletionOutput]:
     """Move a conversation to the trash, after asking the user."""
     ensure_confirmed(asked)
     store, id = conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
-    trashed = store.delete(id, is_agreed=questions.can_ask(ctx))
+    trashed = store.delete(id, is_agreed=confirmations.can_ask(ctx))
     deleted = results.DeletionOutput(id=trashed.id, deleted_at=trashed.deleted_at)
     return answer(
         f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted
@@ -206,7 +206,7 @@ def delete_conversation(
 def lock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_take_over)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockOutput]:
     """Lock a chat: only you can write to it until unlock_conversation, or until this
@@ -223,7 +223,7 @@ def lock_conversation(
 def unlock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(questions.ask_to_unlock)],
+    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_unlock)],
     force: Annotated[
         bool, Field(description="Also somebody else's lock, after asking the user")
     ] = False,

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
+from capsule.mcp_server.clients.programs import MachinePaths, McpProgram, Scope
 from capsule.mcp_server.clients.settings import (
     SettingsChange,
     SettingsFile,
     ensure_plain,
     read_settings,
 )
-from capsule.mcp_server.clients.table import MachinePaths, McpProgram, Scope
 from capsule.messaging.doorbells import HOOK_EVENTS
 
 #: The words behind the program's own in the command of every hook of ours.

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import orjson
 
 #: The largest value (a line, an element, a file with one object) that is read, in bytes.
-MAX_VALUE_BYTES = 64 << 20
+MOST = 64 << 20
 #: What is reported of a file whose last value is not complete.
 END_MISSING = "the end is missing"
 Shape = Literal["array", "lines", "object", ""]
 Record = tuple[int, dict[str, Any]]
 #: Takes what is wrong, and the line.
-ReportProblem = Callable[[str, int | None], None]
+Tell = Callable[[str, int | None], None]
 
 
 def _real(text: str) -> float | None:
@@ -62,7 +62,7 @@ _FIRST = 50
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def complete_prefix(text: str) -> Any:
+def completed(text: str) -> Any:
     """The value that begins with `text`, as far as it is complete there. None: nothing is."""
     with suppress(ValueError, RecursionError):
         return _loaded(text)
@@ -100,9 +100,7 @@ def _sound(text: str) -> tuple[Any, Exception | None]:
         return _loaded(text), None
     except (ValueError, RecursionError) as error:
         is_cut = "Unterm" in str(error)
-        return complete_prefix(
-            text if is_cut else text[: getattr(error, "pos", 0) or len(text)]
-        ), error
+        return completed(text if is_cut else text[: getattr(error, "pos", 0) or len(text)]), error
 
 
 @lru_cache(maxsize=4)  # Each format asks for it, of the same file.
@@ -141,7 +139,7 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     return tuple(value for value in values if isinstance(value, dict))
 
 
-def json_records(chunks: Iterable[bytes], head: bytes, tell: ReportProblem) -> Iterator[Record]:
+def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
     """The objects of a file, each with the line at which it begins.
 
     `head` is the beginning of the file, and `tell` takes each damage.
@@ -158,29 +156,29 @@ def json_records(chunks: Iterable[bytes], head: bytes, tell: ReportProblem) -> I
 
 def _loaded(text: str) -> Any:
     value = _decoder.decode(text)
-    return without_surrogates(value) if "\\u" in text else value
+    return cleaned(value) if "\\u" in text else value
 
 
-def without_surrogates(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
     """The value without halves of characters, which no file can hold."""
     if isinstance(value, str):
         return re.sub(_LONE, "\ufffd", value)
     if isinstance(value, list):
-        return [without_surrogates(item) for item in value]
+        return [cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
     return value
 
 
-def _too_large(tell: ReportProblem, line: int) -> None:
-    tell(f"a value of more than {MAX_VALUE_BYTES >> 20} MB is refused", line)
+def _too_large(tell: Tell, line: int) -> None:
+    tell(f"a value of more than {MOST >> 20} MB is refused", line)
 
 
-def _object(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
+def _object(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        if len(data) > MAX_VALUE_BYTES:
+        if len(data) > MOST:
             return _too_large(tell, 1)
     text = "".join(_texts([bytes(data)], tell)).lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n")
     value, fault = _sound(text)
@@ -200,7 +198,7 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _texts(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[str]:
+def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
     """The text of chunks. What is not valid UTF-8 is replaced and reported."""
     rest, line = b"", 1
     for chunk in chunks:
@@ -223,7 +221,7 @@ def _texts(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[str]:
         tell("not UTF-8", line)
 
 
-def split_lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[tuple[int, bytes]]:
+def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers from 1, and their ends. One that is too large is
     reported and skipped.
     """
@@ -235,7 +233,7 @@ def split_lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[tuple[
                 yield line, rest + part + b"\n"
             rest, line, is_skipped = b"", line + 1, False
         rest += last
-        if is_skipped or len(rest) > MAX_VALUE_BYTES:
+        if is_skipped or len(rest) > MOST:
             if not is_skipped:
                 _too_large(tell, line)
             rest, is_skipped = b"", True
@@ -243,7 +241,7 @@ def split_lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[tuple[
         yield line, rest
 
 
-def _lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
+def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
     keys: set[str] = set()
     for line, data in split_lines(chunks, tell):
         try:
@@ -261,9 +259,7 @@ def _lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
             tell("no JSON object", line)
 
 
-def _mended(
-    line: int, data: bytes, keys: set[str], tell: ReportProblem
-) -> Iterator[dict[str, Any]]:
+def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict[str, Any]]:
     """The objects that can be read of a line that is no valid JSON: several, or what another one
     was written over.
 
@@ -275,7 +271,7 @@ def _mended(
         try:
             value, end = _decoder.raw_decode(text, at)
             if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
-                values.append(without_surrogates(value))
+                values.append(cleaned(value))
             at = end
         except (ValueError, RecursionError) as error:
             reason, failures = reason or _reason(error), failures + 1
@@ -300,7 +296,7 @@ def _mended(
     yield from values
 
 
-def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
+def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
     buffer, line, counted, is_open = "", 1, 0, True
     keys: list[str] = []
     deep = 0
@@ -321,7 +317,7 @@ def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
             except (ValueError, RecursionError) as wrong:
                 error = wrong
         if at >= len(buffer) or (
-            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MAX_VALUE_BYTES
+            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MOST
         ):
             line, counted = line + buffer.count("\n", counted, at), 0
             more, wanted = [buffer[at:]], max(len(buffer) - at, 1)
@@ -336,10 +332,7 @@ def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
             at = end
             if isinstance(value, dict):
                 keys = keys or list(value)[:2]
-                yield (
-                    line,
-                    without_surrogates(value) if buffer.find("\\ud", counted, end) >= 0 else value,
-                )
+                yield line, cleaned(value) if buffer.find("\\ud", counted, end) >= 0 else value
             else:
                 tell("no JSON object", line)
             continue
@@ -347,12 +340,12 @@ def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
         if deep > _MOST_DEEP:
             return tell("nested too deep: the rest is left out", line)
         keys = keys or _keys(buffer[at : at + _LOOK])
-        if len(buffer) - at > MAX_VALUE_BYTES:
+        if len(buffer) - at > MOST:
             _too_large(tell, line)
         else:
             place = getattr(error, "pos", at)
             tell(_reason(error), line + buffer.count("\n", at, place))
-            value = complete_prefix(
+            value = completed(
                 buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)]
             )
             if isinstance(value, dict) and value:
@@ -397,7 +390,7 @@ def _next_element(
             place = match.start(1)
             look = buffer[place : place + _LOOK]
             value = (
-                complete_prefix(look) if all(f'"{key}"' in look for key in keys) else None
+                completed(look) if all(f'"{key}"' in look for key in keys) else None
             )  # Nearly none has them all.
             if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (
                 keys or list(value)[:1]

@@ -46,7 +46,7 @@ def milliseconds(time: str | None) -> int | None:
     return timestamps.ms_of(time) if time else None
 
 
-def is_string(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether a value is a text."""
     return isinstance(value, str)
 
@@ -58,7 +58,7 @@ def text_of(value: Any) -> str:
     return "" if value is None else orjson.dumps(value).decode()
 
 
-def text_of_part(part: Any) -> str | None:
+def part_text(part: Any) -> str | None:
     """The text of a part of a content; None: it is something else."""
     if isinstance(part, str):
         return part
@@ -76,12 +76,12 @@ def json_of(value: Any) -> Any:
         return value
 
 
-def without(fields: Fields, *mapped: str) -> Fields:
+def rest(fields: Fields, *mapped: str) -> Fields:
     """The fields that are not mapped."""
     return {name: value for name, value in fields.items() if name not in mapped}
 
 
-def with_nonempty(fields: Fields, /, **others: Any) -> Fields:
+def filled(fields: Fields, /, **others: Any) -> Fields:
     """The fields, and those of the others that are not empty."""
     return fields | {name: value for name, value in others.items() if value}
 
@@ -105,18 +105,18 @@ def data_of(url: str) -> bytes | None:
     )
 
 
-def encode_record(record: Fields) -> bytes:
+def encoded(record: Fields) -> bytes:
     """A record as JSON, with bytes in base64."""
     return orjson.dumps(record, default=lambda data: b64encode(data).decode())
 
 
-def encode_records(records: Iterable[Fields]) -> bytes:
+def encoded_lines(records: Iterable[Fields]) -> bytes:
     """Records as lines of JSON, with bytes in base64."""
-    return b"".join(encode_record(record) + b"\n" for record in records)
+    return b"".join(encoded(record) + b"\n" for record in records)
 
 
-def with_decoded_attachments(entry: Fields) -> Fields:
-    """A message whose attachments have bytes as data, which `encode_record` wrote in base64."""
+def with_bytes(entry: Fields) -> Fields:
+    """A message whose attachments have bytes as data, which `encoded` wrote in base64."""
     for file in entry.get("attachments", ()):
         if isinstance(data := file.get("data"), str):
             file["data"] = b64decode(data)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import moment, with_decoded_attachments, with_nonempty
+from capsule.transfer.records.coercion import filled, moment, with_bytes
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
     apply_difference,
@@ -31,7 +31,7 @@ _MESSAGES = "$messages"
 Pieces = list[dict[str, str]]
 
 
-def with_turn_ids(entries: list[Fields]) -> list[Fields]:
+def numbered(entries: list[Fields]) -> list[Fields]:
     """The messages of a record, each the answer to the one before; the last one has the id."""
     id = entries[-1].get("id")
     for nth, entry in enumerate(entries):
@@ -42,7 +42,7 @@ def with_turn_ids(entries: list[Fields]) -> list[Fields]:
     return entries
 
 
-def join_pieces(record: Fields, key: str = "content") -> Fields:
+def with_text(record: Fields, key: str = "content") -> Fields:
     """What a record has under a key as one text, if it is in pieces."""
     if not is_pieces(content := record.get(key)):
         return {}
@@ -58,7 +58,7 @@ def is_pieces(content: Any) -> TypeGuard[Pieces]:
     )
 
 
-def merge_marks(pieces: Iterable[dict[str, str]]) -> Pieces:
+def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
     """Pieces with one mark, which may be empty, before, between and after the others."""
     made: Pieces = [{"mark": ""}]
     for piece in pieces:
@@ -80,25 +80,19 @@ def pieces_of(text: str, parts: Iterable[tuple[int, int, list[tuple[str, int, in
     at = 0
     for start, end, spans in [*parts, (len(text), len(text), [])]:
         between = text[at:start]
-        turn_messages = (
-            between.strip() if made and spans else between.lstrip() if made else between.rstrip()
-        )
-        before, _, after = between.partition(turn_messages) if turn_messages else (between, "", "")
-        made += [
-            {"mark": before},
-            *([{"text": turn_messages}] if turn_messages else []),
-            {"mark": after},
-        ]
+        said = between.strip() if made and spans else between.lstrip() if made else between.rstrip()
+        before, _, after = between.partition(said) if said else (between, "", "")
+        made += [{"mark": before}, *([{"text": said}] if said else []), {"mark": after}]
         at = start
         for kind, begin, stop in spans:
             made += [{"mark": text[at:begin]}, {kind: text[begin:stop]}]
             at = stop
         made.append({"mark": text[at:end]})
         at = end
-    return merge_marks(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
+    return merged(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
 
 
-def turn_messages(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
+def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
     """The messages of a turn, one at least, of what follows each other in it.
 
     Args:
@@ -153,11 +147,11 @@ class RecordFieldNames:
         """
         time, model = moment(record.get(self.time)), record.get("model")
         for entry in entries:
-            entry |= with_nonempty({}, timestamp=time)
+            entry |= filled({}, timestamp=time)
             if isinstance(model, str) and entry["role"] != "tool":
                 entry["model"] = model
-        entries[0] |= with_nonempty({}, attachments=files)
-        entries[-1] |= with_nonempty({}, metadata=with_nonempty({}, usage=usage, form=form))
+        entries[0] |= filled({}, attachments=files)
+        entries[-1] |= filled({}, metadata=filled({}, usage=usage, form=form))
         if self.id in record:
             entries[-1]["id"] = record[self.id]
         if self.parent in record:
@@ -176,7 +170,7 @@ class RecordFieldNames:
         return record | ({self.parent: head["parent"]} if "parent" in head else {})
 
 
-def calls_with_results(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
+def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
     """The messages of a turn, each call with the messages of its results."""
     made: list[tuple[Fields, list[Fields]]] = []
     for entry in entries:
@@ -191,7 +185,7 @@ def is_turn(entries: list[Fields]) -> bool:
     """Whether messages are a turn: an agent that calls, what came back in the order of the calls,
     and so on.
     """
-    *earlier, (last, results) = calls_with_results(entries)
+    *earlier, (last, results) = rounds(entries)
     return all(
         entry["role"] == "assistant"
         and (results or entry is last)
@@ -222,10 +216,10 @@ class TurnPair:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
         own = record.get(CAPSULE_KEY)
         record = self.opened({name: value for name, value in record.items() if name != CAPSULE_KEY})
-        entries = with_turn_ids(self.read(record))
+        entries = numbered(self.read(record))
         if isinstance(own, dict):
             entries = [
-                with_decoded_attachments(entry)
+                with_bytes(entry)
                 for entry in apply_difference({"messages": entries}, own)["messages"]
             ]
         rest = difference(record, self._written(entries))
@@ -254,7 +248,7 @@ class TurnPair:
             record = apply_difference(record, rest)
         record = self.closed(record)
         own = difference(
-            {"messages": plain}, {"messages": with_turn_ids(self.read(self.opened(record)))}
+            {"messages": plain}, {"messages": numbered(self.read(self.opened(record)))}
         )
         return record | {CAPSULE_KEY: own} if own else record
 
@@ -308,7 +302,7 @@ def records_of(
     return records, homes
 
 
-def name_current_record(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
+def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     """The head of a conversation; under `key` it names the record that holds the
     current message.
     """
@@ -322,19 +316,16 @@ def name_current_record(record: Fields, key: str, homes: dict[Any, Any]) -> Fiel
     }
 
 
-def newest_message_id(history: list[Fields]) -> str | None:
+def newest(history: list[Fields]) -> str | None:
     """The id of the newest message; None: there is none, or some have no id."""
-    turn_messages = [entry for entry in history if "role" in entry]
-    if not turn_messages or not all("id" in entry for entry in turn_messages):
+    said = [entry for entry in history if "role" in entry]
+    if not said or not all("id" in entry for entry in said):
         return None
-    place = max(
-        range(len(turn_messages)),
-        key=lambda place: (turn_messages[place].get("timestamp") or "", place),
-    )
-    return str(turn_messages[place]["id"])
+    place = max(range(len(said)), key=lambda place: (said[place].get("timestamp") or "", place))
+    return str(said[place]["id"])
 
 
-def choose_newest_message(draft: Draft, key: str, record: Fields) -> None:
+def with_current(draft: Draft, key: str, record: Fields) -> None:
     """Make the newest message the current one of a draft, if the source has none, under `key`, that
     is there.
     """
@@ -343,7 +334,7 @@ def choose_newest_message(draft: Draft, key: str, record: Fields) -> None:
     }:
         return
     metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
-    if id := newest_message_id(draft.history):
+    if id := newest(draft.history):
         metadata["currentNode"] = id
     if key in record:
         metadata["source"] = {**metadata.get("source", {}), key: record[key]}

@@ -15,9 +15,9 @@ import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.shared.inputs import STDIN, message_text
-from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, refuse
 from capsule_cli.shared.output import answer, out_bytes
+from capsule_cli.shared.stores import conversation, store_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.inputs import ensure_agreed, message_text
-from capsule_cli.shared.opening import conversation, store_of, version
 from capsule_cli.shared.options import (
     At,
     DryRun,
@@ -25,6 +24,7 @@ from capsule_cli.shared.options import (
 )
 from capsule_cli.shared.output import CommandStopped, answer, one_line
 from capsule_cli.shared.pager import paged
+from capsule_cli.shared.stores import conversation, store_of, version
 
 if TYPE_CHECKING:
     from capsule import Removal

@@ -12,7 +12,6 @@ from capsule.errors import NotFound, Refused
 from capsule.ids import is_id
 from capsule_cli.completion import complete_agent, complete_id, complete_tag
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import (
     Id,
     Limit,
@@ -28,6 +27,7 @@ from capsule_cli.shared.options import (
 )
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, progress
 from capsule_cli.shared.pager import paged
+from capsule_cli.shared.stores import conversation, store_of
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule_cli.boundary import report_error
+from capsule_cli.error_output import report_error
 from capsule_cli.shared.inputs import decoded, message_text, read_file
-from capsule_cli.shared.opening import conversation
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
 from capsule_cli.shared.output import CommandStopped, answer, how_it_ended, say
+from capsule_cli.shared.stores import conversation
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

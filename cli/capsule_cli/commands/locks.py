@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import conversation, holder, store_of
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import Id, flag, usage
 from capsule_cli.shared.output import answer, in_terminal, listing, say, short_ids
+from capsule_cli.shared.stores import conversation, holder, store_of
 
 
 def take(id: Id) -> None:

@@ -26,11 +26,10 @@ from capsule.errors import (
     StorageFailed,
     StoreBusy,
 )
-from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.asked import asked
+from capsule_cli.error_output import end_with
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.inputs import read_file
-from capsule_cli.shared.opening import ensure_person, store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import (
     answer,
@@ -43,6 +42,7 @@ from capsule_cli.shared.output import (
     shown,
     with_bar,
 )
+from capsule_cli.shared.stores import ensure_person, store_of
 
 if TYPE_CHECKING:
     from capsule.maintenance.conflict_copies import Ancestor

@@ -17,10 +17,9 @@ from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format.references import one_of
 from capsule.ids import is_id
-from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id, complete_trashed
+from capsule_cli.error_output import end_with
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import (
     CONVERSATION,
     DryRun,
@@ -32,6 +31,7 @@ from capsule_cli.shared.options import (
     seconds,
 )
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
+from capsule_cli.shared.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.store.objects.trash import RemovedMessages

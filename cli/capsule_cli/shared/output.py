@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from capsule import timestamps
 from capsule.format.text.shown import one_line as one_line
 from capsule.format.text.shown import shown as shown
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.output import CommandStopped, in_terminal, written_to
 
 #: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from capsule_cli import quick
-from capsule_cli.names import SHORT, expand, suggestions
+from capsule_cli import fast_path
+from capsule_cli.command_aliases import SHORT, expand, suggestions
 from tests.core.cli.conftest import completed
 from tests.core.cli.test_program import COMMANDS, TOP
 
@@ -41,7 +41,7 @@ def test_every_short_name_is_read_quickly_like_the_full_one() -> None:
 
 def _read(line: str) -> Any:
     try:
-        return quick.read(line.split())
+        return fast_path.read(line.split())
     except (LookupError, ValueError):
         return "left to typer"
 

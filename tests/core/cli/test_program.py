@@ -28,7 +28,7 @@ import capsule as package
 from capsule import Store, errors, settings
 from capsule.format import fields
 from capsule_cli.app import app, overview, parts, program
-from capsule_cli.names import expand
+from capsule_cli.command_aliases import expand
 from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child

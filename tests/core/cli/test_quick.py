@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from capsule.rooms import Room
-from capsule_cli import quick
+from capsule_cli import fast_path
 from capsule_cli.app import app, parts
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from tests.core.cli.test_program import command_of
 
 COMMANDS = sorted(
@@ -90,7 +90,7 @@ def _lines(draw: Any) -> list[str]:
 def ensure_same(words: list[str]) -> bool:
     """Whether the words are read without typer; then typer must read the same in them."""
     try:
-        call = quick.read(words)
+        call = fast_path.read(words)
     except (LookupError, ValueError):
         return False
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def test_every_option_is_read_as_typer_reads_it() -> None:
     ],
 )
 def test_a_plain_command_is_read_without_typer(line: str) -> None:
-    assert quick.read(line.split())
+    assert fast_path.read(line.split())
 
 
 @pytest.mark.parametrize(
@@ -148,5 +148,5 @@ def test_an_error_is_told_as_typers_program_tells_it(
     capsule: Any, line: list[str], code: int
 ) -> None:
     capsule.new("A")
-    assert quick.read(line)
+    assert fast_path.read(line)
     assert capsule.process(*line, expect=code) == capsule(*line, expect=code)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from capsule_cli import quick
+from capsule_cli import fast_path
 from tests.core.cli.test_program import ensure_light
 
 
@@ -330,4 +330,4 @@ def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
     ],
 )
 def test_a_plain_command_of_messaging_is_read_without_typer(line: str) -> None:
-    assert quick.read(line.split())
+    assert fast_path.read(line.split())

@@ -16,7 +16,7 @@ from capsule.sessions.events import Route, inbound_message
 from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule_cli import quick
+from capsule_cli import fast_path
 from capsule_cli.commands.sessions import worker_process
 from tests.core.cli.conftest import Program
 from tests.processes import until
@@ -175,6 +175,6 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(
 
 
 def test_a_plain_worker_is_read_without_typer() -> None:
-    assert quick.read(
+    assert fast_path.read(
         ["worker", "run", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"]
     )

@@ -20,22 +20,22 @@ from capsule.transfer.interface import (
     Format,
     Source,
     apply_capsule_extra,
+    by_record,
     capsule_extra,
-    first_records,
+    first,
     read_records,
-    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import (
     counts_of,
+    filled,
     json_of,
     moment,
     object_of,
     objects_of,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
 from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Fields, pair_of
 from capsule.transfer.records.turns import TurnPair
@@ -61,9 +61,7 @@ def _read_content(content: Any) -> Fields:
         for part in objects_of(content)
         if isinstance(part.get("source"), dict)
     ]
-    return with_nonempty(
-        {"content": "\n\n".join(texts)}, attachments=[_read_file(file) for file in files]
-    )
+    return filled({"content": "\n\n".join(texts)}, attachments=[_read_file(file) for file in files])
 
 
 def _read_file(file: Fields) -> Fields:
@@ -87,7 +85,7 @@ def _write_content(entry: Fields) -> Any:
 
 
 def _read_call(call: Fields) -> Fields:
-    made = with_nonempty(
+    made = filled(
         {"name": text_of(call.get("function_name"))}, id=text_of(call.get("tool_call_id"))
     )
     return made | {"arguments": json_of(call.get("arguments"))}
@@ -99,7 +97,7 @@ def _read(step: Fields) -> list[Fields]:
     time = moment(step.get("timestamp"))
     usage = counts_of(step.get("metrics"), _TOKENS)
     entries = [
-        with_nonempty(
+        filled(
             {
                 "role": _ROLES.get(text_of(step.get("source")), "assistant"),
                 **_read_content(step.get("message")),
@@ -107,12 +105,12 @@ def _read(step: Fields) -> list[Fields]:
             model=text_of(step.get("model_name")),
             reasoning=text_of(step.get("reasoning_content")),
             toolCalls=[_read_call(call) for call in objects_of(step.get("tool_calls"))],
-            metadata=with_nonempty({}, usage=usage),
+            metadata=filled({}, usage=usage),
         )
     ]
     for result in results:
         said = {"role": "tool", **_read_content(result.get("content"))}
-        entries.append(with_nonempty(said, toolCallId=text_of(result.get("source_call_id"))))
+        entries.append(filled(said, toolCallId=text_of(result.get("source_call_id"))))
     if len(entries) > 1 and entries[0] == {"role": "system", "content": ""}:
         del entries[0]  # Something was observed, and nothing said.
     for entry in entries:
@@ -137,12 +135,10 @@ def _write(entries: list[Fields]) -> Fields:
     }
     if said["role"] == "assistant":
         usage = said.get("metadata", {}).get("usage", {})
-        step |= with_nonempty(
-            {}, model_name=said.get("model"), reasoning_content=said.get("reasoning")
-        )
+        step |= filled({}, model_name=said.get("model"), reasoning_content=said.get("reasoning"))
         made = [_write_call(id, call) for id, call in calls.items()]
         counts = {name: usage[ours] for ours, name in _TOKENS.items() if ours in usage}
-        step |= with_nonempty({}, tool_calls=made, metrics=counts)
+        step |= filled({}, tool_calls=made, metrics=counts)
     results = [
         ({"source_call_id": entry["toolCallId"]} if entry.get("toolCallId") in calls else {})
         | {"content": _write_content(entry)}
@@ -187,7 +183,7 @@ def _plain_draft(
             entries[0]["parent"] = history[-1]["id"] if history else None
         history += entries
         ids |= {entry["id"]: None for entry in entries if "id" in entry}
-    head = _HEAD.to_capsule(without(record, "steps", _BELOW))
+    head = _HEAD.to_capsule(rest(record, "steps", _BELOW))
     if history and "id" in history[-1]:
         head["metadata"] = head.get("metadata", {}) | {"currentNode": history[-1]["id"]}
     return Draft(head, history, line)
@@ -237,11 +233,11 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     extra = object_of(record.get("extra"))
     own = extra.get(CAPSULE_KEY)
     if isinstance(own, dict):
-        extra = without(extra, CAPSULE_KEY)
-        record = without(record, "extra") | ({"extra": extra} if extra else {})
+        extra = rest(extra, CAPSULE_KEY)
+        record = rest(record, "extra") | ({"extra": extra} if extra else {})
     _check(record, source.tell, line)
     draft = _plain_draft(record, source.tell, line)
-    draft.head |= with_nonempty({}, metadata=draft.metadata | related)
+    draft.head |= filled({}, metadata=draft.metadata | related)
     draft = apply_capsule_extra(draft, own)
     for file in (
         file
@@ -282,7 +278,7 @@ def _write_file_of(draft: Draft) -> bytes:
         step.pop(CAPSULE_KEY, None)
         step.setdefault("step_id", place)
     record = _HEAD.to_record(draft.head, is_edited=draft.is_edited)
-    record = without(record, CAPSULE_KEY) | {"steps": records}
+    record = rest(record, CAPSULE_KEY) | {"steps": records}
     if own := capsule_extra(draft, _plain_draft(record)):
         record["extra"] = object_of(record.get("extra")) | {CAPSULE_KEY: own}
     return orjson.dumps(record)
@@ -302,7 +298,7 @@ def _is_ours(record: Fields) -> bool:
     return text_of(record.get("schema_version")).startswith("ATIF-")
 
 
-_recognizes = recognizes_record(_is_ours)
+_recognizes = by_record(_is_ours)
 
 
 def _is_part(source: Source) -> bool:
@@ -312,7 +308,7 @@ def _is_part(source: Source) -> bool:
         _is_ours(record) and text_of(record.get(_CONTINUED)).rpartition("/")[2] == name
         for other in source.near("*.json")
         if other.name != source.name
-        for record in first_records(other)
+        for record in first(other)
     )
 
 

@@ -27,23 +27,23 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    first_records,
+    by_record,
+    first,
     head_extra,
     read_records,
     read_text,
-    recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.calls import with_acceptable_calls
+from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import (
     counts_of,
-    encode_records,
-    is_string,
+    encoded_lines,
+    is_text,
     json_of,
     moment,
     objects_of,
     uuid_of,
-    with_decoded_attachments,
+    with_bytes,
 )
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
@@ -336,7 +336,7 @@ class ClaudeMessage:
             source["before"] = self.before
         own = records[-1].get(CAPSULE_KEY)
         if isinstance(own, dict):
-            said = with_decoded_attachments(apply_difference(said, own))
+            said = with_bytes(apply_difference(said, own))
         return with_source(said, source)
 
 
@@ -705,7 +705,7 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         if draft.is_own:
             said |= {"id": uuid_of(said["id"])} | ({"timestamp": time} if time else {})
         if draft.is_own or entry.get("id") in draft.edited:
-            said = with_acceptable_calls(said)
+            said = acceptable(said)
         if entry.get("id") in draft.edited:
             source = {
                 key: value for key, value in source.items() if key not in ("blocks", "records")
@@ -771,7 +771,7 @@ def _with_results(records: list[Fields], after: list[Fields]) -> list[Fields]:
     """
     blocks = [(record, block) for record in records for block in _blocks(record)]
     known = [block.get("tool_use_id") for _, block in blocks if block.get("type") == "tool_result"]
-    resolved = set(filter(is_string, known))
+    resolved = set(filter(is_text, known))
     calls: dict[str, list[str]] = {}
     for record, block in blocks:
         id = block.get("id")
@@ -857,7 +857,7 @@ def _write(draft: Draft) -> bytes:
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": CAPSULE_KEY, **_about(session, agent), CAPSULE_KEY: own}] if own else []
-    return encode_records(marker + _with_results(records, after))
+    return encoded_lines(marker + _with_results(records, after))
 
 
 def _file_name(draft: Draft) -> str:
@@ -904,7 +904,7 @@ def _is_part(source: Source) -> bool:
     """Whether it says what a subagent is, or lists the sessions."""
     return any(
         "agentType" in record or ("entries" in record and "originalPath" in record)
-        for record in first_records(source)[:1]
+        for record in first(source)[:1]
     )
 
 
@@ -920,7 +920,5 @@ _MORE: Fields = {
     "places": _PLACES,
 }
 FORMATS = [
-    Format(
-        "claude-code", "Claude Code", recognizes_record(_is_ours), _read, _write, ".jsonl", **_MORE
-    )
+    Format("claude-code", "Claude Code", by_record(_is_ours), _read, _write, ".jsonl", **_MORE)
 ]

@@ -31,17 +31,18 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
+    by_record,
     head_extra,
     read_records,
-    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records import coercion
-from capsule.transfer.records.calls import with_acceptable_calls
+from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import (
     UUID,
     counts_of,
-    encode_records,
+    encoded_lines,
+    filled,
     json_of,
     milliseconds,
     moment,
@@ -49,7 +50,6 @@ from capsule.transfer.records.coercion import (
     objects_of,
     text_of,
     uuid_of,
-    with_nonempty,
 )
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
@@ -373,9 +373,7 @@ class RolloutReader:
         own = dict(self.own)
         others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
         id = said if isinstance(said := self.meta.get("id"), str) and said else id
-        head = with_nonempty(
-            {}, id=id, title=self.title, createdAt=moment(self.meta.get("timestamp"))
-        )
+        head = filled({}, id=id, title=self.title, createdAt=moment(self.meta.get("timestamp")))
         spawned = object_of(object_of(self.meta.get("source")).get("subagent")).get("thread_spawn")
         parent = self.meta.get("parent_thread_id") or object_of(spawned).get("parent_thread_id")
         links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
@@ -399,7 +397,7 @@ class RolloutReader:
             history = sorted(
                 history + others, key=lambda message: places.get(message.get("id"), len(places))
             )
-        return Draft(head, [coercion.with_decoded_attachments(said) for said in history], 1, is_own)
+        return Draft(head, [coercion.with_bytes(said) for said in history], 1, is_own)
 
 
 Line = tuple[int | None, Fields]
@@ -517,7 +515,7 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
             made.append([unfolded(line, said) for line in source["lines"]])
             continue
         made.append([])
-        for payload in _default_payloads(with_acceptable_calls(said)):
+        for payload in _default_payloads(acceptable(said)):
             kind = "event_msg" if payload["type"] in EVENTS else "response_item"
             made[-1].append({"timestamp": moment(clock), "type": kind, "payload": payload})
             clock += 1
@@ -551,7 +549,7 @@ def _write(draft: Draft) -> bytes:
         own["order"] = [entry["id"] for entry in draft.history]
     if own and about:
         about[0][CAPSULE_KEY] = own
-    return encode_records([*about, *chain(*made)])
+    return encoded_lines([*about, *chain(*made)])
 
 
 def _began(draft: Draft) -> str:
@@ -595,4 +593,4 @@ _PLACES = (
     *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
 )
 _ABOUT: Fields = {"file_name": _file_name, "embeds_files": True, "places": _PLACES}
-FORMATS = [Format("codex", "Codex", recognizes_record(_is_ours), _read, _write, ".jsonl", **_ABOUT)]
+FORMATS = [Format("codex", "Codex", by_record(_is_ours), _read, _write, ".jsonl", **_ABOUT)]

@@ -14,15 +14,15 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
 from capsule.transfer.records.coercion import (
+    filled,
     json_of,
     moment,
     object_of,
     objects_of,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _FAILED = ("error", "cancelled")
 
 def _rest(fields: Fields, *mapped: str) -> Fields:
     """What is not mapped and not empty: most fields of a bubble are empty lists."""
-    return with_nonempty({}, **without(fields, *mapped))
+    return filled({}, **rest(fields, *mapped))
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _path(item: Fields) -> str:
 def _attachments(bubble: Fields) -> list[Fields]:
     context, files = object_of(bubble.get("context")), list[Fields]()
     for image in objects_of(bubble.get("images")):
-        made = with_nonempty(
+        made = filled(
             {"name": text_of(image.get("uuid")) or "image"}, type=image.get("mimeType", "image")
         )
         data = image.get("data")
@@ -142,13 +142,13 @@ def _messages(bubble: Fields) -> list[Fields]:
     thinking = object_of(thought) or {"text": thought}
     tokens = object_of(bubble.get("tokenCount"))
     usage = {name: tokens[name] for name in ("inputTokens", "outputTokens") if tokens.get(name)}
-    left = _rest(bubble, *_OF_A_BUBBLE) | with_nonempty({}, thinking=_rest(thinking, "text"))
+    left = _rest(bubble, *_OF_A_BUBBLE) | filled({}, thinking=_rest(thinking, "text"))
     calls, results = [], []
     if tool:
         call = {"name": text_of(tool.get("name") or tool.get("tool"))}
         call["arguments"] = json_of(tool.get("rawArgs") or tool.get("params") or {})
-        calls.append(with_nonempty(call, id=tool.get("toolCallId")))
-        left |= with_nonempty(
+        calls.append(filled(call, id=tool.get("toolCallId")))
+        left |= filled(
             {}, toolFormerData=_rest(tool, "name", "rawArgs", "toolCallId", "result", "error")
         )
         if tool.get("result") or tool.get("error") or tool.get("status") in ("completed", *_FAILED):
@@ -160,9 +160,7 @@ def _messages(bubble: Fields) -> list[Fields]:
             is_error = bool(tool.get("error")) or tool.get("status") in _FAILED
             about = {"isError": True} if is_error else {}
             results.append(
-                with_nonempty(
-                    answer, toolCallId=tool.get("toolCallId"), timestamp=time, metadata=about
-                )
+                filled(answer, toolCallId=tool.get("toolCallId"), timestamp=time, metadata=about)
             )
     entry = {
         "id": id,
@@ -170,14 +168,11 @@ def _messages(bubble: Fields) -> list[Fields]:
         "content": text,
     }
     model = object_of(bubble.get("modelInfo")).get("modelName") or bubble.get("modelType")
-    fields = with_nonempty(
+    fields = filled(
         {}, timestamp=time, model=model, reasoning=text_of(thinking.get("text")), toolCalls=calls
     )
-    about = with_nonempty({}, usage=usage, source=left)
-    return [
-        entry | with_nonempty(fields, attachments=_attachments(bubble), metadata=about),
-        *results,
-    ]
+    about = filled({}, usage=usage, source=left)
+    return [entry | filled(fields, attachments=_attachments(bubble), metadata=about), *results]
 
 
 def _cut_off(bubbles: list[Fields], entries: list[Fields]) -> Iterator[Fields]:
@@ -238,30 +233,24 @@ def _composer(data: Fields, stored: dict[str, Fields], source: Source) -> Draft 
     if not history:
         return None
     parent = object_of(data.get("subagentInfo")).get("parentComposerId")
-    metadata = with_nonempty(
-        {}, archived=data.get("isArchived") is True, sourceConversationId=parent
-    )
-    metadata = with_nonempty(metadata, source=_rest(data, *_OF_A_COMPOSER))
+    metadata = filled({}, archived=data.get("isArchived") is True, sourceConversationId=parent)
+    metadata = filled(metadata, source=_rest(data, *_OF_A_COMPOSER))
     metadata |= {"currentNode": entries[-1]["id"]} if entries else {}
-    head = with_nonempty(
+    head = filled(
         {"id": id, "metadata": metadata},
         title=data.get("name"),
         createdAt=moment(data.get("createdAt")),
     )
-    return Draft(with_nonempty(head, updatedAt=moment(data.get("lastUpdatedAt"))), history)
+    return Draft(filled(head, updatedAt=moment(data.get("lastUpdatedAt"))), history)
 
 
 def _chat(tab: Fields) -> Draft | None:
     """A conversation of the versions before composers."""
     history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _messages(bubble)]
-    about = with_nonempty({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
-    head = with_nonempty(
-        {"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about
-    )
+    about = filled({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
+    head = filled({"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about)
     return (
-        Draft(with_nonempty(head, updatedAt=moment(tab.get("lastSendTime"))), history)
-        if history
-        else None
+        Draft(filled(head, updatedAt=moment(tab.get("lastSendTime"))), history) if history else None
     )
 
 
@@ -287,12 +276,12 @@ def _read(source: Source) -> Iterator[Draft]:
                 for key in keys
                 for row in read_rows(database, _AT.format("cursorDiskKV"), key)
             )
-            yield from read_items(source, lambda row, *_: _stored(row, database, source), rows)
-        yield from read_items(
+            yield from read_each(source, lambda row, *_: _stored(row, database, source), rows)
+        yield from read_each(
             source, lambda tab, *_: _chat(tab), _items(database, source, _CHATS, "tabs")
         )
         listed = _items(database, source, _COMPOSERS, "allComposers")
-        yield from read_items(source, lambda data, *_: _composer(data, {}, source), listed)
+        yield from read_each(source, lambda data, *_: _composer(data, {}, source), listed)
 
 
 def _recognizes(source: Source) -> bool:

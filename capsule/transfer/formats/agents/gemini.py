@@ -13,24 +13,17 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    read_records,
-    recognizes_record,
-)
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_records
 from capsule.transfer.records.coercion import (
     counts_of,
+    filled,
     moment,
     object_of,
     objects_of,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
-from capsule.transfer.records.turns import with_turn_ids
+from capsule.transfer.records.turns import numbered
 
 _TYPES = {"user": "user", "gemini": "assistant"}
 _TOKENS = {"inputTokens": "input", "outputTokens": "output", "cachedTokens": "cached"}
@@ -51,19 +44,18 @@ def _parts(content: Any) -> Fields:
         response, call = left.get("functionResponse"), left.get("functionCall")
         if isinstance(left.get("text"), str):
             kinds["thoughts" if left.get("thought") is True else "texts"].append(left["text"])
-            left = without(left, "text", "thought")
+            left = rest(left, "text", "thought")
         elif file := _file(left):
             kinds["files"].append(file)
-            left = without(left, "inlineData", "fileData")
+            left = rest(left, "inlineData", "fileData")
         elif isinstance(call, dict):
             kinds["calls"].append(
-                with_nonempty({"name": text_of(call.get("name"))}, id=call.get("id"))
-                | _arguments(call)
+                filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
             )
-            left = without(left, "functionCall")
+            left = rest(left, "functionCall")
         elif isinstance(response, dict):
             kinds["results"].append(response)
-            left = without(left, "functionResponse")
+            left = rest(left, "functionResponse")
         kinds["rest"] += [left] if left else []
     return kinds
 
@@ -80,11 +72,11 @@ def _file(part: Fields) -> Fields:
         except (binascii.Error, ValueError):
             return {}
         kind = text_of(data.get("mimeType"))
-        return with_nonempty(
+        return filled(
             {"name": text_of(data.get("displayName")) or kind or "file", "data": content}, type=kind
         )
     if isinstance(url := link.get("fileUri"), str):
-        return with_nonempty(
+        return filled(
             {"name": url.rpartition("/")[2] or url, "url": url}, type=link.get("mimeType")
         )
     return {}
@@ -105,16 +97,14 @@ def _messages(record: Fields) -> list[Fields]:
         mapped.append("type")
     if _parts(record.get("displayContent"))["texts"] == said["texts"]:
         mapped.append("displayContent")
-    source = with_nonempty(
-        without(record, *mapped), tokens=without(tokens, *_TOKENS.values()), content=said["rest"]
+    source = filled(
+        rest(record, *mapped), tokens=rest(tokens, *_TOKENS.values()), content=said["rest"]
     )
     source = {name: value for name, value in source.items() if value is not None}
     is_tool = bool(said["results"]) and not said["texts"]
-    metadata = with_nonempty(
-        {}, usage=usage, hidden=kind not in _TYPES, source={} if is_tool else source
-    )
+    metadata = filled({}, usage=usage, hidden=kind not in _TYPES, source={} if is_tool else source)
     entries = [
-        with_nonempty(
+        filled(
             entry,
             model=record.get("model") if isinstance(record.get("model"), str) else None,
             reasoning="\n\n".join(filter(None, [*said["thoughts"], *thoughts])),
@@ -131,13 +121,13 @@ def _messages(record: Fields) -> list[Fields]:
     if is_tool:
         entries = entries[1:]
         entries[-1] |= {
-            "metadata": {**entries[-1].get("metadata", {}), **with_nonempty({}, source=source)}
+            "metadata": {**entries[-1].get("metadata", {}), **filled({}, source=source)}
         }
     for made in entries:
         if record["timestamp"]:
             made.setdefault("timestamp", record["timestamp"])
     entries[-1]["id"] = record["id"]
-    return with_turn_ids(entries)
+    return numbered(entries)
 
 
 def _has_result(call: Fields) -> bool:
@@ -146,9 +136,9 @@ def _has_result(call: Fields) -> bool:
 
 def _call(call: Fields) -> Fields:
     """A call, with what its result doesn't say."""
-    left = without(call, "id", "name", "args", "result")
-    left = without(left, "resultDisplay", "status", "timestamp") if _has_result(call) else left
-    made = with_nonempty({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
+    left = rest(call, "id", "name", "args", "result")
+    left = rest(left, "resultDisplay", "status", "timestamp") if _has_result(call) else left
+    made = filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call)
     return made | {
         name: value for name, value in left.items() if name not in made and value is not None
     }
@@ -167,17 +157,15 @@ def _result(call: Fields, result: Any) -> Fields:
         inner = _parts(response.get("parts", []))
         files, left = files + inner["files"], left + inner["rest"]
     text = "\n\n".join(filter(None, texts))
-    source = with_nonempty(
+    source = filled(
         {}, result=left, status="" if call.get("status") == "success" else call.get("status")
     )
     if call.get("resultDisplay") not in (None, text):
         source["resultDisplay"] = call["resultDisplay"]
-    metadata = with_nonempty({}, isError=is_error, source=source)
+    metadata = filled({}, isError=is_error, source=source)
     entry = {"role": "tool", "content": text}
     time = {"timestamp": call["timestamp"]} if moment(call.get("timestamp")) else {}
-    return with_nonempty(
-        entry | time, toolCallId=call.get("id"), attachments=files, metadata=metadata
-    )
+    return filled(entry | time, toolCallId=call.get("id"), attachments=files, metadata=metadata)
 
 
 class _GeminiChatReader:
@@ -220,7 +208,7 @@ class _GeminiChatReader:
             self.unknown.append(record)
 
     def _set(self, fields: Fields, line: int) -> None:
-        self.head |= without(fields, "messages")
+        self.head |= rest(fields, "messages")
         if isinstance(fields.get("messages"), list):
             self.line = {}
             for message in fields["messages"]:
@@ -250,9 +238,7 @@ class _GeminiChatReader:
         """All of it as one draft."""
         head = self.head
         history = [entry for entries in self.said.values() for entry in entries]
-        metadata: Fields = with_nonempty(
-            {}, source=with_nonempty(without(head, *_HEAD), records=self.unknown)
-        )
+        metadata: Fields = filled({}, source=filled(rest(head, *_HEAD), records=self.unknown))
         if self.line:
             metadata["currentNode"] = next(reversed(self.line))
         if head.get("kind") == "subagent" and len(path := self.source.name.split("/")) > 1:
@@ -263,9 +249,7 @@ class _GeminiChatReader:
             "updatedAt": moment(head.get("lastUpdated")),
         }
         return Draft(
-            with_nonempty({}, id=id, title=head.get("summary"), metadata=metadata, **times),
-            history,
-            1,
+            filled({}, id=id, title=head.get("summary"), metadata=metadata, **times), history, 1
         )
 
 
@@ -290,4 +274,4 @@ def _is_ours(record: Fields) -> bool:
 
 
 _PLACES = tuple(f"~/.gemini/tmp/*/chats/{name}" for name in ("*.json", "*.jsonl", "*/*.jsonl"))
-FORMATS = [Format("gemini", "Gemini CLI", recognizes_record(_is_ours), _read, places=_PLACES)]
+FORMATS = [Format("gemini", "Gemini CLI", by_record(_is_ours), _read, places=_PLACES)]

@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
 from capsule.transfer.records.coercion import (
     counts_of,
+    filled,
     json_of,
     milliseconds,
     moment,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ ORDER BY "order" """
 
 def _attachment(row: Fields) -> Fields:
     where = text_of(row.get("path") or row.get("url"))
-    made = with_nonempty(
+    made = filled(
         {"name": where.rpartition("/")[2] or text_of(row.get("id"))[:12]}, type=row.get("type")
     )
     if isinstance(row.get("content"), bytes):
@@ -106,7 +106,7 @@ class _LlmDatabase:
         ids = {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")} | {
             *self.known["responses"]
         }
-        yield from read_items(
+        yield from read_each(
             self.source, lambda id, *_: self.draft(id), ((None, id) for id in sorted(ids, key=str))
         )
         for table in sorted({"log", "logs"} & self.tables):
@@ -122,7 +122,7 @@ class _LlmDatabase:
                 }
                 chats.setdefault(chat, []).append(row)
             items = ((None, item) for item in chats.items())
-            yield from read_items(
+            yield from read_each(
                 self.source, lambda item, *_: Draft({"id": item[0]}, self.responses(item[1])), items
             )
 
@@ -135,7 +135,7 @@ class _LlmDatabase:
                 break
             about = entry.get("metadata", {}) | before.get("metadata", {})
             names[entry["id"]] = before["id"]
-            entry |= with_nonempty(dict(before), metadata=about)
+            entry |= filled(dict(before), metadata=about)
         for entry in history:
             if entry.get("parent") in names:
                 entry["parent"] = names[entry["parent"]]
@@ -143,10 +143,8 @@ class _LlmDatabase:
         if others and history:
             others[0]["parent"] = said[len(names) - 1]["id"] if names else None
         tip = thread.get("tip_message_hash")
-        left = without(
-            old | thread, "id", "name", "datetime_utc", "forked_from", "tip_message_hash"
-        )
-        metadata = with_nonempty(
+        left = rest(old | thread, "id", "name", "datetime_utc", "forked_from", "tip_message_hash")
+        metadata = filled(
             {}, currentNode=names.get(tip, tip), forkedFrom=thread.get("forked_from"), source=left
         )
         title, began = (
@@ -154,8 +152,7 @@ class _LlmDatabase:
             None if said else self.time(thread),
         )
         return Draft(
-            with_nonempty({"id": id, "title": title}, createdAt=began, metadata=metadata),
-            history + others,
+            filled({"id": id, "title": title}, createdAt=began, metadata=metadata), history + others
         )
 
     def time(self, row: Fields) -> str | None:
@@ -210,7 +207,7 @@ class _LlmDatabase:
                 "content": "\n\n".join(filter(None, texts)),
             }
             if entry["content"]:
-                systems[turn.get("parent_message_hash")] = with_nonempty(
+                systems[turn.get("parent_message_hash")] = filled(
                     entry, timestamp=moment(turn.get("datetime_utc"))
                 )
         return systems
@@ -240,21 +237,20 @@ class _LlmDatabase:
                 groups.append([])
             groups[-1].append(part)
         entries = [
-            with_nonempty(self.said(group, text_of(row.get("role"))), timestamp=time)
-            for group in groups
+            filled(self.said(group, text_of(row.get("role"))), timestamp=time) for group in groups
         ]
         for place, entry in enumerate(entries, 1 - len(entries)):
             entry["id"] = row["hash"] if place == 0 else f"{row['hash']}/{-place}"
         entries[0]["parent"] = row.get("parent_hash")
         about = entries[-1].pop("metadata", {})
-        left = without(turn, *_OF_A_TURN, *_TOKENS.values())
-        left = with_nonempty(
+        left = rest(turn, *_OF_A_TURN, *_TOKENS.values())
+        left = filled(
             about.pop("source", {}),
             turn=left,
             provider_metadata=json_of(row.get("provider_metadata")),
         )
-        about = with_nonempty(about, usage=counts_of(turn, _TOKENS), source=left)
-        entries[-1] = with_nonempty(entries[-1], model=text_of(turn.get("model")), metadata=about)
+        about = filled(about, usage=counts_of(turn, _TOKENS), source=left)
+        entries[-1] = filled(entries[-1], model=text_of(turn.get("model")), metadata=about)
         return entries
 
     def said(self, parts: list[Fields], role: str) -> Fields:
@@ -275,20 +271,18 @@ class _LlmDatabase:
             if not isinstance(payload, dict):
                 self.source.tell(f"part {part.get('id')} is not valid JSON")
                 payload = {}
-            left = without(payload, *_PAYLOAD)
+            left = rest(payload, *_PAYLOAD)
             if kind == "tool_call":
                 call = {
                     "name": text_of(part.get("tool_name")),
                     "arguments": payload.get("arguments", {}),
                 }
-                calls.append(with_nonempty(left | call, id=payload.get("tool_call_id")))
+                calls.append(filled(left | call, id=payload.get("tool_call_id")))
                 left = {}
             elif kind == "tool_result":
-                entry = with_nonempty(
-                    entry | {"role": "tool"}, toolCallId=payload.get("tool_call_id")
-                )
+                entry = filled(entry | {"role": "tool"}, toolCallId=payload.get("tool_call_id"))
                 texts.append(text_of(payload.get("output")))
-                about = with_nonempty(about, isError="exception" in payload)
+                about = filled(about, isError="exception" in payload)
             elif kind != "attachment":
                 (thoughts if kind == "reasoning" else texts).append(self.text(part, payload))
             for reference in [payload.get("attachment"), *(payload.get("attachments") or [])]:
@@ -297,9 +291,9 @@ class _LlmDatabase:
                         _attachment(reference | self.row("attachments", reference.get("id")))
                     )
             rests.append(left)
-        about = with_nonempty(about, source={"parts": rests} if any(rests) else {})
+        about = filled(about, source={"parts": rests} if any(rests) else {})
         entry["content"], reasoning = "\n\n".join(texts), "\n\n".join(filter(None, thoughts))
-        return with_nonempty(
+        return filled(
             entry, reasoning=reasoning, toolCalls=calls, attachments=files, metadata=about
         )
 
@@ -329,13 +323,13 @@ class _LlmDatabase:
                 )
                 system = said
             for result in self.of("tool_results", "response_id", key):
-                left = without(result, "id", "response_id", "output", "tool_call_id")
-                about = with_nonempty({}, isError="exception" in result, source=left)
+                left = rest(result, "id", "response_id", "output", "tool_call_id")
+                about = filled({}, isError="exception" in result, source=left)
                 files = self._files("tool_results_attachments", "tool_result_id", result["id"])
                 answer = {"id": f"{key}/result/{result['id']}", "role": "tool", "timestamp": began}
                 answer |= {"content": text_of(result.get("output"))}
                 entries.append(
-                    with_nonempty(
+                    filled(
                         answer,
                         toolCallId=result.get("tool_call_id"),
                         attachments=files,
@@ -353,16 +347,16 @@ class _LlmDatabase:
                     "content": asked,
                     "timestamp": began,
                 }
-                entries.append(with_nonempty(prompt, attachments=files))
+                entries.append(filled(prompt, attachments=files))
             calls = [
-                with_nonempty({"name": text_of(call.get("name"))}, id=call.get("tool_call_id"))
+                filled({"name": text_of(call.get("name"))}, id=call.get("tool_call_id"))
                 | {"arguments": json_of(call.get("arguments", {}))}
                 for call in self.of("tool_calls", "response_id", key)
             ]
-            about = with_nonempty(
+            about = filled(
                 {},
                 usage=counts_of(row, _TOKENS),
-                source=without(row, *_OF_A_RESPONSE, *_TOKENS.values()),
+                source=rest(row, *_OF_A_RESPONSE, *_TOKENS.values()),
             )
             answer = {
                 "id": key,
@@ -372,9 +366,7 @@ class _LlmDatabase:
             }
             model, reasoning = text_of(row.get("model")), text_of(row.get("reasoning"))
             entries.append(
-                with_nonempty(
-                    answer, model=model, reasoning=reasoning, toolCalls=calls, metadata=about
-                )
+                filled(answer, model=model, reasoning=reasoning, toolCalls=calls, metadata=about)
             )
         return entries
 

@@ -16,21 +16,21 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    first_records,
-    json_shape,
-    read_items,
+    first,
+    read_each,
     read_records,
     read_rows,
+    shape,
 )
 from capsule.transfer.records.coercion import (
     counts_of,
     data_of,
+    filled,
     moment,
     object_of,
     objects_of,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
 
 _Message = tuple[Fields, list[Fields]]
@@ -61,7 +61,7 @@ _OF_A_SESSION = (
 def _file(part: Fields) -> Fields:
     url = text_of(part.get("url") or part.get("uri"))
     name = text_of(part.get("filename") or part.get("name")) or url[:200].rpartition("/")[2]
-    made = with_nonempty({"name": name}, type=part.get("mime"))
+    made = filled({"name": name}, type=part.get("mime"))
     return made | ({"url": url} if (data := data_of(url)) is None else {"data": data})
 
 
@@ -93,14 +93,14 @@ def _said(info: Fields, parts: list[Fields]) -> list[Fields]:
             "role": "assistant" if is_answer else "user",
         }
         began = object_of(group[0].get("time")).get("start") if place else time.get("created")
-        entry = with_nonempty(ids, timestamp=moment(began), model=is_answer and info.get("modelID"))
+        entry = filled(ids, timestamp=moment(began), model=is_answer and info.get("modelID"))
         source: Fields = {}
         if not place:
             tokens = object_of(info.get("tokens"))
             usage = counts_of(tokens, _TOKENS) | counts_of(
                 tokens.get("cache"), {"cachedTokens": "read"}
             )
-            source = without(info, "id", "sessionID", "role", "modelID", "tokens", "parts")
+            source = rest(info, "id", "sessionID", "role", "modelID", "tokens", "parts")
             entry |= {"metadata": {"usage": usage}} if usage else {}
         entries += [
             _spoken(entry, group, source),
@@ -115,27 +115,25 @@ def _spoken(entry: Fields, parts: list[Fields], source: Fields) -> Fields:
         kind: [] for kind in ("text", "made", "reasoning", "file", "tool", "rest")
     }
     for part in parts:
-        kind, left = text_of(part.get("type")), without(part, "id", "sessionID", "messageID")
+        kind, left = text_of(part.get("type")), rest(part, "id", "sessionID", "messageID")
         if kind in ("text", "reasoning"):
             pieces["made" if part.get("synthetic") else kind].append(text_of(part.get("text")))
-            left = left if part.get("synthetic") else without(left, "type", "text", "time")
+            left = left if part.get("synthetic") else rest(left, "type", "text", "time")
         elif kind == "file":
             pieces[kind].append(_file(part))
-            left = without(left, "type", "mime", "filename", "url", "name", "uri")
+            left = rest(left, "type", "mime", "filename", "url", "name", "uri")
         elif kind == "tool":
             call = {"id": text_of(part.get("callID")), "name": text_of(part.get("tool"))}
             pieces[kind].append(call | {"arguments": object_of(part.get("state")).get("input", {})})
-            left = without(left, "type", "callID", "tool", *(("state",) if _is_done(part) else ()))
+            left = rest(left, "type", "callID", "tool", *(("state",) if _is_done(part) else ()))
         pieces["rest"] += [left] if left else []
     is_hidden = bool(pieces["made"]) and not (pieces["text"] or pieces["file"] or pieces["tool"])
     entry["content"] = "\n\n".join(pieces["made" if is_hidden else "text"])
-    metadata = with_nonempty(
-        entry.get("metadata", {}),
-        hidden=is_hidden,
-        source=with_nonempty(source, parts=pieces["rest"]),
+    metadata = filled(
+        entry.get("metadata", {}), hidden=is_hidden, source=filled(source, parts=pieces["rest"])
     )
     reasoning = "\n\n".join(filter(None, pieces["reasoning"]))
-    return with_nonempty(
+    return filled(
         entry,
         reasoning=reasoning,
         toolCalls=pieces["tool"],
@@ -147,7 +145,7 @@ def _spoken(entry: Fields, parts: list[Fields], source: Fields) -> Fields:
 def _result(id: str, part: Fields) -> Fields:
     state = object_of(part["state"])
     is_error = state["status"] == "error"
-    source = without(state, "status", "input", "output", "error", "attachments")
+    source = rest(state, "status", "input", "output", "error", "attachments")
     entry = {
         "id": f"{id}/{part.get('id')}/result",
         "role": "tool",
@@ -158,8 +156,8 @@ def _result(id: str, part: Fields) -> Fields:
         [*map(_file, objects_of(state.get("attachments")))],
         object_of(state.get("time")).get("end"),
     )
-    metadata = with_nonempty({}, isError=is_error, source=source)
-    return with_nonempty(entry, timestamp=moment(time), attachments=files, metadata=metadata)
+    metadata = filled({}, isError=is_error, source=source)
+    return filled(entry, timestamp=moment(time), attachments=files, metadata=metadata)
 
 
 def _draft(
@@ -181,22 +179,20 @@ def _draft(
     if not history:
         return None
     is_named = not title.startswith(_UNNAMED)
-    left = without(session, *_OF_A_SESSION, *(("title",) if is_named else ())) | with_nonempty(
-        {}, time=time
-    )
-    metadata = with_nonempty({}, archived="archived" in time, currentNode=current, source=left)
-    metadata = with_nonempty(
+    left = rest(session, *_OF_A_SESSION, *(("title",) if is_named else ())) | filled({}, time=time)
+    metadata = filled({}, archived="archived" in time, currentNode=current, source=left)
+    metadata = filled(
         metadata,
         sourceConversationId=session.get("parentID"),
         forkedFrom=session.get("fork_session_id"),
     )
-    head = with_nonempty(
+    head = filled(
         {"id": id},
         title=is_named and title,
         createdAt=moment(time.get("created")),
         metadata=metadata,
     )
-    return Draft(with_nonempty(head, updatedAt=moment(time.get("updated"))), history, line)
+    return Draft(filled(head, updatedAt=moment(time.get("updated"))), history, line)
 
 
 # The folder
@@ -217,9 +213,7 @@ def _is_message(record: Fields) -> bool:
 
 def _is_object(source: Source) -> bool:
     """Whether a file is one object, which may stand on one line."""
-    return json_shape(source) == "object" or (
-        json_shape(source) == "lines" and len(first_records(source)) == 1
-    )
+    return shape(source) == "object" or (shape(source) == "lines" and len(first(source)) == 1)
 
 
 def _neighbours(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Source]:
@@ -231,16 +225,16 @@ def _leads(source: Source, message: Fields) -> bool:
     """Whether a message is the first of a session that is not there."""
     paths = ("../../session/*/{0}.json", "../../info/{0}.json")
     sessions = _neighbours(source, paths, text_of(message["sessionID"]))
-    if any(map(_is_session, (record for session in sessions for record in first_records(session)))):
+    if any(map(_is_session, (record for session in sessions for record in first(session)))):
         return False
     return next((other.name for other in source.near("*.json")), "") == source.name
 
 
 def _is_part(source: Source) -> bool:
-    record = next(iter(first_records(source)), {})
+    record = next(iter(first(source)), {})
     if _is_object(source) and _is_message(record):
         return not _leads(source, record)
-    is_whole = json_shape(source) == "array" or _is_object(source)
+    is_whole = shape(source) == "array" or _is_object(source)
     return is_whole and any(record.keys() >= {*keys.split()} for keys in _BESIDE)
 
 
@@ -261,7 +255,7 @@ def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
     """The rows of a session in their order, with what their `data` holds."""
     rows = read_rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"])
     for row in sorted(rows, key=lambda row: row.get("seq", 0)):
-        yield object_of(row.get("data")) | without(
+        yield object_of(row.get("data")) | rest(
             row, "data", "session_id", "seq", "time_created", "time_updated"
         )
 
@@ -290,21 +284,21 @@ def _stored(source: Source) -> Iterator[Draft]:
 
     with source.database() as database:
         sessions = read_rows(database, "SELECT * FROM session ORDER BY id")
-        yield from read_items(source, made, ((None, row) for row in sessions))
+        yield from read_each(source, made, ((None, row) for row in sessions))
 
 
 def _from_new_version(record: Fields) -> _Message:
     """A record of the later store as a message with parts."""
-    kind, info = text_of(record.get("type")), without(record, "type")
+    kind, info = text_of(record.get("type")), rest(record, "type")
     parts = [
         {"type": "file", **part} for part in objects_of(record.get("content", record.get("files")))
     ]
     if kind == "assistant":
         model = object_of(record.get("model"))
         info = (
-            without(info, "content", "model")
+            rest(info, "content", "model")
             | {"role": kind, "modelID": model.get("id")}
-            | without(model, "id")
+            | rest(model, "id")
         )
         return info, [_later_part(part) if part["type"] == "tool" else part for part in parts]
     if kind == "shell":
@@ -320,18 +314,18 @@ def _from_new_version(record: Fields) -> _Message:
             "tool": kind,
             "state": state,
         }
-        return without(info, "callID", "command", "output"), [tool]
+        return rest(info, "callID", "command", "output"), [tool]
     text: Fields = {"type": "text", "text": text_of(record.get("summary", record.get("text")))}
     text |= {} if kind == "user" else {"synthetic": True, "kind": kind}
-    return without(info, "text", "summary", "files"), [text, *parts]
+    return rest(info, "text", "summary", "files"), [text, *parts]
 
 
 def _later_part(part: Fields) -> Fields:
     state = object_of(part.get("state"))
     output = "\n".join(text_of(item.get("text")) for item in objects_of(state.get("content")))
     error = object_of(state.get("error")).get("message", state.get("error"))
-    state = without(state, "content") | with_nonempty({"output": output}, error=error)
-    return without(part, "name", "state") | {
+    state = rest(state, "content") | filled({"output": output}, error=error)
+    return rest(part, "name", "state") | {
         "callID": part.get("id"),
         "tool": part.get("name"),
         "state": state,
@@ -344,7 +338,7 @@ def _recognizes(source: Source) -> bool:
             "session",
             "session_message",
         } <= source.tables
-    record = next(iter(first_records(source)), {})
+    record = next(iter(first(source)), {})
     if "messages" in record:
         return _is_session(object_of(record.get("info")))
     return _is_object(source) and (_is_session(record) or _is_message(record))
@@ -370,7 +364,7 @@ def _read(source: Source) -> Iterator[Draft]:
         files = _neighbours(source, _MESSAGES, text_of(record["id"]))
         return _draft(record, _messages(files, source), source.tell)
 
-    yield from read_items(source, made)
+    yield from read_each(source, made)
 
 
 _PLACES = (

@@ -17,20 +17,20 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    json_shape,
+    by_record,
     read_text,
     reader_of_items,
-    recognizes_record,
     reporting_damage,
+    shape,
 )
 from capsule.transfer.records.coercion import (
     counts_of,
+    filled,
     moment,
     object_of,
     objects_of,
+    rest,
     text_of,
-    with_nonempty,
-    without,
 )
 
 _ROLES = {"user": "user", "agent": "assistant", "assistant": "assistant", "system": "system"}
@@ -71,27 +71,25 @@ def _messages(message: Fields, key: str | None) -> list[Fields]:
     about = object_of(message.get("metadata"))
     usage = counts_of(about.get("usage"), _TOKENS)
     role, model = message.get("role"), message.get("model")
-    source = with_nonempty(
-        without(message, "role", "timestamp", "model", "content", "tool"), content=others
-    )
+    source = filled(rest(message, "role", "timestamp", "model", "content", "tool"), content=others)
     if not isinstance(role, str) or role not in _ROLES:
         source["role"] = role
     if isinstance(content, dict) or not isinstance(message.get("tool", {}), dict):
         source |= {name: message[name] for name in ("content", "tool") if name in message}
     if "input" in tool and not isinstance(tool["input"], dict | str):
         source["input"] = tool["input"]
-    call = with_nonempty({"name": text_of(tool.get("name"))}, id=text_of(tool.get("useId")))
+    call = filled({"name": text_of(tool.get("name"))}, id=text_of(tool.get("useId")))
     call["arguments"] = tool["input"] if isinstance(tool.get("input"), dict | str) else {}
-    entry = with_nonempty(
+    entry = filled(
         {"role": _ROLES.get(text_of(role), "assistant"), "content": "\n\n".join(said["text"])},
         id=key,
         timestamp=message.get("timestamp"),
         model=model if isinstance(model, str) else None,
         reasoning="\n\n".join(said["thinking"]),
-        toolCalls=[call | without(tool, "name", "useId", "input", "output", "id", "arguments")]
+        toolCalls=[call | rest(tool, "name", "useId", "input", "output", "id", "arguments")]
         if tool
         else [],
-        metadata=with_nonempty({}, usage=usage, source=source),
+        metadata=filled({}, usage=usage, source=source),
     )
     return [entry] if tool.get("output") is None else [entry, _result(message, tool, key)]
 
@@ -107,15 +105,11 @@ def _result(message: Fields, tool: Fields, key: str | None) -> Fields:
         None,
     )
     text = output[said] if said else text_of(output)
-    left = without(output, said, "is_error") if said else {}
+    left = rest(output, said, "is_error") if said else {}
     is_error = object_of(output).get("is_error") is True
-    entry = with_nonempty({"role": "tool", "content": text}, id=f"{key}:result" if key else None)
-    entry = with_nonempty(
-        entry, timestamp=message.get("timestamp"), toolCallId=text_of(tool.get("useId"))
-    )
-    return with_nonempty(
-        entry, metadata=with_nonempty({}, isError=is_error, source=with_nonempty({}, output=left))
-    )
+    entry = filled({"role": "tool", "content": text}, id=f"{key}:result" if key else None)
+    entry = filled(entry, timestamp=message.get("timestamp"), toolCallId=text_of(tool.get("useId")))
+    return filled(entry, metadata=filled({}, isError=is_error, source=filled({}, output=left)))
 
 
 def _draft(
@@ -138,7 +132,7 @@ def _draft(
         if not isinstance(object_of(exchange).get("messages"), list):
             source.tell(f"exchange {nth} has no messages", line)
             continue
-        about = without(exchange, "messages")
+        about = rest(exchange, "messages")
         for place, message in enumerate(exchange["messages"]):
             at = (lines or {}).get(place, line)
             if not isinstance(message, dict):
@@ -161,15 +155,11 @@ def _draft(
                 about = {}
             history += entries
     mapped = ("sessionId", "createdAt", "updatedAt", "slug", "exchanges")
-    head = with_nonempty({}, id=text_of(record.get("sessionId")), title=text_of(record.get("slug")))
-    head = with_nonempty(
+    head = filled({}, id=text_of(record.get("sessionId")), title=text_of(record.get("slug")))
+    head = filled(
         head, createdAt=moment(record.get("createdAt")), updatedAt=moment(record.get("updatedAt"))
     )
-    return Draft(
-        with_nonempty(head, metadata=with_nonempty({}, source=without(record, *mapped))),
-        history,
-        line,
-    )
+    return Draft(filled(head, metadata=filled({}, source=rest(record, *mapped))), history, line)
 
 
 def _key(message: Fields, place: str, seen: dict[str, int]) -> str:
@@ -221,10 +211,10 @@ def _header(line: str) -> Fields | None:
         return None
     about = re.match(_ABOUT, match[3] or "")
     said = {name: value for name, value in about.groupdict().items() if value} if about else {}
-    metadata = with_nonempty({}, isSidechain=bool(match[2]), mode=said.get("mode"))
+    metadata = filled({}, isSidechain=bool(match[2]), mode=said.get("mode"))
     role = "agent" if match[1] == "Assistant" else match[1].lower()
     time = moment(said["time"].replace(" Z", "Z")) if "time" in said else None
-    return with_nonempty({"role": role}, timestamp=time, model=said.get("model"), metadata=metadata)
+    return filled({"role": role}, timestamp=time, model=said.get("model"), metadata=metadata)
 
 
 def _shown_tool(lines: list[str]) -> Fields:
@@ -234,14 +224,14 @@ def _shown_tool(lines: list[str]) -> Fields:
     tool: Fields = {"name": attributes.get("name", ""), "type": attributes.get("type", "unknown")}
     body = re.sub(rf"{_DETAILS_END}\s*\Z", "", body)
     if summary := re.match(_DETAILS, body):
-        tool |= with_nonempty(
+        tool |= filled(
             {}, summary="" if summary[1] == f"Tool use: **{tool['name']}**" else summary[1]
         )
         body = body[summary.end() :]
     if result := re.search(_RESULT, body):
         block = re.match(_BLOCK, after := body[result.end() :])
         if block or not after.strip():
-            tool["output"] = with_nonempty(
+            tool["output"] = filled(
                 {"content": block[2] if block else ""}, is_error=result[1] == "Error"
             )
             body = body[: result.start()]
@@ -252,7 +242,7 @@ def _shown_tool(lines: list[str]) -> Fields:
             for name, value in zip(*[iter(items)] * 2, strict=True)
         }
         body = ""
-    return with_nonempty(tool, formattedMarkdown=body if body.strip() else "")
+    return filled(tool, formattedMarkdown=body if body.strip() else "")
 
 
 def _shown(
@@ -361,11 +351,11 @@ def _session(
             messages.append(message)
     time = (said[3] if said else None) or title
     record: Fields = {"exchanges": [{"messages": messages}], "createdAt": moment(time)}
-    record |= with_nonempty(
+    record |= filled(
         {}, slug=title if moment(title) is None else "", version=mark[1] if mark else None
     )
     if said:
-        record |= with_nonempty({"sessionId": said[2]}, provider=with_nonempty({}, name=said[1]))
+        record |= filled({"sessionId": said[2]}, provider=filled({}, name=said[1]))
     draft = _draft(record, max(session, 0) + 1, source, at)
     if draft is not None:
         yield draft
@@ -389,13 +379,11 @@ def _is_ours(record: Fields) -> bool:
 
 def _read(source: Source) -> Iterator[Draft]:
     return (
-        _read_markdown(source)
-        if _is_markdown(source) or not json_shape(source)
-        else _read_json(source)
+        _read_markdown(source) if _is_markdown(source) or not shape(source) else _read_json(source)
     )
 
 
-_has_records = recognizes_record(_is_ours)
+_has_records = by_record(_is_ours)
 _PLACES = ("~/.specstory/history/*",)
 FORMATS = [
     Format(

@@ -21,12 +21,12 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    json_shape,
+    by_record,
     read_bytes,
     read_records,
-    recognizes_record,
+    shape,
 )
-from capsule.transfer.records.coercion import is_string, moment
+from capsule.transfer.records.coercion import is_text, moment
 from capsule.transfer.records.round_trip import CAPSULE_KEY, apply_difference, difference
 
 _SHA256 = r"[0-9a-f]{64}"
@@ -50,7 +50,7 @@ def _is_capsule(record: Fields) -> bool:
 
 
 def _read(source: Source) -> Iterator[Draft]:
-    if json_shape(source) == "object":
+    if shape(source) == "object":
         data = read_bytes(source, 1 << 28)
         try:  # Digit for digit, where it can be.
             yield _draft(codec.decode(data, source.name), source, 1)
@@ -97,7 +97,7 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
     is_message = (
-        isinstance(entry, dict) and is_string(entry.get("role")) and is_string(entry.get("content"))
+        isinstance(entry, dict) and is_text(entry.get("role")) and is_text(entry.get("content"))
     )
     if not is_message:
         source.tell("an entry of history is no message", line)
@@ -164,9 +164,7 @@ _ABOUT: Fields = {
     "has_files_beside": True,
 }
 FORMATS = [
-    Format(
-        "capsule", "Capsules, version 2.1", recognizes_record(_is_capsule), write=_write, **_ABOUT
-    ),
+    Format("capsule", "Capsules, version 2.1", by_record(_is_capsule), write=_write, **_ABOUT),
     # The format above reads both versions.
     Format(
         "capsule-2.0", "Capsules, version 2.0", lambda source: False, write=_write_2_0, **_ABOUT

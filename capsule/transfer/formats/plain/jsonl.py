@@ -23,19 +23,19 @@ from capsule.transfer.interface import (
     Format,
     Source,
     apply_capsule_extra,
+    by_record,
     capsule_extra,
     read_text,
     reader_of_items,
-    recognizes_record,
 )
 from capsule.transfer.records.coercion import (
     call_of,
     json_of,
     objects_of,
+    part_text,
     record_of_call,
+    rest,
     text_of,
-    text_of_part,
-    without,
 )
 from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Pair, pair_of, with_source
 
@@ -56,9 +56,9 @@ def _read_openai(record: Fields) -> Fields:
     }
     if isinstance(content, list):
         fields["content"] = "\n\n".join(
-            text for part in content if isinstance(text := text_of_part(part), str)
+            text for part in content if isinstance(text := part_text(part), str)
         )
-        files = [part for part in content if text_of_part(part) is None]
+        files = [part for part in content if part_text(part) is None]
         if files:
             fields["attachments"] = [_attachment(part) for part in files]
     else:
@@ -131,7 +131,7 @@ _SHAREGPT = Pair(_read_sharegpt, _write_sharegpt)
 def _plain_draft(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
     """The draft of a record, without what is under `capsule`."""
     head, messages = (
-        _HEAD.to_capsule(without(record, key, CAPSULE_KEY)),
+        _HEAD.to_capsule(rest(record, key, CAPSULE_KEY)),
         _messages_of(record, key, message),
     )
     if key == "text" and (text := record[key]) != _chatml(messages):
@@ -166,7 +166,7 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]})
                 + b"\n"
             )
-        record = without(
+        record = rest(
             _HEAD.to_record(draft.head),
             CAPSULE_KEY,
             *(["id"] if draft.is_own or key == "text" else []),
@@ -178,7 +178,7 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 message.to_record(entry, is_edited=entry.get("id") in draft.edited)
                 for entry in line
             ]
-            record = {key: [without(entry, CAPSULE_KEY) for entry in made], **record}
+            record = {key: [rest(entry, CAPSULE_KEY) for entry in made], **record}
         own = capsule_extra(draft, _plain_draft(record, None, key, message))
         return orjson.dumps(record | ({CAPSULE_KEY: own} if own else {})) + b"\n"
 
@@ -187,10 +187,10 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
 
 def _has(key: str, of: str) -> Callable[[Source], bool]:
     """What recognizes a file of records whose lists of messages have a field."""
-    return recognizes_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
+    return by_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
 
 
-_has_chatml = recognizes_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
+_has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
 
 
 def _format(

@@ -14,10 +14,9 @@ import typer
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.text.shown import one_line, shown
-from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.error_output import end_with
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
 from capsule_cli.shared.output import (
     answer,
@@ -29,6 +28,7 @@ from capsule_cli.shared.output import (
     progress,
     say,
 )
+from capsule_cli.shared.stores import conversation, store_of
 
 if TYPE_CHECKING:
     from capsule.context.capture import Capture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.completion import complete_id_or_next
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument
 from capsule_cli.shared.output import answer, listing, on_or_off, one_line
+from capsule_cli.shared.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

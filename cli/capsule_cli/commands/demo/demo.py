@@ -27,7 +27,7 @@ from capsule.errors import Locked, Refused
 from capsule.git_program import outside_hooks
 from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import CommandStopped, out, out_json, styled
 

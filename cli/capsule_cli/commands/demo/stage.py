@@ -8,7 +8,7 @@ import json
 import subprocess
 from typing import Any
 
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.output import CommandStopped, out, shown
 
 DEADLINE_S = 120

@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from capsule import git
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import answer, one_line
+from capsule_cli.shared.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.git.setup.installation import SetupStep

@@ -10,10 +10,10 @@ import typer
 
 from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import CommandStopped, answer, in_terminal, listing, one_line, say
+from capsule_cli.shared.stores import conversation, store_of
 
 if TYPE_CHECKING:
     from capsule.format.merge.notes import Conflict

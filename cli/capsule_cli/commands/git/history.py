@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from capsule import git
 from capsule.format.text.shown import one_line
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import DryRun, Id, Limit, argument, option
 from capsule_cli.shared.output import (
     answer,
@@ -22,6 +21,7 @@ from capsule_cli.shared.output import (
     with_bar,
 )
 from capsule_cli.shared.pager import paged
+from capsule_cli.shared.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.git.history import TimelineStep

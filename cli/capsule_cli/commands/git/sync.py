@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse, seconds
 from capsule_cli.shared.output import CommandStopped, answer, counted, one_line, progress, say
+from capsule_cli.shared.stores import store_of
 from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ from capsule.errors import CapsuleError, Refused
 from capsule.ids import check_id
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import SETS
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
 from capsule_cli.shared.output import CommandStopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import ProbeReport
+    from capsule.mcp_server.clients.programs import LaunchCommand, MachinePaths, McpProgram, Scope
     from capsule.mcp_server.clients.settings import ServerEntry, SettingsChange
-    from capsule.mcp_server.clients.table import LaunchCommand, MachinePaths, McpProgram, Scope
 
 
 SCOPES: tuple[Scope, ...] = ("user", "project")
@@ -39,7 +39,7 @@ SCOPES: tuple[Scope, ...] = ("user", "project")
 
 def _complete(incomplete: str) -> list[tuple[str, str]]:
     """The names of programs that begin with `incomplete`."""
-    from capsule.mcp_server.clients.table import CLIENTS
+    from capsule.mcp_server.clients.programs import CLIENTS
 
     return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
 
@@ -82,8 +82,8 @@ def install(
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp
     uninstall` removes them.
     """
+    from capsule.mcp_server.clients.programs import CLIENTS, LaunchCommand
     from capsule.mcp_server.clients.settings import install
-    from capsule.mcp_server.clients.table import CLIENTS, LaunchCommand
 
     places = places_here()
     executable, *words = executable_words()  # This very `capsule`, by its absolute path.
@@ -121,10 +121,10 @@ def doctor(names: Names = None) -> None:
     It looks at your own settings and those of the project in the current directory, in which it
     starts the server. With --store, each has to serve it.
     """
-    from capsule.mcp_server.clients import table
+    from capsule.mcp_server.clients import programs
 
     places = places_here()
-    wanted = named_in(table.CLIENTS, names) if names else table.CLIENTS
+    wanted = named_in(programs.CLIENTS, names) if names else programs.CLIENTS
     store = named_store()
     visits = [
         visit for client in wanted for visit in _visits(client, places, store, named=bool(names))
@@ -205,20 +205,20 @@ def _clients(
     names: Sequence[str] | None, every: bool, scope: Scope, places: MachinePaths
 ) -> list[McpProgram]:
     """The programs that were named, or all whose settings are here."""
-    from capsule.mcp_server.clients import table
+    from capsule.mcp_server.clients import programs
 
     refuse(every and names, "stands for all programs, so none can be named", "--all")
     if every:
-        here = [client for client in table.CLIENTS if _is_here(client, scope, places)]
+        here = [client for client in programs.CLIENTS if _is_here(client, scope, places)]
         if not here:
             raise CommandStopped("no program's settings are here; name the ones you mean")
         return here
     if not names:
         raise usage(
-            f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}",
+            f"name programs, or say --all: {', '.join(client.name for client in programs.CLIENTS)}",
             "CLIENT",
         )
-    return named_in(table.CLIENTS, names)
+    return named_in(programs.CLIENTS, names)
 
 
 def named_in(clients: Iterable[McpProgram], names: Sequence[str], *others: str) -> list[McpProgram]:
@@ -236,7 +236,7 @@ def _nothing_here(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> 
     """The error that no program's settings are here: where they were looked for, and what a person
     can do.
     """
-    from capsule.mcp_server.clients.table import CLIENTS, NAME
+    from capsule.mcp_server.clients.programs import CLIENTS, NAME
 
     looked = {
         client.name: list(client.files(scope, places))
@@ -266,7 +266,7 @@ def _is_here(client: McpProgram, scope: Scope, places: MachinePaths) -> bool:
 
 def places_here() -> MachinePaths:
     """Where things are on this machine."""
-    from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, MachinePaths
+    from capsule.mcp_server.clients.programs import PROGRAMS, VARIABLES, MachinePaths
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}

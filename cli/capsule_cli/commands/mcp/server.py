@@ -16,8 +16,10 @@ from capsule import rooms
 from capsule.mcp_server.access import Toolset
 from capsule.mcp_server.extensions import extensions_for, open_http_client
 from capsule_cli.commands.mcp.tokens import tokens_of
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import (
+from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.options import flag, option, refuse, usage
+from capsule_cli.shared.output import say, to_stderr
+from capsule_cli.shared.stores import (
     StderrHandler,
     ensure_person,
     here,
@@ -25,8 +27,6 @@ from capsule_cli.shared.opening import (
     named_in,
     session_named,
 )
-from capsule_cli.shared.options import flag, option, refuse, usage
-from capsule_cli.shared.output import say, to_stderr
 
 #: Also of `mcp install`.
 SETS = (

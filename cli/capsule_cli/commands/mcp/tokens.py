@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from capsule.mcp_server.access import Scope
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ensure_person
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import argument, option, seconds
 from capsule_cli.shared.output import answer, listing, say
+from capsule_cli.shared.stores import ensure_person
 
 if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens

@@ -11,9 +11,9 @@ from capsule_cli.commands.messaging.completion import complete_project
 from capsule_cli.completion import complete_agent
 from capsule_cli.public import acting, named, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import agent_named
 from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
 from capsule_cli.shared.output import answer, as_json, details, listing, on_or_off, one_line
+from capsule_cli.shared.stores import agent_named
 
 if TYPE_CHECKING:
     import capsule

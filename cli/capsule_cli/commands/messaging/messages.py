@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
 from capsule_cli.public import acting, named
-from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.options import (
     CONVERSATION,

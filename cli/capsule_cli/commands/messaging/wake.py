@@ -15,12 +15,12 @@ from capsule.errors import InvalidDocument
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import acting
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse
 from capsule_cli.shared.output import CommandStopped, answer, say, shown
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.clients.table import MachinePaths, McpProgram
+    from capsule.mcp_server.clients.programs import MachinePaths, McpProgram
     from capsule.messaging.doorbells import DoorbellTarget
 
 #: The programs that have an address in place of hooks, and what of it they take.
@@ -75,9 +75,9 @@ def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
     """Return whether the settings of a program start Capsule's MCP server with the tools of
     messaging.
     """
-    from capsule.mcp_server.clients import settings, table
+    from capsule.mcp_server.clients import programs, settings
 
-    (program,) = clients.named_in(table.CLIENTS, [client.name])
+    (program,) = clients.named_in(programs.CLIENTS, [client.name])
     for scope in clients.SCOPES:
         with suppress(InvalidDocument):
             for entry in settings.entries(program, scope, places):

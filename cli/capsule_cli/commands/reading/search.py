@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from capsule.format.text.shown import one_line
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import (
     Mode,
     Role,
@@ -34,6 +33,7 @@ from capsule_cli.shared.output import (
     styled,
     table,
 )
+from capsule_cli.shared.stores import store_of
 
 if TYPE_CHECKING:
     from capsule import Found, Hit

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule_cli.commands.reading.drawing import Form, Placed, render
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import version
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import At, Budget, Id, flag, option, refuse
 from capsule_cli.shared.output import out_bytes, out_json_bytes
 from capsule_cli.shared.pager import paged
+from capsule_cli.shared.stores import version
 
 if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import one_line, shown
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.inputs import decoded, message_text
-from capsule_cli.shared.opening import conversation, version
 from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse
 from capsule_cli.shared.output import (
     CommandStopped,
@@ -26,6 +25,7 @@ from capsule_cli.shared.output import (
     out_json,
     say,
 )
+from capsule_cli.shared.stores import conversation, version
 from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:

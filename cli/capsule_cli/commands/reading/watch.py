@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
-from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import (
     answer,
@@ -28,6 +27,7 @@ from capsule_cli.shared.output import (
     say,
     short_time,
 )
+from capsule_cli.shared.stores import conversation, store_of
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:

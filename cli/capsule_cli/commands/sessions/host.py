@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule import timestamps
-from capsule_cli.boundary import INTERRUPTED, TERMINATED
 from capsule_cli.commands.mcp.clients import executable_words
 from capsule_cli.commands.sessions.worker_process import write_line
+from capsule_cli.error_output import INTERRUPTED, TERMINATED
 from capsule_cli.public import store_of
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ensure_person
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import in_terminal, listing, out_json_bytes, out_ready
+from capsule_cli.shared.stores import ensure_person
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:

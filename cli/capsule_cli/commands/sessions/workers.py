@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsule_cli.commands.sessions import worker_process
 from capsule_cli.completion import complete_agent, completing
 from capsule_cli.public import named, store_of
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import Agent, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import (
     answer,

@@ -19,7 +19,7 @@ import typer
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
 from capsule_cli.public import store_of
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.options import (
     CONVERSATION,

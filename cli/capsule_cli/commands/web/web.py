@@ -11,7 +11,7 @@ from importlib import import_module
 
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.public import named
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import answer, say
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule.mcp_server.clients import table
-from capsule.mcp_server.clients.table import MachinePaths
+from capsule.mcp_server.clients import programs
+from capsule.mcp_server.clients.programs import MachinePaths
 from tests.core.cli.conftest import Program
 
 
@@ -29,7 +29,7 @@ def capsule(
     monkeypatch.setenv("HOME", places.home)
     monkeypatch.chdir(places.project)
     # Those of this machine are no part of a test.
-    monkeypatch.setattr(table, "PROGRAMS", ())
+    monkeypatch.setattr(programs, "PROGRAMS", ())
     program = Program(tmp_path / "my störe")
     program("init", str(program.root))
     yield program

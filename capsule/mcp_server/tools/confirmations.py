@@ -27,6 +27,7 @@ from capsule.store.objects.edits import whose
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
 
+
 #: What `delete_messages` takes out.
 What = Literal["with_answers", "alone", "other_branches"]
 _ASKS_IN_ITS_ANSWER = "2026-07-28"

@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.output import say
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
+
 
 S = TypeVar("S", bound="CoreStore")
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from capsule.errors import Action, CapsuleError, Remedy
-from capsule_cli.shared.asked import asked
+from capsule_cli.shared.global_options import asked
 from capsule_cli.shared.output import CommandStopped, say, to_stderr
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.

@@ -13,13 +13,13 @@ from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
 from capsule.errors import Refused
-from capsule_cli.boundary import ensure_streams
-from capsule_cli.core import room_of
+from capsule_cli.command_aliases import expand
+from capsule_cli.core_commands import room_of
+from capsule_cli.error_output import ensure_streams
 from capsule_cli.in_session import ensure_permitted
-from capsule_cli.names import expand
 from capsule_cli.shared import options
-from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import session_named
+from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.stores import session_named
 
 Values = dict[str, Any]
 
