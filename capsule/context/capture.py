@@ -122,14 +122,12 @@ class Capture:
             shown = [f"  {finding}" for finding in self.findings[:10]]
             more = [f"  ... and {len(self.findings) - 10} more"] if len(self.findings) > 10 else []
             many = (
-                "what looks like a secret"
+                "a possible secret"
                 if len(self.findings) == 1
-                else f"{len(self.findings)} secrets, it seems"
+                else f"{len(self.findings)} possible secrets"
             )
-            lines = [f"{self.root} holds {many}; nothing was written:", *shown, *more]
-            way_out = (
-                "leave such files out with --exclude, or take them as they are with --allow-secrets"
-            )
+            lines = [f"{self.root} contains {many}; nothing was written:", *shown, *more]
+            way_out = "leave out these files with --exclude, or accept them with --allow-secrets"
             raise Refused("\n".join([*lines, way_out]), path=self.root)
 
     def _pieces(self) -> Iterator[bytes]:
@@ -186,7 +184,8 @@ def capture(
         root.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{root!a} is not valid UTF-8 text, which a capsule is; rename the directory"
+            f"the name of the directory {root!a} is not valid UTF-8, as a capsule must be; rename "
+            "it"
         ) from None
     made, inside = Capture(root, selection), ProjectFiles(root)
     listed = candidates(inside, selection)
@@ -196,7 +195,7 @@ def capture(
             files.append((path, size))
         else:
             made.left_out.append(
-                ExcludedFile(path, f"looks like it holds secrets; to take it: --include {path}")
+                ExcludedFile(path, f"may contain secrets; to include it: --include {path}")
             )
     files, too_much = within(files, selection.total_bytes)
     made.left_out += too_much
@@ -217,7 +216,7 @@ def capture(
             if made.left_out
             else ""
         )
-        raise InvalidInput(f"{root}: there is no text file to take that git would track{why}")
+        raise InvalidInput(f"{root} has no text file that git would track{why}")
     for at in range(0, len(made.files), _AT_ONCE):
         some = made.files[at : at + _AT_ONCE]
         if secrets.may_hold_tokens(b"\n".join([file.data for file in some]).decode()):
@@ -290,7 +289,7 @@ def _fit(made: Capture, budget: int) -> None:
             left -= file.tokens + file.overhead
             kept.add(file.path)
         else:
-            why = f"about {file.tokens:,} tokens, for which the budget of {budget:,} has no room"
+            why = f"about {file.tokens:,} tokens, which do not fit into the budget of {budget:,}"
             made.left_out.append(ExcludedFile(file.path, why))
             made.beyond.append(file.path)
     made.files = [file for file in made.files if file.path in kept]

@@ -89,15 +89,17 @@ def check(
     files, odd = _manifest(metadata)
     if not files:
         problem = (
-            "the context has no list of files, as one that another program made; capture it anew"
+            "the context has no list of files (another program may have made it); capture it again"
         )
         return Drift(root, edited=edited, problem=problem)
     if not os.path.isdir(root):
         problem = (
-            "the context doesn't say of which project it is" if not root else f"{root} is not here"
+            "the context does not name its project" if not root else f"{root} does not exist here"
         )
         return Drift(
-            root, edited=edited, problem=f"{problem}; say where the project is with --project DIR"
+            root,
+            edited=edited,
+            problem=f"{problem}; give the project's directory with --project DIR",
         )
     selection, inside = FileSelection.of(metadata.get("selection")), ProjectFiles(root)
     try:
@@ -116,7 +118,7 @@ def check(
         elif hashlib.sha256(data).hexdigest() != digest:
             changed.append(path)
     new = [path for path in fresh if isinstance(judge(inside, path, selection), CapturedFile)]
-    problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
+    problem = f"{odd} entries of its list of files can't be read; capture it again" if odd else ""
     return Drift(
         root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem
     )
@@ -134,7 +136,7 @@ def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
         new = None if path in drift.gone else _current(inside, path)
         if old is None and path not in drift.new:
             state = "is gone" if path in drift.gone else "differs"
-            yield f"{path}: {state}; the context's text has no part of its own for it"
+            yield f"{path}: {state}; the context's text has no separate part for it"
             continue
         yield from _diff_of(path, old, new)
 

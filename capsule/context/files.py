@@ -248,7 +248,7 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
         return GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
         raise InvalidInput(
-            f"a pattern can't be understood: {error}; patterns are those of .gitignore"
+            f"invalid pattern: {error}; patterns have the syntax of .gitignore"
         ) from None
 
 

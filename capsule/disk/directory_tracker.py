@@ -464,9 +464,9 @@ class WatchfilesWatcher:
                 except FileNotFoundError:
                     raise
                 except (OSError, self._library.WatchfilesRustInternalError) as error:
-                    _log.debug("the system has no more notices to give: %s", error)
+                    _log.debug("the system can give no more change notices: %s", error)
             _log.warning(
-                "the system gives no notices of changes; files are compared every %d ms instead",
+                "the system gives no change notices; files are compared every %d ms instead",
                 _POLL_MS,
             )
             self.polls = True

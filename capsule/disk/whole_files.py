@@ -65,7 +65,7 @@ def failure(error: OSError, path: str, doing: str) -> CapsuleError:
     reason = error.strerror or str(error)
     if error.errno in _PERMISSION:
         return Refused(
-            f"{path}: may not {doing} it: {reason}; check the permissions of the store", path=path
+            f"{path}: could not {doing} it: {reason}; check the permissions of the store", path=path
         )
     hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return StorageFailed(
@@ -78,7 +78,7 @@ def _refused(path: str, reason: str) -> InvalidDocument:
 
 
 def _irregular(path: str, kind: str) -> InvalidDocument:
-    return _refused(path, f"is {kind}, and a regular file belongs here")
+    return _refused(path, f"is {kind}, but must be a regular file")
 
 
 @contextmanager
@@ -125,8 +125,8 @@ def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, 
         sys.close(fd)
         raise _refused(
             path,
-            f"has {status.st_size:,} bytes, over the {most:,} of limits.document_bytes in "
-            "capsule.toml",
+            f"has {status.st_size:,} bytes, more than limits.document_bytes in capsule.toml "
+            f"allows ({most:,})",
         )
     return fd, status
 

@@ -795,7 +795,7 @@ def retry(act: Callable[[], T], name: str = "the file", id: str = "", tries: int
 
 def retries_exhausted(name: str, id: str) -> StoreBusy:
     """The error that another program wrote `what` again and again."""
-    why = f"{name} keeps being rewritten by another program; try again when it is done"
+    why = f"{name}: another program keeps rewriting it; try again when it has finished"
     return StoreBusy(why, id=id, holder="another program")
 
 

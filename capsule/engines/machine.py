@@ -41,7 +41,7 @@ class LocalDocuments(ABC):
 
     def _ensure_may(self, kind: str) -> None:
         if self._agent is not None and kind not in _OF_AGENTS:
-            raise Refused(f"agent {self._agent} does not reach {kind}, only a person", path="")
+            raise Refused(f"agent {self._agent} may not use {kind}, only a person may", path="")
 
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted."""

@@ -66,5 +66,5 @@ class CursorSeal:
         except (InvalidTag, ValueError):
             reason = f"that is not a cursor of {self._agent}"
             raise InvalidInput(
-                f"{reason}; take one that it was given, or none to start again"
+                f"{reason}; use a cursor that it got before, or none to start again"
             ) from None

@@ -242,5 +242,5 @@ def test_a_budget_is_filled_from_the_first_file_and_not_exceeded(
 
 def test_a_capture_without_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     lay_out(tmp_path, {"a.bin": b"\0"})
-    with pytest.raises(InvalidInput, match=r"no text file to take.*1 were left out: binary"):
+    with pytest.raises(InvalidInput, match=r"no text file.*1 were left out: binary"):
         captured(tmp_path)

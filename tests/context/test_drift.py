@@ -178,5 +178,5 @@ def test_a_file_that_cannot_be_compared_by_lines_is_named(project: Path) -> None
     assert "too many to compare" in "\n".join(drift.diff(context, check(context)))
     context["fullContext"] = "by hand"
     assert list(drift.diff(context, check(context))) == [
-        "a.py: differs; the context's text has no part of its own for it"
+        "a.py: differs; the context's text has no separate part for it"
     ]

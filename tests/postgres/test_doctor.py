@@ -32,10 +32,10 @@ def test_a_sound_store_has_no_finding_but_what_an_acknowledged_message_survives(
 
 
 BREAKS: dict[str, str] = {
-    "it has 2 entries up to place 2, and its row says 3": "DELETE FROM @entries WHERE place = 1",
-    "it has 3 entries up to place 7, and its row says 3": "UPDATE @entries SET place = 7 WHERE "
+    "it has 2 entries up to position 2, but its row says 3": "DELETE FROM @entries WHERE place = 1",
+    "it has 3 entries up to position 7, but its row says 3": "UPDATE @entries SET place = 7 WHERE "
     "place = 2",
-    "bytes, and its row says": "UPDATE @documents SET inner_bytes = inner_bytes + 1 WHERE kind = "
+    "bytes, but its row says": "UPDATE @documents SET inner_bytes = inner_bytes + 1 WHERE kind = "
     "'conversations'",
     "entries of document": "DELETE FROM @documents WHERE kind = 'conversations'",
     "must be one of user": "UPDATE @entries SET body = replace(body, '\"user\"', '\"usex\"') "

@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 
 
 _UNFLUSHED = (
-    "what was written is there, but a power cut may take it, as its flush failed; repeat "
-    "it under the same key"
+    "the write is in the file, but a power cut may remove it, because its flush failed; "
+    "repeat it with the same key"
 )
 
 
-_NOT_UNDONE = "undo what it began to %s, so that it may still appear in"
+_NOT_UNDONE = "%s it, and could not undo that: the write may still appear in"
 
 
 class HeldDocument:
@@ -178,7 +178,7 @@ class HeldDocument:
             if self.waits:
                 log.flush()
                 if self.sys.fstat(mutex.fd).st_size > HEADER_BYTES:
-                    raise FlushFailed(errno.EIO, "another flush of it failed")
+                    raise FlushFailed(errno.EIO, "another flush of the log failed")
         except OSError as unflushed:
             self.storage.mark_unflushed(self.kind, self.id)
             reason = f"{self.path}: {_UNFLUSHED}: {unflushed.strerror}"
@@ -701,7 +701,7 @@ class HeldDocument:
 
     def _anatomy(self, header: StateHeader) -> FileLayout:
         if header.anatomy is None:
-            raise ValueError(f"{self.path} has another layout: it can only be replaced")
+            raise ValueError(f"{self.path} has another layout, so it can only be replaced")
         return header.anatomy
 
     def splice(

@@ -48,24 +48,19 @@ _QUIET_NS = 150_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (
-    "was saved with %d messages fewer than it had, which are too old for the store to have them "
-    "still; they are taken "
-    "for deleted"
+    "was saved without %d messages that it had before; they are too old for the log, so "
+    "they count as deleted"
 )
-_TAKEN_AWAY = "%s: the saved version takes away what the store had: %s; it is kept as %s"
-_TAKEN_BY_GIT = (
-    "%s: git put a version there that lacks what was written since: %s; it is kept as %s"
-)
+_TAKEN_AWAY = "%s: the saved version removes content of the store: %s; it is kept as %s"
+_TAKEN_BY_GIT = "%s: git put a version there that lacks later writes: %s; it is kept as %s"
 _FROM_OLDER = (
-    "%s: was saved from an older version, by an editor most likely; merged back what "
-    "that version did not have: %s"
+    "%s: was saved from an older version, probably by an editor; merged back what it lacked: %s"
 )
 _AFTER_A_CUT = (
-    "%s: was not flushed when the power went or the disk was gone; brought from its log: %s"
+    "%s: was not flushed before a power cut or the loss of the disk; restored from its log: %s"
 )
 _AS_COMMITTED = (
-    "%s: was put back as the last commit has it, by git or by an editor; merged back "
-    "what is in no commit: %s"
+    "%s: was reset to the last commit, by git or by an editor; merged back what is in no commit: %s"
 )
 
 
@@ -166,7 +161,7 @@ def mendable(
         )
         if whole is not None and _taken(whole, held) is not None:
             return repair.RepairedFile(
-                whole, "completed from the log, as a power cut interrupted its writes"
+                whole, "completed from the log, because a power cut interrupted its writes"
             )
     for n, (at, entries, stamp) in enumerate(written if not is_restarted else ()):
         splice = repair.LoggedSplice(at, [codec.encode_entry(entry) for entry in entries], stamp)

@@ -398,7 +398,7 @@ class FileStorage:
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
         scanned = self.find(kind, name)
         if scanned is None:
-            raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
+            raise NotFound(f"there is no longer a file {name[:200]!r}", id=id)
         with whole_files.naming(scanned.path, "put away"):
             whole_files.ensure_regular(self.sys, scanned.path)
             return self.keeping.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
@@ -591,7 +591,7 @@ class FileTrash:
             try:
                 retry(partial(forget_texts, storage, *name))
             except InvalidDocument as error:
-                _log.warning("%s; what the store remembers of it was not purged", error.message)
+                _log.warning("%s; the log of it was not purged", error.message)
         self._drop_index()
         return gone
 

@@ -253,9 +253,7 @@ class IndexDatabase:
         """Use no file any more."""
         if not self._only_memory:
             self._only_memory = True
-            _log.warning(
-                "the index can't be kept (%s); it is made in memory, anew in each process", why
-            )
+            _log.warning("the index can't be stored (%s); each process builds it in memory", why)
 
     def discard(self) -> None:
         """Have the index built anew by the next `ensure`, as this one is of no use. Not

@@ -118,8 +118,7 @@ class Index:
                 except (sqlite3.Error, UnusableIndex) as error:
                     if is_busy(error):
                         raise StoreBusy(
-                            "the index is being written by another process for too long; try "
-                            "again later",
+                            "another process has been writing the index for too long; try again later",
                             id="",
                             holder="another process",
                         ) from error

@@ -104,7 +104,7 @@ class PageCursor:
             given, titles = (set(accumulate(map(_number, steps))) for steps in numbers[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput(
-                "that is not a cursor; take the one of the last page, or none to start again"
+                "that is not a cursor; use the cursor of the last page, or none to start again"
             ) from None
         if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
             raise InvalidInput(
@@ -131,9 +131,7 @@ def listed(
     `since` says from when on the asker reads one, in part.
     """
     if asked.limit is not None and asked.limit < 1:
-        raise InvalidInput(
-            f"a page of {asked.limit} conversations can't be given; ask for one or more"
-        )
+        raise InvalidInput(f"limit: at least one conversation, not {asked.limit}")
     generation, numbers = index.generation, index.numbers
     page = (
         PageCursor.of(asked.cursor, generation, asked.words)

@@ -297,7 +297,7 @@ class MemoryLeases:
         """Raise StoreBusy if a lease was released."""
         if self._held.get(lease.name) is not lease:
             raise StoreBusy(
-                f"{lease.name} has another holder by now", id=lease.name, holder="another thread"
+                f"{lease.name} now has another holder", id=lease.name, holder="another thread"
             )
 
     def release(self, name: str) -> None:

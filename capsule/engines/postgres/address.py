@@ -52,15 +52,15 @@ class Address:
         is_broken = parts.fragment or "@" in parts.path + parts.query or parts.netloc.count("@") > 1
         if is_broken or not all(map(str.isdecimal, filter(None, ports))):
             raise InvalidInput(
-                "that is not an address of a database: in names and passwords, @ : / ? # % are %40 "
-                "%3A and so on"
+                "that is not an address of a database: in names and passwords, write @ : / ? # % as "
+                "%40 %3A and so on"
             )
         fields = dict(query)
         self.schema = fields.get("schema", SCHEMA)
         if _NAME.fullmatch(self.schema) is None:
             raise InvalidInput(
-                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and no "
-                "digit first"
+                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and does "
+                "not begin with a digit"
             )
         user, _, hosts = parts.netloc.rpartition("@")
         secret = {"password", "passfile", "sslpassword"}

@@ -285,7 +285,7 @@ class PostgresDatabase:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
         if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
-            return InvalidInput("a zero, or half a character (a lone surrogate), cannot be stored")
+            return InvalidInput("a NUL, or half a character (a lone surrogate), cannot be stored")
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
@@ -339,7 +339,7 @@ def _whether(what: str, is_sent: bool) -> str:
     if not what:
         return ""
     return (
-        f"whether {what} is there is not known: look before you repeat it"
+        f"it is unknown whether {what} is stored: check before you repeat it"
         if is_sent
-        else f"{what} is not there"
+        else f"{what} is not stored"
     )

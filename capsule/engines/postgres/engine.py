@@ -378,15 +378,15 @@ class PostgresEngine:
     def flaws(self) -> Iterator[tuple[str, str, str]]:
         for kind, id, entries, count, last, bytes, said in self.database.read(_FLAWS):
             if kind is None:
-                yield "", "", f"{count} entries of document {id} are there, and no document"
+                yield "", "", f"{count} entries of document {id} exist, but the document does not"
             elif (count, last) != (entries, entries - 1):
                 yield (
                     kind,
                     id,
-                    f"it has {count} entries up to place {last}, and its row says {entries}",
+                    f"it has {count} entries up to position {last}, but its row says {entries}",
                 )
             else:
-                yield kind, id, f"its entries take {bytes} bytes, and its row says {said}"
+                yield kind, id, f"its entries take {bytes} bytes, but its row says {said}"
 
     def durability(self) -> str:
         return schema.durability(self.database)

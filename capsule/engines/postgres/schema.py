@@ -140,15 +140,12 @@ def durability(database: PostgresDatabase) -> str:
         " (SELECT count(*) FROM pg_stat_replication)"
     )
     if commit == "off":
-        return (
-            "synchronous_commit is off: a crash of the server loses the last moments, though "
-            "they were acknowledged"
-        )
+        return "synchronous_commit is off: a crash of the server loses the last acknowledged writes"
     if names and commit != "local":
         return "a synchronous standby: an acknowledged message survives the loss of the server"
-    standby = "standbys that may lack the last moments" if standbys else "no standby"
+    standby = "standbys that may lack the last writes" if standbys else "no standby"
     return (
-        f"{standby}: an acknowledged message survives a crash of the server, and not the loss "
+        f"{standby}: an acknowledged message survives a crash of the server, but not the loss "
         "of its disk"
     )
 

@@ -211,7 +211,7 @@ def new_token(kind: str, id: str) -> str:
 
 def lost(name: str) -> StoreBusy:
     """The error that a lease has another holder."""
-    return StoreBusy(f"{name} has another holder by now", id=name, holder="another process")
+    return StoreBusy(f"{name} now has another holder", id=name, holder="another process")
 
 
 def not_in_trash(token: str) -> NotFound:

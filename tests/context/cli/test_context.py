@@ -26,9 +26,7 @@ def test_capture_says_what_was_taken_and_left_out(capsule: Any, project: Path) -
     id = capsule.new("Plan")
     answer = capsule("context", "capture", id, str(project))
     assert answer.stdout.startswith(f"{id}: captured {project}: 2 files, about ")
-    assert (
-        "left out: .env: looks like it holds secrets; to take it: --include .env" in answer.stderr
-    )
+    assert "left out: .env: may contain secrets; to include it: --include .env" in answer.stderr
     assert (
         capsule("context", "show", id).stdout == capsule.json("context", "show", id)["fullContext"]
     )

@@ -43,7 +43,7 @@ def test_a_newer_format_is_refused_by_name_and_nothing_is_changed(written: Path)
     for words in (
         str(written),
         "Capsule 9.8.7",
-        f"this is {package.__version__}",
+        f"this is Capsule {package.__version__}",
         f"{written}/.capsule/logs",
     ):
         assert words in caught.value.message

@@ -154,7 +154,7 @@ def test_messages_that_are_removed_after_the_log_has_lost_them_are_counted(
     del document["history"][:5]
     save(root, group, document)
     assert len(contents(store)) == 57
-    assert "5 messages fewer" in caplog.text
+    assert "without 5 messages" in caplog.text
 
 
 @pytest.mark.parametrize("updated_at", ["", OWN_TIME])

@@ -199,7 +199,7 @@ def test_without_an_inotify_instance_the_files_are_looked_at_and_it_warns(
     id = other.create().id
     assert process.hear() == [id]
     (warning,) = process.hear()
-    assert "no notices of changes" in warning
+    assert "no change notices" in warning
 
 
 def test_parent_and_child_watch_separately_after_a_fork(
@@ -248,7 +248,7 @@ def test_a_process_ends_cleanly_during_a_watch(
     process = child(
         f"""
         import threading, asyncio
-        from capsule.store.listeners import Listeners
+        from capsule.store.listeners import StoreWatchers
         store = Store.open(sys.argv[1], keep_locks=False)
         polling = threading.Thread(target=store.wait_for_changes, daemon=True)
         polling.start()
@@ -257,7 +257,7 @@ def test_a_process_ends_cleanly_during_a_watch(
             await asyncio.sleep(0)
             waiting.cancel()
         asyncio.run(follow())
-        while not store.inner.part(Listeners).hub.running:
+        while not store.inner.part(StoreWatchers).hub.running:
             pass
         say()
         {how}

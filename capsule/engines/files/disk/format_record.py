@@ -102,9 +102,9 @@ class FormatRecord:
             self._layout.derived(name) for name in ("mutex", "logs", "index.sqlite3*", NAME)
         )
         return Refused(
-            f"{root} was written by Capsule {written_by.version}, and this is "
-            f"{capsule.__version__}, which does not "
-            f"know format {written_by.format} of its derived files, {derived}",
+            f"{root} was written by Capsule {written_by.version}; this is Capsule "
+            f"{capsule.__version__}, which does not know format {written_by.format} of the "
+            f"derived files, {derived}",
             remedy=Remedy("update"),
             path=os.path.join(self._directory.path, NAME),
             format=written_by.format,

@@ -66,7 +66,7 @@ class StorePaths(NamedTuple):
         in `KINDS`.
         """
         if kind not in _FOLDERS:
-            raise ValueError(f"{kind!r} is no kind of documents in engines/files/disk/layout.py")
+            raise ValueError(f"{kind!r} is not a kind of documents in engines/files/disk/layout.py")
         return f"{self.root}/{_FOLDERS[kind]}"
 
     def directory(self, kind: str, id: str) -> str:

@@ -83,7 +83,7 @@ class FileLeases:
         path = self._path(lease.name)
         if held is not lease or mutex is None or not names_file(self._sys, path, mutex.fd):
             raise StoreBusy(
-                f"{lease.name} has another holder by now", id=lease.name, holder="another process"
+                f"{lease.name} now has another holder", id=lease.name, holder="another process"
             )
 
     def _announce(self, instance: str, about: Mapping[str, Any] | None) -> None:

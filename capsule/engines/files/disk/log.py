@@ -416,7 +416,7 @@ class Log:
         with self._flushing:
             fd, self.fd = self.fd, -1
             if not is_trusted and self._failure is None:
-                self._failure = FlushFailed(errno.EIO, "its log had to be given up")
+                self._failure = FlushFailed(errno.EIO, "its log could not be kept")
             self._sys.close(fd)
 
 

@@ -134,7 +134,7 @@ class TrashDirectories:
                 return read_regular(self._sys, path, self._most)
             except FileNotFoundError:
                 raise NotFound(
-                    f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token
+                    f"{token} is no longer in the trash", remedy=Remedy("trash"), id=token
                 ) from None
 
     def drop(self, token: str) -> None:

@@ -744,5 +744,5 @@ def check(asked: SearchRequest) -> None:
             f"{asked.branch!r} is not a branch to search; there are: {', '.join(BRANCHES)}"
         )
     if asked.limit < 1:
-        raise InvalidInput(f"a page of {asked.limit} hits can't be given; ask for one or more")
+        raise InvalidInput(f"limit: at least one hit, not {asked.limit}")
     profile_of(asked.profile)

@@ -60,7 +60,7 @@ class Cursor(NamedTuple):
                 return cls(match[1], seq, time_ms, skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
-            f"{shown!r} is not a cursor of changes; give one that was printed with a change, or none"
+            f"{shown!r} is not a cursor of changes; use the cursor of a change, or none"
         )
 
 
