@@ -53,7 +53,7 @@ _OF_HOOKS = re.compile(
 )
 
 
-def outside_hooks() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """This process's environment without what a hook's git put there, and with git's messages in
     English.
     """
@@ -97,7 +97,7 @@ class Git:
     Attributes:
         directory: Where it runs.
         config: Settings that overrule all others.
-        variables: Variables of its environment besides `outside_hooks`.
+        variables: Variables of its environment besides `clean_environment`.
         trusting: Whether hooks may run, and remotes be reached: for what a person commits or
             exchanges.
     """
@@ -113,7 +113,7 @@ class Git:
         """
         config = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
         hooks = () if self.trusting else _NO_HOOKS
-        env = {**outside_hooks(), **self.variables}
+        env = {**clean_environment(), **self.variables}
         env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **env} if self.trusting else {**env, **_READS}
         pipe = subprocess.PIPE
         command = ["git", *_ALWAYS, *hooks, *config, *arguments]
@@ -130,14 +130,14 @@ class Git:
         self,
         *arguments: str,
         input: bytes | Iterable[str] = b"",
-        fine: Iterable[int] = (0,),
+        ok_codes: Iterable[int] = (0,),
         timeout_s: float | None = None,
     ) -> GitOutput:
         """Run one command, and wait for its end.
 
         Args:
             input: Its standard input; texts are each ended by NUL.
-            fine: The exit codes that are no failure.
+            ok_codes: The exit codes that are no failure.
             timeout_s: Seconds after which it is killed.
 
         Raises:
@@ -160,7 +160,7 @@ class Git:
                 process.kill()
                 raise
         answer = GitOutput(process.returncode, out, err)
-        if answer.code not in fine:
+        if answer.code not in ok_codes:
             reason = (
                 f"git {arguments[0]} failed in {self.directory}: "
                 f"{answer.words or f'exit code {answer.code}'}"
@@ -171,7 +171,7 @@ class Git:
     def head(self) -> str | None:
         """The commit that HEAD names; None before the first one."""
         return (
-            self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", fine=(0, 1, 128)).text
+            self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok_codes=(0, 1, 128)).text
             or None
         )
 
@@ -188,7 +188,7 @@ class Git:
             Refused: A filter has a name that can't be turned off.
         """
         names = self.run(
-            "config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)
+            "config", "-z", "--name-only", "--get-regexp", r"^filter\.", ok_codes=(0, 1)
         ).fields
         drivers = {name.rpartition(".")[0] for name in names}
         for driver in drivers:

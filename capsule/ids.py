@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
-from capsule.forks import call_in_child
+from capsule.process_forks import call_in_child
 
 _MAX_BYTES = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{_MAX_BYTES - 1}}}")

@@ -57,18 +57,18 @@ def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Sett
     Raises NotFound, InvalidInput, InvalidDocument, Refused; StorageFailed: its database can't be
     reached.
     """
-    if (url := named(path)) is not None:
+    if (url := database_address(path)) is not None:
         import platformdirs
 
         kept = platformdirs.user_data_dir("capsule", appauthor=False)
         engine, settings_there = opening.in_database(url, kept)
-        return opening.shown(url), settings_there, engine
+        return opening.without_password(url), settings_there, engine
     root = find_store(path)
     settings_there = load_settings(root)
     return root, settings_there, opening.files(root, settings_there)
 
 
-def named(path: str | os.PathLike[str] | None) -> str | None:
+def database_address(path: str | os.PathLike[str] | None) -> str | None:
     """The address of the database that is named as the store, with its password; None: none is."""
     place = path or os.environ.get("CAPSULE_STORE")
     if not place or not opening.is_address(place):
@@ -83,7 +83,7 @@ def hide_password() -> None:
     """
     with suppress(InvalidInput):
         if opening.is_address(url := os.environ.get("CAPSULE_STORE", "")):
-            os.environ["CAPSULE_STORE"] = shown = opening.shown(url)
+            os.environ["CAPSULE_STORE"] = shown = opening.without_password(url)
             _given[shown] = url
 
 
@@ -107,13 +107,13 @@ def locate_store(path: str | os.PathLike[str] | None) -> StoreLocation:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
         Refused: The nearest store upwards belongs to another user, who may have planted it there.
     """
-    named: tuple[tuple[str | os.PathLike[str] | None, Reason, str], ...] = (
+    database_address: tuple[tuple[str | os.PathLike[str] | None, Reason, str], ...] = (
         (path, "option", "--store"),
         (os.environ.get("CAPSULE_STORE"), "environment", "CAPSULE_STORE"),
     )
-    for given, reason, origin in named:
+    for given, reason, origin in database_address:
         if given and opening.is_address(given):
-            return StoreLocation(opening.shown(str(given)), reason)
+            return StoreLocation(opening.without_password(str(given)), reason)
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
@@ -171,7 +171,11 @@ def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
         Refused, StorageFailed: The system refused a read or a write.
     """
     if opening.is_address(directory):
-        return [opening.shown(str(directory))] if opening.make_in_database(str(directory)) else []
+        return (
+            [opening.without_password(str(directory))]
+            if opening.make_in_database(str(directory))
+            else []
+        )
     return opening.make_files(os.path.abspath(directory))
 
 

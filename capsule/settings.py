@@ -241,7 +241,7 @@ def parse(data: bytes, path: str) -> Settings:
                     [Problem(path, *_place(keys, data), ".".join(keys), str(error))]
                 ) from error
         elif value != {}:
-            reason = f"unknown setting{meant(name, _KNOWN)}"
+            reason = f"unknown setting{suggestion(name, _KNOWN)}"
             unknown.append(Problem(path, *_place(keys, data), ".".join(keys), reason))
     return Settings(**values, unknown=tuple(unknown))
 
@@ -252,7 +252,7 @@ def _put(values: dict[str, Any], keys: _Keys, value: Any) -> None:
     values[keys[-1]] = value
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """What to say of an unknown name: the known one that it resembles, or all of them."""
     from difflib import get_close_matches
 

@@ -52,7 +52,7 @@ def from_ms(ms: int) -> str:
     return f"{_second(seconds)}.{rest:03d}Z"
 
 
-def known(time: str | None) -> str:
+def blank_if_unknown(time: str | None) -> str:
     """A time for a reader; empty: there is none, or it is `UNKNOWN`."""
     return "" if time is None or time == UNKNOWN else time
 

@@ -23,7 +23,7 @@ LAYERS = (
     (
         "capsule",
         "capsule.errors",
-        "capsule.forks",
+        "capsule.process_forks",
         "capsule.ids",
         "capsule.timestamps",
         "capsule.settings",

@@ -39,7 +39,7 @@ def is_address(place: str | os.PathLike[str]) -> bool:
     return _ADDRESS.match(os.fspath(place)) is not None
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """The address of a store in a database as it may be shown: without a password. Raises
     InvalidInput: it is none.
     """

@@ -35,14 +35,14 @@ class Clone:
     """
 
     def __init__(self, store: CoreStore, program: Sequence[str] | None = None) -> None:
-        store.inner.whole.outside_edits("git")  # Refused by name where there are no files.
+        store.inner.whole_engine.outside_edits("git")  # Refused by name where there are no files.
         self.store = store
         self.program = tuple(program or _DRIVERS)
 
     @cached_property
     def repository(self) -> Repository:
         """The repository."""
-        return Repository.around(self.store.root)
+        return Repository.find(self.store.root)
 
     def _flushed(self) -> CoreStore:
         """The store, with every document whole and on the medium: git reads the files by itself."""

@@ -125,7 +125,7 @@ def commit_at(repository: Repository, text: str) -> Commit:
     git = repository.git
     if "\0" not in text and text:
         answer = git.run(
-            "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}", fine=(0, 1, 128)
+            "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}", ok_codes=(0, 1, 128)
         )
         if (
             not answer.code and answer.text.isalnum()

@@ -152,7 +152,7 @@ def refresh(git: Git) -> None:
     no failure.
     """
     # Not with `-q`, under which git does not report a lock that another git has on the index.
-    git.run("update-index", "--refresh", fine=(0, 1))
+    git.run("update-index", "--refresh", ok_codes=(0, 1))
 
 
 def empty_tree(git: Git) -> str:

@@ -45,7 +45,7 @@ class Repository:
     common: str
 
     @classmethod
-    def around(cls, root: str) -> Repository:
+    def find(cls, root: str) -> Repository:
         """The repository in which the store at `root` lies.
 
         Raises:

@@ -32,7 +32,7 @@ from capsule.format.fields import names
 from capsule.format.json import codec
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
 
 Message = Mapping[str, Any]
 
@@ -212,9 +212,9 @@ def _message(entry: Message, branch: str) -> Iterator[str]:
             yield f"  {_field(name, _MESSAGE)}: {_plain(value)}"
 
 
-def _field(name: str, known: frozenset[str] = frozenset()) -> str:
+def _field(name: str, known_names: frozenset[str] = frozenset()) -> str:
     """A field's name; of an unknown one in quotes, as it may be any text."""
-    return name if name in known else _plain(_json(name))
+    return name if name in known_names else _plain(_json(name))
 
 
 def _indented(text: str) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _call(call: Mapping[str, Any]) -> str:
 
 def _time(value: Any) -> str:
     """A time to the second; in another form than the store writes, as it stands."""
-    time = known(value and str(value))
+    time = blank_if_unknown(value and str(value))
     if not time:
         return "no time"
     return one_line(f"{time[:10]} {time[11:19]}" if len(time) == 24 and time[10] == "T" else time)

@@ -181,7 +181,7 @@ class Diff:
                 "--",
                 *names,
             )
-            return Git(directory).run(*command, fine=(0, 1)).out
+            return Git(directory).run(*command, ok_codes=(0, 1)).out
 
 
 def diff(store: CoreStore, repository: Repository, id: str, before: str, after: str | None) -> Diff:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
-from capsule.forks import call_in_child
 from capsule.format.documents.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
+from capsule.process_forks import call_in_child
 from capsule.rules import locking
 from capsule.rules.locking import InstanceIdentity
 
@@ -193,8 +193,8 @@ class InstanceLocks:
         """
 
         def act(conversation: Conversation) -> None:
-            conversation.ensure_may("append")
-            conversation.ensure_may("lock")
+            conversation.ensure_permitted("append")
+            conversation.ensure_permitted("lock")
             orphan = self._admitted(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
                 conversation.set_lock(conversation.refreshed_lock())
@@ -231,7 +231,7 @@ class InstanceLocks:
             lock = conversation.head.lock
             is_own = lock is not None and lock.get("instanceId") == self.identity.instance
             if not is_own:
-                conversation.ensure_may("append")
+                conversation.ensure_permitted("append")
             if lock is None:
                 return False
             if not is_own and not force and self.state_of(lock) != "orphaned":

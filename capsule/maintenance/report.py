@@ -15,8 +15,8 @@ from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.kinds import KINDS
 from capsule.maintenance.doctor import Progress, examine
+from capsule.software_versions import versions
 from capsule.store.store import CoreStore
-from capsule.versions import versions
 
 #: The settings whose values are given; of those in which a person chooses names, how many there
 #: are.

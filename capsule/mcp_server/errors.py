@@ -23,8 +23,8 @@ from capsule.errors import (
     Refused,
     StorageFailed,
 )
-from capsule.fence import quoted, visible, word
 from capsule.rules.locking import holder_details
+from capsule.untrusted_text import quoted, visible, word
 
 #: How much of an argument an error repeats, and how long it is at most, in characters.
 _ECHO, _LONGEST = 80, 2000

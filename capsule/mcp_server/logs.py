@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_types import EmptyResult, SetLevelRequestParams
 
-from capsule.fence import visible
 from capsule.mcp_server import sdk
+from capsule.untrusted_text import visible
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection

@@ -18,13 +18,13 @@ from mcp_types import Completion, CompletionArgument
 from pydantic import Field
 
 from capsule.engines.queries import Filter
-from capsule.fence import quoted, visible, word
 from capsule.format import schema
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages
 from capsule.mcp_server.tools.answers.results import about, conversation_of
 from capsule.mcp_server.tools.reading import BUDGET, page_text
+from capsule.untrusted_text import quoted, visible, word
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -17,9 +17,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import Resource
 
 from capsule.engines.queries import Filter
-from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
+from capsule.untrusted_text import escaped, visible
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -37,7 +37,6 @@ from mcp_types import (
 
 from capsule import rooms
 from capsule.errors import CapsuleError, InvalidInput, NotFound
-from capsule.fence import visible
 from capsule.mcp_server import errors, sdk
 from capsule.mcp_server.access import Toolset, needed_by
 from capsule.mcp_server.extensions import ServerExtension, extensions_for
@@ -46,6 +45,7 @@ from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
 from capsule.mcp_server.tools.answers.results import in_its_form
 from capsule.mcp_server.tools.call_limits import RecentCalls, WriteLimiter
+from capsule.untrusted_text import visible
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext

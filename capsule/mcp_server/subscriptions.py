@@ -36,10 +36,10 @@ from mcp_types import (
 )
 
 from capsule.errors import CapsuleError
-from capsule.fence import visible
 from capsule.mcp_server import sdk
 from capsule.store.store import CoreStore
-from capsule.store.view import sees
+from capsule.store.view import can_read
+from capsule.untrusted_text import visible
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
@@ -189,7 +189,7 @@ class Subscriptions:
         agents = [store for store in listening if store.agent is not None]
 
         def blind() -> frozenset[CoreStore]:
-            return frozenset(store for store in agents if not sees(store.engine, change.id))
+            return frozenset(store for store in agents if not can_read(store.engine, change.id))
 
         return await anyio.to_thread.run_sync(blind) if agents else frozenset()
 

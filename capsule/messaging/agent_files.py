@@ -17,7 +17,7 @@ from typing import Any
 
 from capsule.disk.whole_files import content
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
-from capsule.settings import DISCOVERABLE, DM, Check, flag, meant, names, text
+from capsule.settings import DISCOVERABLE, DM, Check, flag, names, suggestion, text
 
 _MOST_BYTES = 1_000_000
 
@@ -113,7 +113,7 @@ def _fields(data: bytes, path: str) -> dict[str, Any]:
             if name in _KNOWN:
                 checked[name] = _KNOWN[name](value)
             elif name.startswith("channels") or get_close_matches(name, _KNOWN, 1, 0.8):
-                raise InvalidInput(f"unknown field{meant(name, _KNOWN)}")
+                raise InvalidInput(f"unknown field{suggestion(name, _KNOWN)}")
         except InvalidInput as error:
             problems.append(Problem(path, _line(name, words), 1, name, error.message))
     if problems:

@@ -61,7 +61,7 @@ class Agents:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(StoreAgents)
+        self._people = store.inner.object_of(StoreAgents)
         self._directory, self._documents = self._people.directory, self._people.documents
 
     def identity(self, name: str, folder: str | None = None) -> str:
@@ -213,7 +213,7 @@ class Agents:
             where: The project, by its id and its folder; None: as it is.
         """
         given = {field: value for field, value in about.items() if value is not None}
-        self._ensure_manages(self._store.inner.subject(id))
+        self._ensure_manages(self._store.inner.required_agent(id))
 
         def change(document: Document) -> None:
             project = project_of(document)
@@ -296,7 +296,7 @@ class Agents:
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
         from capsule.messaging.channels import Channels
 
-        self._store.inner.part(Channels).join_defaults(id, exclude)
+        self._store.inner.object_of(Channels).join_defaults(id, exclude)
         return self.get(id)
 
     # -- Look-ups ----------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class Agents:
             object = PolicyTarget(
                 direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others})))
             )
-        state_of = self._store.inner.acting(me).inner.state_of
+        state_of = self._store.inner.store_for(me).inner.state_of
         asks_them = conversation is not None and action in ("add", "invite", "readmit")
         is_agent = object.type == "agent"
         state = state_of(None if is_agent else object, others if asks_them or is_agent else ())
@@ -399,11 +399,13 @@ class Agents:
         from capsule.messaging.channels import Channels
 
         with suppress(NotFound):
-            conversation = self._store.inner.part(Channels).resolve(conversation, self._store.agent)
+            conversation = self._store.inner.object_of(Channels).resolve(
+                conversation, self._store.agent
+            )
         id = self._store.resolve(conversation)
         with suppress(Refused):  # It finds a channel that it may not read.
             self._store.engine.head(id)
-        return PolicyTarget.from_document(self._store.inner.whole.head(id)[0])
+        return PolicyTarget.from_document(self._store.inner.whole_engine.head(id)[0])
 
     # -- Who may write to it -----------------------------------------------------------------------
 
@@ -437,7 +439,7 @@ class Agents:
             if value
         }
         return self._edit(
-            self._store.inner.subject(id),
+            self._store.inner.required_agent(id),
             lambda document: document.update(given),
             decides=bool(given),
         )
@@ -478,7 +480,7 @@ class Agents:
         return self._say(agent, other, {"permission": "block", "reason": reason})
 
     def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
-        id = self._store.inner.subject(agent)
+        id = self._store.inner.required_agent(agent)
         is_gone = (
             entry is None and other in self._directory.profile(id).dm_entries
         )  # Perhaps the agent was forgotten.
@@ -566,7 +568,7 @@ class Agents:
 
     def _set(self, agent: str | None, **fields: Any) -> Agent:
         return self._edit(
-            self._store.inner.subject(agent), lambda document: document.update(fields)
+            self._store.inner.required_agent(agent), lambda document: document.update(fields)
         )
 
     def _edit(
@@ -623,7 +625,7 @@ class Agents:
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
         id = self._people.registered_agent(agent)
-        self._store.inner.acting(id).inner.part(StoreAgents).announce(id)
+        self._store.inner.store_for(id).inner.object_of(StoreAgents).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
         """Look up the agents of a folder: those whose project it is, or the nearest one above it

@@ -142,7 +142,7 @@ class Channels(TypedConversations):
         }
         _set(about, settings)
         # What is there by now, and is not found below, is hidden from the maker.
-        is_apart = settings.get("access") == "private" or self._store.inner.whole.exists(
+        is_apart = settings.get("access") == "private" or self._store.inner.whole_engine.exists(
             KIND, channel.id
         )
         id = channel.id_apart(random_suffix()) if is_apart else channel.id
@@ -205,7 +205,7 @@ class Channels(TypedConversations):
 
         Raises Refused: the agent may not leave it, as its own notes. Cost: copying the file.
         """
-        who = self._store.inner.subject(agent)
+        who = self._store.inner.required_agent(agent)
         return self._change_members(
             channel, who, lambda people, at: left(people, [who], at, optedOutAt=at)
         )
@@ -356,18 +356,18 @@ class Channels(TypedConversations):
         index up to date.
         """
         id = self._head(channel, agent).id
-        return self._store.inner.acting(self._who(agent)).questions.values("topic", id)
+        return self._store.inner.store_for(self._who(agent)).questions.values("topic", id)
 
     def _head(self, channel: str, agent: str | None) -> Head:
         """The head of a channel that an agent may read."""
         who = self._who(agent)
-        return self._store.inner.acting(who).head(self.resolve(channel, who))
+        return self._store.inner.store_for(who).head(self.resolve(channel, who))
 
     def _found(self, id: str, who: str | None) -> ChannelListing | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next
         write too.
         """
-        engine = self._store.inner.whole
+        engine = self._store.inner.whole_engine
         if is_id(id) and engine.exists(KIND, id):
             with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
                 object, description = (
@@ -386,7 +386,7 @@ class Channels(TypedConversations):
         return (
             GLOBAL
             if scope == GLOBAL
-            else self._store.inner.acting(who).inner.part(Projects).get(scope).id
+            else self._store.inner.store_for(who).inner.object_of(Projects).get(scope).id
         )
 
     def mute(
@@ -409,12 +409,12 @@ class Channels(TypedConversations):
 
         Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.
         """
-        who = self._store.inner.subject(agent)
+        who = self._store.inner.required_agent(agent)
         if notify not in (None, "all", "mentions", "none"):
             raise InvalidInput(f"notify: all, mentions or none, not {notify[:40]!r}")
         with suppress(NotFound):
             conversation = self.resolve(conversation, who)
-        acting = self._store.inner.acting(who)
+        acting = self._store.inner.store_for(who)
         id = acting.head(acting.resolve(conversation)).id
         given = {
             name: value for name, value in (("muted", on), ("notify", notify)) if value is not None
@@ -437,7 +437,7 @@ class Channels(TypedConversations):
         one scan.
         """
         excluded = {*exclude}
-        if not any(id.startswith("channel_") for id in self._store.inner.whole.ids(KIND)):
+        if not any(id.startswith("channel_") for id in self._store.inner.whole_engine.ids(KIND)):
             return  # No index for that.
         for each in self.list(agent=agent):
             if each.channel.is_default and each.channel.access == "open" and not each.is_in:
@@ -461,7 +461,7 @@ class Channels(TypedConversations):
         state = self._people.directory.state(who)
         from capsule.engines.queries import ListRequest
 
-        heads = self._store.inner.whole.questions().conversations(ListRequest()).heads
+        heads = self._store.inner.whole_engine.questions().conversations(ListRequest()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
         listed = (
             _listed(PolicyTarget.from_head(head), head.description, who, state) for head in channels

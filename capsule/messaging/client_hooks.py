@@ -73,7 +73,7 @@ def run_hook(
         "agent_id"
     ):  # A part of a session has no mail of its own.
         return HookOutput()
-    store.inner.part(StoreAgents).documents.ensure_exists(agent)
+    store.inner.object_of(StoreAgents).documents.ensure_exists(agent)
     target = DoorbellTarget(
         client,
         {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)},
@@ -86,7 +86,7 @@ def run_hook(
     if event == "Stop":
         if pointer := _wait_for_ring(store, agent, target, has_ended, HOOK_WAIT_S - 60):
             return HookOutput(err=ring_text(agent, pointer) + "\n", code=2)
-    elif pointer := store.inner.acting(None).inner.part(UnreadTracker).pointer(agent):
+    elif pointer := store.inner.store_for(None).inner.object_of(UnreadTracker).pointer(agent):
         output = {"hookEventName": event, "additionalContext": ring_text(agent, pointer)}
         return HookOutput(out=orjson.dumps({"hookSpecificOutput": output}).decode() + "\n")
     return HookOutput()
@@ -110,10 +110,10 @@ def _wait_for_ring(
         bell = doorbells.load_targets(store, agent).at(mine)
         if bell is None or bell.target != mine:
             return ""
-        pointer = store.inner.acting(None).inner.part(UnreadTracker).pointer(agent)
+        pointer = store.inner.store_for(None).inner.object_of(UnreadTracker).pointer(agent)
         if bell.asked:
             pointer = pointer or doorbells.TEST_POINTER
-        elif pointer and store.inner.part(StoreAgents).online().get(agent):
+        elif pointer and store.inner.object_of(StoreAgents).online().get(agent):
             pointer = ""
         if pointer and doorbells.record_ring_if_due(store, agent, mine):
             return pointer

@@ -124,7 +124,7 @@ def current_value(store: CoreStore, key: ActionKey) -> Any:
     """The present value of what an action changes; None: it is not there.
     Raises InvalidDocument.
     """
-    (kind, on, other), people = key, store.inner.part(StoreAgents)
+    (kind, on, other), people = key, store.inner.object_of(StoreAgents)
     if kind == "link":
         return other in people.directory.visible_projects(on) or None
     if kind == "entry":
@@ -137,7 +137,7 @@ def current_value(store: CoreStore, key: ActionKey) -> Any:
                 if other == "description"
                 else getattr(people.directory.profile(on), other)
             )
-        head = store.head(store.inner.part(Channels).resolve(on))
+        head = store.head(store.inner.object_of(Channels).resolve(on))
     except NotFound:
         return None
     if kind == "member":
@@ -161,12 +161,17 @@ def has_left(store: CoreStore, key: ActionKey) -> bool:
 
 
 def _apply_action(store: CoreStore, action: Action) -> None:
-    on, other, after, acting = action.on, action.other, action.after, store.inner.acting(action.by)
-    directory = store.inner.part(StoreAgents).directory
+    on, other, after, acting = (
+        action.on,
+        action.other,
+        action.after,
+        store.inner.store_for(action.by),
+    )
+    directory = store.inner.object_of(StoreAgents).directory
     # An id may be the name of another agent, for `on`.
     whom = f"{other}@{directory.profile(other).project}"
-    agents, mine = store.inner.part(Agents), acting.inner.part(Agents)
-    channels, projects = store.inner.part(Channels), store.inner.part(Projects)
+    agents, mine = store.inner.object_of(Agents), acting.inner.object_of(Agents)
+    channels, projects = store.inner.object_of(Channels), store.inner.object_of(Projects)
     match action.kind, other, after:
         case "register", _, _:
             agents.register(on, after["project"], name=after["name"])
@@ -199,11 +204,11 @@ def _apply_action(store: CoreStore, action: Action) -> None:
         case "channel", _, _:
             channels.update(on, **{other: after})
         case "member", _, None if action.by is not None:
-            acting.inner.part(Channels).leave(on)
+            acting.inner.object_of(Channels).leave(on)
         case "member", _, None:
             channels.remove(on, other)
         case "member", _, _ if action.by is not None:
-            acting.inner.part(Channels).join(on, agent=action.by, source="frontmatter")
+            acting.inner.object_of(Channels).join(on, agent=action.by, source="frontmatter")
         case _:
             channels.invite(on, [other])
 
@@ -346,7 +351,7 @@ class Configuration:
             )
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
-        documents = self._store.inner.part(StoreAgents).documents
+        documents = self._store.inner.object_of(StoreAgents).documents
         homes = filter(None, map(documents.registered_folder, documents.ids()))
         for project in dict.fromkeys((*homes, *folders)):
             if project != home:
@@ -373,7 +378,7 @@ class _Planner:
     def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
         self._copy = copy
-        self._people = copy.inner.part(StoreAgents)
+        self._people = copy.inner.object_of(StoreAgents)
         self._declared: set[ActionKey] = set()
 
     def register(self, file: AgentFile) -> str | None:
@@ -460,7 +465,7 @@ class _Planner:
             if file.fields.get("never_default")
             else {*file.fields.get("channels.exclude", ())}
         )
-        for each in self._copy.inner.part(Channels).list(agent=id):
+        for each in self._copy.inner.object_of(Channels).list(agent=id):
             action = Action("member", each.id, id, True, None, id, file.path)
             is_meant = (
                 each.channel.is_default
@@ -470,7 +475,7 @@ class _Planner:
             if is_meant and action.key not in self._declared:
                 (member,) = (
                     member
-                    for member in self._copy.inner.part(Channels).members(each.id)
+                    for member in self._copy.inner.object_of(Channels).members(each.id)
                     if member.id == id
                 )
                 if member.source == "default":  # Else it joined by itself, or was invited.

@@ -3,7 +3,7 @@ depends on, and which agents are online.
 
 `DocumentCollection` reads and edits the small documents of agents (`agents/{id}.json`) and projects
 (`projects/{id}.json`), and remembers each version that it parsed. `AgentDirectory` is the guard of
-the Store (`capsule.store.inner.AccessGuard`): it resolves names, and collects what a rule needs to know
+the Store (`capsule.store.internals.AccessGuard`): it resolves names, and collects what a rule needs to know
 (`state`). `StoreAgents` is the view of one open store, with the agent that it acts for.
 
 What must stay true:
@@ -39,7 +39,7 @@ from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, DocumentKind
 from capsule.rules.consent import AgentProfile, PolicyInputs
 from capsule.rules.policy import PolicyTarget, decide
-from capsule.store.inner import AccessGuard
+from capsule.store.internals import AccessGuard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import DocumentVersion, Engine
@@ -560,7 +560,7 @@ class AgentDirectory(AccessGuard):
         return ids[0]
 
     def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
-        """See `capsule.store.inner.AccessGuard`. A group has its title for a name; for a channel's see
+        """See `capsule.store.internals.AccessGuard`. A group has its title for a name; for a channel's see
         `resolve_channels`.
         """
         channels = {
@@ -570,14 +570,14 @@ class AgentDirectory(AccessGuard):
         return groups + self.resolve_channels(subject, text, channels)
 
     def agent(self, subject: str | None, text: str) -> str:
-        """See `capsule.store.inner.AccessGuard`. Cost: as `resolve`."""
+        """See `capsule.store.internals.AccessGuard`. Cost: as `resolve`."""
         with suppress(NotFound):
             id = self.resolve(text, subject)
             return id if id in self.agents_visible_to(subject) else text
         return text
 
     def folders(self, subject: str | None) -> dict[str, str]:
-        """See `capsule.store.inner.AccessGuard`. Cost: as `profiles`."""
+        """See `capsule.store.internals.AccessGuard`. Cost: as `profiles`."""
         paths = {id: self._path_of(id) for id in self.projects.ids()}
         projects = {id: self.profile(id).project for id in self.agents_visible_to(subject)}
         return {id: path for id, project in projects.items() if (path := paths.get(project))}
@@ -640,7 +640,7 @@ class AgentDirectory(AccessGuard):
         return agent or (None if project and is_agent_id(text) else text)
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
-        """See `capsule.store.inner.AccessGuard`."""
+        """See `capsule.store.internals.AccessGuard`."""
         return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
@@ -700,7 +700,7 @@ _INSTANT_S = 0.05
 
 
 class StoreAgents:
-    """The agents of an open store. Each store has one: `store.inner.part(People)`.
+    """The agents of an open store. Each store has one: `store.inner.object_of(People)`.
 
     Attributes:
         directory: Who there is; the same for all stores that were opened beside one another.
@@ -721,9 +721,9 @@ class StoreAgents:
 
     def registered_agent(self, agent: str | None) -> str:
         """The agent that a call is about. Raises NotFound if it is not registered, and as
-        `StoreInternals.subject`.
+        `StoreInternals.required_agent`.
         """
-        return self.documents.ensure_exists(self._store.inner.subject(agent))
+        return self.documents.ensure_exists(self._store.inner.required_agent(agent))
 
     def requests_of(self, agent: str) -> Document:
         """The requests of an agent: by the ids of others, when it asked for their permission. Cost:

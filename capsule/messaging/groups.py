@@ -74,21 +74,21 @@ class TypedConversations:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(StoreAgents)
+        self._people = store.inner.object_of(StoreAgents)
 
     def _who(self, agent: str | None) -> str | None:
         """The agent that a call is for; None: the store's owner."""
         return (
             None
             if agent is None and self._store.agent is None
-            else self._store.inner.subject(agent)
+            else self._store.inner.required_agent(agent)
         )
 
     def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
         """Change the head of a conversation, for an agent or for the owner: `change` is given it,
         and the time.
         """
-        acting = self._store.inner.acting(self._who(agent))
+        acting = self._store.inner.store_for(self._who(agent))
 
         def act(conversation: Conversation) -> Document:
             if conversation.head.type != self._type:
@@ -102,13 +102,16 @@ class TypedConversations:
             return conversation.change_head(lambda head: change(head, stamp))
 
         with self._people.recording_requests(acting.agent):
-            return acting.inner.head_of(id, acting.inner.change(id, act))
+            return acting.inner.parsed_head(id, acting.inner.change(id, act))
 
     def _write_new(self, maker: str | None, document: Document) -> Head:
         """Write a new conversation, for an agent or for the owner. An agent brings in only agents
         that exist.
         """
-        inner, object = self._store.inner.acting(maker).inner, PolicyTarget.from_document(document)
+        inner, object = (
+            self._store.inner.store_for(maker).inner,
+            PolicyTarget.from_document(document),
+        )
         with self._people.recording_requests(maker):
             if not all(map(self._people.documents.exists, object.present_ids)):
                 state = inner.state_of(replace(object, members=()), object.present_ids)
@@ -206,7 +209,7 @@ class Groups(TypedConversations):
 
         Raises the errors of `add`. Cost: copying the file.
         """
-        who = self._store.inner.subject(agent)
+        who = self._store.inner.required_agent(agent)
 
         def change(head: Document, stamp: str) -> None:
             about = head["metadata"]
@@ -247,5 +250,5 @@ class Groups(TypedConversations):
             return [head for head in heads if head.type == "group"]
         mine = self._store.questions.mine(who)
         return [
-            self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"
+            self._store.inner.store_for(who).head(each.id) for each in mine if each.type == "group"
         ]

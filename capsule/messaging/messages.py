@@ -49,7 +49,7 @@ from capsule.messaging.unread import (
     parts_of_message,
 )
 from capsule.rules import policy
-from capsule.store.change.appends import appended, ensure_seen, keyed_message
+from capsule.store.change.appends import earlier_keyed_append, ensure_nothing_newer, keyed_message
 
 if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
@@ -77,23 +77,25 @@ class Messages:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(StoreAgents)
+        self._people = store.inner.object_of(StoreAgents)
         #: The last call of each listener: what it asked for, and its thread.
         self._waits: dict[tuple[ListenRequest, int], MessageListener] = {}
 
     @cached_property
     def _owner(self) -> CoreStore:
         """The store as its owner sees it."""
-        return self._store.inner.acting(None)
+        return self._store.inner.store_for(None)
 
     @cached_property
     def _unread(self) -> UnreadTracker:
-        return self._owner.inner.part(UnreadTracker)
+        return self._owner.inner.object_of(UnreadTracker)
 
     def _reader(self, agent: str | None) -> CoreStore:
         who = agent or self._store.agent
         return (
-            self._owner if who is None else self._store.inner.acting(self._store.inner.subject(who))
+            self._owner
+            if who is None
+            else self._store.inner.store_for(self._store.inner.required_agent(who))
         )
 
     def send(
@@ -153,13 +155,13 @@ class Messages:
         cost reading back to the message.
         """
         sender = self._people.registered_agent(agent)
-        acting = self._store.inner.acting(sender)
+        acting = self._store.inner.store_for(sender)
         if (to, conversation, channel).count(None) < 2:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
             from capsule.messaging.channels import Channels
 
-            conversation = acting.inner.part(Channels).resolve(channel, sender)
+            conversation = acting.inner.object_of(Channels).resolve(channel, sender)
         elif conversation is None:
             to = (
                 self._only_other(sender)
@@ -194,13 +196,16 @@ class Messages:
         checked, named = [keyed or check_message(message)], self._named(text, sender)
 
         def act(inside: Conversation) -> tuple[Entry, policy.PolicyTarget]:
-            inside.ensure_may("append")  # First, as the other refusals say what there is.
+            inside.ensure_permitted("append")  # First, as the other refusals say what there is.
             object = policy.PolicyTarget.from_parsed_head(inside.head)
             self._ensure_heard(object, sender, to)
-            if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
+            if (
+                keyed is not None
+                and (before := earlier_keyed_append(inside.transaction, keyed)) is not None
+            ):
                 return before[1], object
             if seen is not None:
-                ensure_seen(inside.transaction, seen)
+                ensure_nothing_newer(inside.transaction, seen)
             if more := _default_topic(checked[0], object.channel) | self._mentions(named, object):
                 checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object
@@ -224,7 +229,7 @@ class Messages:
         )
 
     def _only_other(self, agent: str) -> str:
-        others = [id for id in self._store.inner.part(Agents).names() if id != agent]
+        others = [id for id in self._store.inner.object_of(Agents).names() if id != agent]
         if len(others) == 1:
             return others[0]
         raise InvalidInput(
@@ -325,7 +330,7 @@ class Messages:
         """Ring for the recipients that don't listen, and leave word for those that are away; what
         became of each.
         """
-        owner, sender, people = self._owner, entry["from"], self._owner.inner.part(StoreAgents)
+        owner, sender, people = self._owner, entry["from"], self._owner.inner.object_of(StoreAgents)
         if object.type == "channel":
             recipients = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
@@ -492,13 +497,15 @@ class Messages:
         Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
         """
         asked = ListenRequest(
-            self._store.inner.subject(agent), conversation, choose_part(topic, thread)
+            self._store.inner.required_agent(agent), conversation, choose_part(topic, thread)
         )
         listener = self._begin(asked, limit, timeout_s, threading.get_ident())
         mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
             with (
-                self._store.inner.acting(asked.agent).inner.part(StoreAgents).listening(asked.agent)
+                self._store.inner.store_for(asked.agent)
+                .inner.object_of(StoreAgents)
+                .listening(asked.agent)
             ):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
@@ -536,13 +543,15 @@ class Messages:
         )  # A short command needs no event loop, and asyncio takes long to import.
 
         asked = ListenRequest(
-            self._store.inner.subject(agent), conversation, choose_part(topic, thread)
+            self._store.inner.required_agent(agent), conversation, choose_part(topic, thread)
         )
         listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
         mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
             with (
-                self._store.inner.acting(asked.agent).inner.part(StoreAgents).listening(asked.agent)
+                self._store.inner.store_for(asked.agent)
+                .inner.object_of(StoreAgents)
+                .listening(asked.agent)
             ):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
@@ -564,10 +573,10 @@ class Messages:
         _, document, version = wishes = self._unread.wishes(who)
         if version is None:
             self._people.registered_agent(who)
-        acting = self._store.inner.acting(who)
+        acting = self._store.inner.store_for(who)
         if asked.conversation is not None:
             acting.head(asked.conversation)  # Raises if it may not listen there.
-        acting.inner.part(StoreAgents).announce(who)
+        acting.inner.object_of(StoreAgents).announce(who)
         before = self._waits.pop((asked, caller), None)
         listener = MessageListener(
             self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes
@@ -620,7 +629,7 @@ class Messages:
                 questions.refresh({parse_cursor_key(key)[0] for key in marks})
                 self._receipts.acknowledge(who, marks)
         else:
-            acting, part = self._store.inner.acting(who), choose_part(topic, thread)
+            acting, part = self._store.inner.store_for(who), choose_part(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
             place = (
                 (conversation, last) if message is None else questions.find(message, conversation)

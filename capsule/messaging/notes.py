@@ -88,7 +88,7 @@ class Notes(TypedConversations):
         about = {"tags": [*dict.fromkeys(tags)]} | ({"session": session} if session else {})
         message = {"role": "user", "content": text, "from": who, "metadata": about}
         return Note.of(
-            self._store.inner.acting(who).append_entries(self._ensured(who), [message])[1][0]
+            self._store.inner.store_for(who).append_entries(self._ensured(who), [message])[1][0]
         )
 
     def search(
@@ -119,8 +119,12 @@ class Notes(TypedConversations):
 
         Cost: as `Store.search`, and reading the file.
         """
-        who = (agent or self._store.agent) if of is not None else self._store.inner.subject(agent)
-        acting = self._store.inner.acting(who and self._store.inner.subject(who))
+        who = (
+            (agent or self._store.agent)
+            if of is not None
+            else self._store.inner.required_agent(agent)
+        )
+        acting = self._store.inner.store_for(who and self._store.inner.required_agent(who))
         try:
             id = notes_id(str(who) if of is None else self._people.directory.resolve(of, who))
             history = acting.document(id)["history"]
@@ -151,8 +155,8 @@ class Notes(TypedConversations):
         Raises Refused: the other one lets the agent not write to it, as `agents.discover` says, or
         it does not exist. Cost: copying the file.
         """
-        who = self._store.inner.subject(agent)
-        return self._store.inner.part(Channels).invite(
+        who = self._store.inner.required_agent(agent)
+        return self._store.inner.object_of(Channels).invite(
             self._ensured(who), [other], agent=who, can_send=False
         )
 
@@ -165,8 +169,8 @@ class Notes(TypedConversations):
 
         Raises NotFound. Cost: copying the file.
         """
-        who = self._store.inner.subject(agent)
-        return self._store.inner.part(Channels).remove(self._ensured(who), other, agent=who)
+        who = self._store.inner.required_agent(agent)
+        return self._store.inner.object_of(Channels).remove(self._ensured(who), other, agent=who)
 
     def _ensured(self, who: str) -> str:
         """The id of the channel that holds the notes of an agent, which is made unless
@@ -186,5 +190,5 @@ class Notes(TypedConversations):
                 id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about
             )
             with suppress(ConversationExists):  # Another program was quicker.
-                write_new(self._store.inner.acting(who).inner, document)
+                write_new(self._store.inner.store_for(who).inner, document)
         return id

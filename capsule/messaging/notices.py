@@ -155,11 +155,12 @@ def write(store: CoreStore, agent: str) -> None:
     files = [*_notice_files(store, agent)]
     wants = (
         files
-        and store.inner.part(StoreAgents).documents.read(agent).get("notifications") is not False
+        and store.inner.object_of(StoreAgents).documents.read(agent).get("notifications")
+        is not False
     )
 
     def lines(has: bool) -> Sequence[str]:
-        is_told = wants and (has or agent not in store.inner.part(StoreAgents).online())
+        is_told = wants and (has or agent not in store.inner.object_of(StoreAgents).online())
         return _block_lines(store, agent) if is_told else ()
 
     errors = []
@@ -220,7 +221,7 @@ def _log_error_as_warning(agent: str) -> Iterator[None]:
 def _notice_files(store: CoreStore, agent: str) -> Iterator[_NoticeFile]:
     """The files that may have a block; none when the agent was registered with no folder here."""
     project, names = (
-        store.inner.part(StoreAgents).documents.registered_folder(agent) or "",
+        store.inner.object_of(StoreAgents).documents.registered_folder(agent) or "",
         store.settings.notification_files,
     )
     folder = os.path.realpath(project)
@@ -232,7 +233,7 @@ def _notice_files(store: CoreStore, agent: str) -> Iterator[_NoticeFile]:
 
 def _block_lines(store: CoreStore, agent: str) -> Sequence[str]:
     """What the block says; nothing when the agent has read everything."""
-    inbox = store.inner.acting(None).inner.part(UnreadTracker).inbox(agent)
+    inbox = store.inner.store_for(None).inner.object_of(UnreadTracker).inbox(agent)
     if not inbox.unread:
         return ()
     waiting = [item for item in inbox.conversations if item.unread]

@@ -62,7 +62,7 @@ class Projects:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._directory = store.inner.part(StoreAgents).directory
+        self._directory = store.inner.object_of(StoreAgents).directory
 
     def list(self) -> Sequence[Project]:
         """List the projects, in the order of their ids: for an agent, those in its reach.
@@ -133,7 +133,7 @@ class Projects:
             )
         made = {
             "enabled": True,
-            "createdBy": self._store.inner.holder.identity.user,
+            "createdBy": self._store.inner.instance_locks.identity.user,
             "createdAt": timestamps.now(),
         }
         return self._set(

@@ -52,7 +52,7 @@ class Receipts:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._people = store.inner.part(StoreAgents)
+        self._people = store.inner.object_of(StoreAgents)
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, ReadMark]] = {}
 

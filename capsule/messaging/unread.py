@@ -299,7 +299,7 @@ class UnreadTracker:
 
     def __init__(self, store: CoreStore) -> None:
         self.store = store
-        self._people = store.inner.part(StoreAgents)
+        self._people = store.inner.object_of(StoreAgents)
         self.questions = store.questions
         self._kept: dict[str, _AgentCache] = {}
 
@@ -517,7 +517,7 @@ def read_mail(
     id, place, acting, engine = (
         seat.mine.id,
         min(places),
-        store.inner.acting(seat.agent),
+        store.inner.store_for(seat.agent),
         store.engine,
     )
     wanted = max(seat.mine.entries, max(places) + 1) - place
@@ -527,7 +527,7 @@ def read_mail(
         # is judged anew.
         engine, wanted = acting.engine, max(wanted, count - place)
         data, count, tag = engine.tail(id, wanted)
-    store.inner.whole.flush(
+    store.inner.whole_engine.flush(
         KIND, id
     )  # Who reads a message acts on it: it must outlive a power cut.
     entries = codec.decode_entries(data, id)

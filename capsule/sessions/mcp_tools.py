@@ -17,12 +17,12 @@ from pydantic import BaseModel, Field
 
 from capsule.engines.interface import DocumentNotifier
 from capsule.errors import InvalidInput
-from capsule.fence import quoted, word
 from capsule.mcp_server.extensions import ServerExtension
 from capsule.mcp_server.stores import stores_of
 from capsule.mcp_server.tools.answers.results import RowOutput, ToolOutput, answer, rows
 from capsule.mcp_server.tools.registry import ADDS, REPLACES, SETS, Tools
 from capsule.mcp_server.tools.waiting import wait_with_progress
+from capsule.untrusted_text import quoted, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

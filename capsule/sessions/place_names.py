@@ -44,9 +44,9 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
         return channel, place, place
     if not (is_id(text) and store.engine.exists(KIND, text)):
         with suppress(NotFound):
-            return CONVERSATIONS, store.inner.part(Channels).resolve(text), text
+            return CONVERSATIONS, store.inner.object_of(Channels).resolve(text), text
         with suppress(NotFound):
-            other = store.inner.part(StoreAgents).directory.resolve(text, agent)
+            other = store.inner.object_of(StoreAgents).directory.resolve(text, agent)
             if other == agent:
                 raise InvalidInput(
                     f"{agent} does not write to itself; name another agent or a conversation"

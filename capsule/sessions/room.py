@@ -23,7 +23,7 @@ def _sessions() -> type[Sessions]:
 
 
 def _forget_purged(store: CoreStore) -> None:
-    store.inner.part(_sessions()).compact()
+    store.inner.object_of(_sessions()).compact()
 
 
 def _bind(store: CoreStore, session: str) -> None:

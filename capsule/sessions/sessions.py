@@ -109,7 +109,7 @@ class Sessions:
         id = (
             name
             if name in agents
-            else self._store.inner.part(StoreAgents).directory.resolve(name, None)
+            else self._store.inner.object_of(StoreAgents).directory.resolve(name, None)
         )
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
@@ -136,7 +136,7 @@ class Sessions:
 
         Raises InvalidInput, InvalidDocument. Cost: writing some small files.
         """
-        agents = self._store.inner.part(Agents)
+        agents = self._store.inner.object_of(Agents)
         id = agents.identity(name)
         if id not in agents.names():
             agents.register(id)

@@ -31,12 +31,12 @@ from capsule.format.references import find_message, moment, one_of
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, is_id, new_id
 from capsule.store.change.appends import (
-    appended,
-    as_model,
-    complete,
-    ensure_seen,
+    completed_message,
+    earlier_keyed_append,
+    ensure_nothing_newer,
     keyed_message,
-    signed,
+    message_model,
+    with_sender,
 )
 from capsule.store.change.conversation import Conversation
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.settings import Settings
-    from capsule.store.inner import StoreInternals
+    from capsule.store.internals import StoreInternals
     from capsule.store.pages import Page
 
 KIND = "conversations"
@@ -244,7 +244,7 @@ class BaseStore(Lists):
         Args:
             id: The conversation.
         """
-        return self.inner.head_of(id, *self.engine.head(id))
+        return self.inner.parsed_head(id, *self.engine.head(id))
 
     def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
         """Read the heads of all conversations, in no order. Those of damaged files have
@@ -364,7 +364,7 @@ class BaseStore(Lists):
         """
         news = self.questions.changes(since, limit)
         wanted = None if ids is None else set(ids)
-        return self.inner.marked(
+        return self.inner.with_own_marked(
             [change for change in news.changes if wanted is None or change.id in wanted],
             news.cursor,
         )
@@ -526,18 +526,18 @@ class BaseStore(Lists):
         Cost: writing a new file, with two flushes.
         """
         from capsule.store.change.pending_overrides import create_with_pending_overrides
-        from capsule.store.creation import made_once, write_new
+        from capsule.store.creation import create_once, write_new
 
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")
         stamp = timestamps.now()
-        checked = [signed(check_message(message), self.agent) for message in messages]
-        entries = [complete(message, stamp) for message in checked]
+        checked = [with_sender(check_message(message), self.agent) for message in messages]
+        entries = [completed_message(message, stamp) for message in checked]
         named = title is not None
         title = title_by_rule(entries) if title is None else check_title(title)
 
         def make(id: str) -> Head:
-            lock = self.inner.holder.lock_for_new(type)
+            lock = self.inner.instance_locks.lock_for_new(type)
 
             def with_overrides(overrides: dict[str, Any] | None) -> Head:
                 document = new.new_capsule(
@@ -557,7 +557,7 @@ class BaseStore(Lists):
             return create_with_pending_overrides(self.engine, with_overrides)
 
         if key is not None:
-            return made_once(
+            return create_once(
                 self.inner,
                 "create",
                 "",
@@ -613,7 +613,7 @@ class BaseStore(Lists):
             fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
         at, entries = self.inner.change(id, methodcaller("append", checked, wait=wait))
-        return as_model(entries[0], at)
+        return message_model(entries[0], at)
 
     def append_many(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
@@ -628,7 +628,7 @@ class BaseStore(Lists):
         Returns the messages as written. Raises the errors of `append`. Cost: one fdatasync.
         """
         at, entries = self.append_entries(id, messages, wait=wait)
-        return [as_model(entry, place) for place, entry in enumerate(entries, at)]
+        return [message_model(entry, place) for place, entry in enumerate(entries, at)]
 
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
@@ -683,19 +683,21 @@ class BaseStore(Lists):
             head. A retry costs reading the file.
         """
         given = {"role": role, "content": content, **fields_given(fields, extra)}
-        message = signed(keyed_message(check_id(id), key, given), self.agent)
+        message = with_sender(keyed_message(check_id(id), key, given), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
-            before = appended(conversation.transaction, message)
+            before = earlier_keyed_append(conversation.transaction, message)
             if before is not None:
                 return *before, True
             if seen is not None:
-                ensure_seen(conversation.transaction, seen, is_active=message.get("parent") is None)
+                ensure_nothing_newer(
+                    conversation.transaction, seen, is_active=message.get("parent") is None
+                )
             at, entries = conversation.append([message])
             return at, entries[0], False
 
         at, entry, repeated = self.inner.change(id, act)
-        return as_model(entry, at), repeated
+        return message_model(entry, at), repeated
 
     def update(
         self,

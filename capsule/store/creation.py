@@ -15,13 +15,13 @@ from capsule.format import validation
 from capsule.format.documents.head import Head
 from capsule.ids import keyed_conversation_id
 from capsule.store.change.appends import check_key, encoded_within
-from capsule.store.change.conversation import ensure_may
+from capsule.store.change.conversation import ensure_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.format.documents.head import Head
-    from capsule.store.inner import StoreInternals
+    from capsule.store.internals import StoreInternals
 
 
 def write_new(
@@ -47,10 +47,10 @@ def write_new(
         validation.check_made(document)
 
     def written(tag: str) -> None:
-        inner.wrote(id, "created", tag, entries=entries)
+        inner.remember_own_write(id, "created", tag, entries=entries)
 
     def make() -> int:
-        reads = ensure_may(inner.agent, "create", object, inner.state_of, object.present_ids)
+        reads = ensure_permitted(inner.agent, "create", object, inner.state_of, object.present_ids)
         try:
             return inner.engine.create(CONVERSATIONS, document, written, reads)
         except AlreadyExists:
@@ -58,17 +58,17 @@ def write_new(
                 f"conversation {id} exists already; append to it, or choose another id"
             ) from None
 
-    with inner.under_way(id):
+    with inner.hold_reports(id):
         size = retry(make, f"conversation {id}", id)
-    inner.holder.now_held(id, lock)
-    return inner.head_of(id, document, size)
+    inner.instance_locks.now_held(id, lock)
+    return inner.parsed_head(id, document, size)
 
 
 class ConversationExists(InvalidInput):
     """A conversation with this id exists."""
 
 
-def made_once(
+def create_once(
     inner: StoreInternals[Any],
     made_by: str,
     source: str,
@@ -96,7 +96,7 @@ def made_once(
     id = keyed_conversation_id(made_by, source, check_key(key))
     while True:
         try:
-            head = inner.head_of(id, *inner.engine.head(id))
+            head = inner.parsed_head(id, *inner.engine.head(id))
         except NotFound:
             if any(trashed.id == id for trashed in inner.engine.trash.entries(CONVERSATIONS)):
                 raise InvalidInput(

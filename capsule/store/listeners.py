@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
-from capsule.store.change.conversation import unasked
+from capsule.store.change.conversation import admit_any_instance
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
@@ -96,15 +96,15 @@ class StoreWatchers:
         from capsule.watch.own_writes import OwnWrites
 
         with self._guard:
-            if self._store.inner.own is None:
-                self._store.inner.own = OwnWrites()
+            if self._store.inner.own_writes is None:
+                self._store.inner.own_writes = OwnWrites()
 
     def ensure_hub(self) -> ChangeHub:
         """The hub. From now on the store remembers its own writes."""
         if self.hub is None:
             self.remember_own()
             if (main := self._store.inner.main) is not None:
-                self.hub = main.part(StoreWatchers).ensure_hub()
+                self.hub = main.object_of(StoreWatchers).ensure_hub()
                 return self.hub
             from capsule.watch.hub import ChangeHub
 
@@ -121,7 +121,7 @@ class StoreWatchers:
 
     def _look(self, since: str | None) -> Changes:
         questions = (
-            self._store.inner.whole.questions()
+            self._store.inner.whole_engine.questions()
         )  # Other agents' stores wait on this hub too.
         news = questions.changes(since, _MOST)
         if since is None:
@@ -143,14 +143,16 @@ class StoreWatchers:
 
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
-            if lock is not None and self._store.inner.holder.is_dead(lock):
+            if lock is not None and self._store.inner.instance_locks.is_dead(lock):
                 conversation.set_lock(None)
 
         for id in [
-            id for id, lock in self._locks.items() if self._store.inner.holder.is_dead(lock)
+            id for id, lock in self._locks.items() if self._store.inner.instance_locks.is_dead(lock)
         ]:
             try:
-                self._store.inner.change(id, act, unasked, is_own=False)  # No caller asked for it.
+                self._store.inner.change(
+                    id, act, admit_any_instance, is_own=False
+                )  # No caller asked for it.
             except CapsuleError as error:
                 _log.debug(
                     "the lock on %s, whose holder is gone, could not be released: %s", id, error
@@ -167,7 +169,7 @@ class StoreWatchers:
             news = self._store.questions.changes(since, _MOST, refresh=refresh)
             wanted = [change for change in news.changes if waiter.wants((change.id,))]
             if wanted or len(news.changes) < _MOST:
-                return self._store.inner.marked(wanted, news.cursor)
+                return self._store.inner.with_own_marked(wanted, news.cursor)
             since = news.cursor
 
 

@@ -19,7 +19,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.locks.locks import Locks
 from capsule.rooms import built_in
 from capsule.store.base import BaseStore
-from capsule.store.inner import StoreInternals
+from capsule.store.internals import StoreInternals
 from capsule.store.listeners import StoreWatchers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class StoreAttribute:
         else:
             module, _, name = self._import_path.partition(":")
             object_class = getattr(import_module(module), name)
-        return vars(store).setdefault(self._name, store.inner.part(object_class))
+        return vars(store).setdefault(self._name, store.inner.object_of(object_class))
 
 
 def core_attribute(module: str, name: str) -> Any:
@@ -134,7 +134,7 @@ class CoreStore(BaseStore):
             main=main,
         )
         super().__init__(self.inner)
-        self.locks = Locks(self.inner.holder, self.heads)
+        self.locks = Locks(self.inner.instance_locks, self.heads)
         if agent is not None:  # Until then it is the owner's, who makes the agent if need be.
             self.inner.act_for(agent, folder)
             super().__init__(self.inner)
@@ -250,11 +250,11 @@ class CoreStore(BaseStore):
         Raises InvalidInput. Cost: a few objects, and no second index.
         """
         if self.agent is not None:
-            agent = self.inner.subject(agent)
+            agent = self.inner.required_agent(agent)
         return type(self)(
             self.root,
             self.settings,
-            self.inner.whole,
+            self.inner.whole_engine,
             keep_locks=keep_locks,
             instance=instance,
             user=user,
@@ -265,7 +265,7 @@ class CoreStore(BaseStore):
     @property
     def instance_id(self) -> str:
         """The id of this instance."""
-        return self.inner.holder.identity.instance
+        return self.inner.instance_locks.identity.instance
 
     def read_settings(self) -> str:
         """Read the settings of the store, as its `capsule.toml` has them.
@@ -312,7 +312,7 @@ class CoreStore(BaseStore):
         Raises nothing. A lock that can't be released expires after its time to live. Cost: copying
         each locked file.
         """
-        self.inner.holder.close()
+        self.inner.instance_locks.close()
 
     def flush(self) -> int:
         """Make every conversation durable in its own file, and not in its log alone, as it is a
@@ -340,10 +340,10 @@ class CoreStore(BaseStore):
 
         Raises nothing. Cost: copying each locked file.
         """
-        self.inner.part(StoreWatchers).close()
-        for acting in self.inner.opened.values():
+        self.inner.object_of(StoreWatchers).close()
+        for acting in self.inner.opened_stores.values():
             acting.close()
-        self.inner.holder.close()
+        self.inner.instance_locks.close()
         if self.inner.main is not None:
             self.engine.leases.release(self.instance_id)
             return
@@ -448,7 +448,7 @@ class CoreStore(BaseStore):
         Raises:
             InvalidInput: `since` is not a cursor, or one of `ids` is not an id.
         """
-        return self.inner.part(StoreWatchers).watch(since, ids, stop)
+        return self.inner.object_of(StoreWatchers).watch(since, ids, stop)
 
     def wait_for_changes(
         self,
@@ -468,7 +468,7 @@ class CoreStore(BaseStore):
 
         Raises InvalidInput. Cost: as `changes` for each change; waiting costs next to nothing.
         """
-        return self.inner.part(StoreWatchers).wait(since, ids, timeout_s)
+        return self.inner.object_of(StoreWatchers).wait(since, ids, timeout_s)
 
     async def await_changes(
         self,
@@ -485,11 +485,11 @@ class CoreStore(BaseStore):
 
         Raises InvalidInput. Cost: as `wait_for_changes`.
         """
-        return await self.inner.part(StoreWatchers).wait_in_loop(since, ids, timeout_s)
+        return await self.inner.object_of(StoreWatchers).wait_in_loop(since, ids, timeout_s)
 
     def remember_own(self) -> None:
         """Remember the writes of this store from now on (the newest 20,000), for `Change.own`.
 
         A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
         """
-        self.inner.part(StoreWatchers).remember_own()
+        self.inner.object_of(StoreWatchers).remember_own()

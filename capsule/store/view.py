@@ -44,7 +44,7 @@ Document = dict[str, Any]
 _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"})
 
 
-def sees(engine: Engine, id: str) -> bool:
+def can_read(engine: Engine, id: str) -> bool:
     """Whether the holder of this engine may read a conversation, or could before it was deleted.
 
     Cost: reading its head; of one that is gone, the trash.
@@ -226,7 +226,7 @@ class AgentView:
         since = self.since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
-        count = before(document["history"], since)
+        count = count_before(document["history"], since)
         return document | {"history": [*({} for _ in range(count)), *document["history"][count:]]}
 
     def read(self, kind: str, id: str) -> bytes:
@@ -250,7 +250,7 @@ class AgentView:
         if not since:
             return data, count, tag
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
-        return codec.encode_entries(entries[before(entries, since) :]), count, tag
+        return codec.encode_entries(entries[count_before(entries, since) :]), count, tag
 
     @property
     def trash(self) -> TrashView:
@@ -391,7 +391,7 @@ class LeasesView:
         }
 
 
-def before(entries: list[Document], since: str) -> int:
+def count_before(entries: list[Document], since: str) -> int:
     """The number of entries that come before the first one of this time or later."""
     times = (sortable(str(entry.get("timestamp"))) for entry in entries)
     return next((place for place, time in enumerate(times) if time >= since), len(entries))

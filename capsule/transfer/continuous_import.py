@@ -73,7 +73,7 @@ def follow(
             count = len(report.conversations)
 
         how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
-        report = store.inner.part(Import)(*some, progress=progress, open_file=growing, **how)
+        report = store.inner.object_of(Import)(*some, progress=progress, open_file=growing, **how)
         for damage in report.remarks:
             if END_MISSING not in damage.reason:
                 tell(damage)

@@ -204,7 +204,7 @@ class _ExportRun:
     def file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
-            data = self._store.inner.whole.files.read("attachments", digest, digest)
+            data = self._store.inner.whole_engine.files.read("attachments", digest, digest)
         except (NotFound, InvalidInput):
             return None
         if self._is_redacted:

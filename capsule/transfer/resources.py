@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from mcp.server.mcpserver import Context
 
 from capsule.errors import InvalidInput
-from capsule.fence import escaped
 from capsule.mcp_server.resources import CONVERSATIONS, MOST_BYTES
 from capsule.mcp_server.stores import store_of
 from capsule.transfer.exporting import Export
+from capsule.untrusted_text import escaped
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def conversation_as_markdown(ctx: Context, id: str) -> str:
     """A conversation as Markdown, whole, all branches; refused if it is larger than a megabyte."""
     store, file = store_of(ctx), BytesIO()
-    store.inner.part(Export)([store.resolve(id)], file, format="markdown")
+    store.inner.object_of(Export)([store.resolve(id)], file, format="markdown")
     if file.tell() > MOST_BYTES:
         raise InvalidInput(
             f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte "

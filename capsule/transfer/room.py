@@ -30,7 +30,7 @@ def _export() -> type[Export]:
 
 
 def _forget_purged(store: CoreStore) -> None:
-    store.inner.part(_import()).forget()
+    store.inner.object_of(_import()).forget()
 
 
 def _register_resources(server: CapsuleServer) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from capsule.forks import call_in_child
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.changes import Change
-from capsule.forks import call_in_child
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction

@@ -81,7 +81,7 @@ class View:
         self.request = request
         self.site: WebSite = request.app.state.site
         self.visitor: Visitor = request.scope["visitor"]
-        self.store: Store = self.site.store.inner.acting(self.visitor.agent)
+        self.store: Store = self.site.store.inner.store_for(self.visitor.agent)
 
     @cached_property
     def me(self) -> str | None:
@@ -98,7 +98,7 @@ class View:
 
         Raises NotFound, InvalidInput: there is no such agent any more.
         """
-        return self.store if self.me == self.visitor.agent else self.store.inner.acting(self.me)
+        return self.store if self.me == self.visitor.agent else self.store.inner.store_for(self.me)
 
     @cached_property
     def inbox(self) -> Inbox | None:

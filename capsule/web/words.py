@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
 
 if TYPE_CHECKING:
     from capsule.engines.queries import Snippet
@@ -17,7 +17,7 @@ def when(stamp: Any) -> Markup:
     """A time as the page has it: in UTC, until the script writes it in the reader's zone; nothing
     if it is unknown.
     """
-    text = known(stamp if isinstance(stamp, str) else "")
+    text = blank_if_unknown(stamp if isinstance(stamp, str) else "")
     if not text:
         return Markup()
     return Markup('<time datetime="{}">{} UTC</time>').format(text, text[:16].replace("T", " "))

@@ -55,7 +55,7 @@ def _named() -> tuple[str, ...]:
     from capsule.engines import opening
 
     try:
-        if (url := locate.named(asked.meant_store)) is not None:
+        if (url := locate.database_address(asked.meant_store)) is not None:
             return opening.settings_in_database(url).rooms
         path = os.path.join(locate.find_store(asked.meant_store, is_made=False), "capsule.toml")
         with open(path, "rb") as file:
@@ -159,7 +159,7 @@ def _version(ctx: typer.Context, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     if asked.json:
-        from capsule.versions import versions
+        from capsule.software_versions import versions
 
         out_json(versions(), line=True)
     else:

@@ -98,7 +98,7 @@ class Clone:
 
     @property
     def repository(self) -> Repository:
-        return Repository.around(str(self.root))
+        return Repository.find(str(self.root))
 
     def run(self, *words: str, expect: int | None = 0, input: str = "", **more: str) -> Ran:
         """`git` in the working tree's top."""

@@ -110,7 +110,7 @@ def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_
     assert [project.path for project in memory.projects.list()] == ["/a", "/b"]
     shown, there = (
         memory.projects.get("a").as_json(),
-        memory.inner.part(StoreAgents).directory.projects.read(memory.projects.get("a").id),
+        memory.inner.object_of(StoreAgents).directory.projects.read(memory.projects.get("a").id),
     )
     assert (
         shown == {name: there.get(name, {}) for name in shown}

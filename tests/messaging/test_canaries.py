@@ -68,7 +68,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "untag": lambda store, id: store.untag(id, "red"),
     "export": lambda store, id: store.export([id], BytesIO(), format="markdown"),
     "edits.rewrite": lambda store, id: store.edits.rewrite(
-        id, *[store.inner.whole.read(KIND, id)] * 2
+        id, *[store.inner.whole_engine.read(KIND, id)] * 2
     ),
     "branches.trim": lambda store, id: store.branches.trim(id),
     "context.clear": lambda store, id: store.context.clear(id),
@@ -203,7 +203,7 @@ def asked_by(name: str, id: str) -> str:
 
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
-    entries = store.inner.whole.trash.entries(kind)
+    entries = store.inner.whole_engine.trash.entries(kind)
     return next((trashed for trashed in entries if trashed.id == id), None) or refuse()
 
 

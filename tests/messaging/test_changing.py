@@ -45,7 +45,7 @@ def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(
     before = each_store.messages.send("before", agent="anna", conversation=group).message
     each_store.groups.add(group, ["carl"], agent="anna")
     unknown = before[:-1] + "x"
-    for acting in (each_store, each_store.inner.acting("carl")):
+    for acting in (each_store, each_store.inner.store_for("carl")):
         with pytest.raises(NotFound):
             acting.messages.react(before, "👍", agent="carl")
         for given in ({"reply_to": before}, {"thread": before}):

@@ -19,7 +19,7 @@ AGENTS = {"anna": API, "bob": API, "carl": WEB, "dora": None}
 
 
 def project(store: Store, agent: str) -> str:
-    return store.inner.part(StoreAgents).directory.profile(agent).project
+    return store.inner.object_of(StoreAgents).directory.profile(agent).project
 
 
 def link(store: Store, direction: str) -> None:

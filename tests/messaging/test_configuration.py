@@ -203,7 +203,8 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
     applied = config.apply(config.plan(*folders))
     assert applied.having("refused") == [] == config.plan(*folders).having("planned")
     agents = {
-        each: store.inner.part(StoreAgents).directory.profile(each) for each in store.agents.names()
+        each: store.inner.object_of(StoreAgents).directory.profile(each)
+        for each in store.agents.names()
     }
     mine = [
         (of.project, of.dm, of.discoverable) for id, of in agents.items() if id.startswith("dora")
@@ -277,7 +278,7 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert len(after.apply(plan).having("done")) == 4
     assert after.plan(prune=True).having("planned") == []
     assert store.head(NEWS).archived and not store.head("channel_global_own").archived
-    profile = store.inner.part(StoreAgents).directory.profile
+    profile = store.inner.object_of(StoreAgents).directory.profile
     assert [profile(id).dm for id in ("anna", "bob", "carl")] == [
         "restricted",
         "closed",

@@ -205,7 +205,7 @@ def test_nothing_is_sent_behind_what_the_sender_has_not_seen(store: Store) -> No
 def test_a_store_that_keeps_no_locks_keeps_none_for_its_agents(store: Store) -> None:
     with store.beside(keep_locks=False) as other:
         chat = other.create(title="Chat").id
-        other.inner.acting("anna").append(chat, content="hello")
+        other.inner.store_for("anna").append(chat, content="hello")
         assert other.head(chat).lock is None
 
 

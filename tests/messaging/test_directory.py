@@ -22,7 +22,7 @@ def write(store: Store, kind: str, id: str, **fields: Any) -> None:
 
 
 def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
-    directory = each_store.inner.part(StoreAgents).directory
+    directory = each_store.inner.object_of(StoreAgents).directory
     assert directory.profile("bob") == AgentProfile("bob")
     write(
         each_store,
@@ -44,7 +44,7 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
 
 def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Store) -> None:
     write(each_store, "agents", "bob", cursors=3)
-    assert each_store.inner.part(StoreAgents).directory.profile("bob") == AgentProfile(
+    assert each_store.inner.object_of(StoreAgents).directory.profile("bob") == AgentProfile(
         "bob", dm="closed", discoverable="private"
     )
 
@@ -70,7 +70,7 @@ def test_a_link_counts_while_both_projects_have_it(
     web_sees: bool,
     enabled: bool,
 ) -> None:
-    directory = each_store.inner.part(StoreAgents).directory
+    directory = each_store.inner.object_of(StoreAgents).directory
     assert directory.visible_projects(API) == {API}
     write(each_store, "projects", API, links={WEB: {"direction": there}} if there else {})
     write(
@@ -84,7 +84,7 @@ def test_a_link_counts_while_both_projects_have_it(
 
 
 def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) -> None:
-    directory = each_store.inner.part(StoreAgents).directory
+    directory = each_store.inner.object_of(StoreAgents).directory
     write(each_store, "agents", "bob", project=API, discoverable="private")
     assert (
         directory.state(None, PolicyTarget("x"))
@@ -144,21 +144,22 @@ def there(each_store: Store) -> Store:
 def test_a_bare_name_is_that_of_ones_own_project_then_of_no_project_then_of_a_linked_one(
     there: Store, by: str | None, text: str, found: str
 ) -> None:
-    assert there.inner.part(StoreAgents).directory.resolve(text, by) == found
+    assert there.inner.object_of(StoreAgents).directory.resolve(text, by) == found
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for id, path in (("one", "/b/web"), ("two", "/b/web"), ("three", "/d/api")):
         there.agents.register(id, path, name="twin")
     with pytest.raises(InvalidInput, match="one, two") as wrong:
-        there.inner.part(StoreAgents).directory.resolve("twin", "tester")
+        there.inner.object_of(StoreAgents).directory.resolve("twin", "tester")
     assert "three" not in wrong.value.message
     there.agents.policy("two", discoverable="private")
     assert [
-        there.inner.part(StoreAgents).directory.resolve("twin", by) for by in ("tester", "lone")
+        there.inner.object_of(StoreAgents).directory.resolve("twin", by)
+        for by in ("tester", "lone")
     ] == ["one", "three"]
     with pytest.raises(InvalidInput, match="one, three, two"):
-        there.inner.part(StoreAgents).directory.resolve("twin", None)
+        there.inner.object_of(StoreAgents).directory.resolve("twin", None)
 
 
 def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> None:
@@ -174,7 +175,7 @@ def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> N
 def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for text in ("nobody", "nobody@web", "reviewer@nowhere", ""):
         with pytest.raises(NotFound, match="reviewer-b") as missing:
-            there.inner.part(StoreAgents).directory.resolve(text, "writer")
+            there.inner.object_of(StoreAgents).directory.resolve(text, "writer")
         assert "hidden" not in missing.value.message
 
 

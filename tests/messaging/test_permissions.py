@@ -190,7 +190,7 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
     is_written, go_on, is_blocked = threading.Event(), threading.Event(), threading.Event()
 
     def act(inside: Any) -> None:
-        inside.ensure_may("append")
+        inside.ensure_permitted("append")
         inside.transaction.set_head(
             inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"}
         )
@@ -207,7 +207,7 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
     for thread in threads:
         thread.start()
     is_written.wait()
-    while "anna" not in each_store.inner.part(StoreAgents).directory.profile("bob").dm_entries:
+    while "anna" not in each_store.inner.object_of(StoreAgents).directory.profile("bob").dm_entries:
         pass  # The word is written, and not yet acknowledged.
     assert not is_blocked.wait(0.05)
     go_on.set()
@@ -274,7 +274,7 @@ def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
         for id, fields in (change or {}).items():
             set_fields(each_store, id, **fields)
         if change is None:
-            projects = each_store.inner.part(StoreAgents).directory.projects
+            projects = each_store.inner.object_of(StoreAgents).directory.projects
             for project in each_store.projects.list():
                 projects.edit(project.id, lambda document: document.update(links={}))
 

@@ -339,7 +339,7 @@ def test_a_cursor_of_an_agent_holds_when_the_store_is_opened_again(tmp_path: Pat
     for drop in (False, True):
         with Store.open(tmp_path, agent="eve") as eve:
             if drop:
-                cast(FilesEngine, eve.inner.whole).index.drop()
+                cast(FilesEngine, eve.inner.whole_engine).index.drop()
             assert [change.id for change in eve.changes(since).changes] == ["plan"]
 
 

@@ -49,11 +49,11 @@ CASES: dict[str, tuple[str, tuple[Any, ...], str | None, set[str]]] = {
 
 
 def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
-    before = store.inner.whole.document("conversations", id)
+    before = store.inner.whole_engine.document("conversations", id)
     try:
         write(store, id)
     except (NotFound, Refused):
-        assert store.inner.whole.document("conversations", id) == before
+        assert store.inner.whole_engine.document("conversations", id) == before
         return "refused"
     return "done"
 
@@ -186,7 +186,7 @@ def test_a_policy_that_changes_within_a_write_has_it_decided_anew(
         def act(inside: Conversation) -> object:
             if is_before:
                 change_policy()
-            inside.ensure_may("append")
+            inside.ensure_permitted("append")
             change_policy()
             return inside.append([{"role": "user", "content": "too late"}])
 

@@ -181,7 +181,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         store: The store.
         without: Conversations that are not made.
     """
-    projects = store.inner.part(StoreAgents).directory.projects
+    projects = store.inner.object_of(StoreAgents).directory.projects
     for path in PATHS:
         projects.edit(project_id(path), lambda document: None, partial(new_project, path))
     for one, other, way, on in world.links:

@@ -129,10 +129,10 @@ def test_who_joined_reads_what_comes_later_and_is_told_when_it_is_mentioned(
             )
         for machine in machines:
             heard = (
-                "[mail.content for mail in store.inner.acting('bot').messages.listen().messages]"
+                "[mail.content for mail in store.inner.store_for('bot').messages.listen().messages]"
             )
             assert machine(heard) == ["@bot later"] * 3
             assert (
-                machine(f"[each.content for each in store.inner.acting('bot').tail({id!r}, 9)]")
+                machine(f"[each.content for each in store.inner.store_for('bot').tail({id!r}, 9)]")
                 == ["@bot later"] * 3
             )

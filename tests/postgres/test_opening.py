@@ -248,7 +248,9 @@ def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_befor
             store.delete("gone")
             store.engine.files.keep("attachments", id, "a", b"data")
             assert store.search("fish").hits
-            cursor, sealed = (each.changes().cursor for each in (store, store.inner.acting("anna")))
+            cursor, sealed = (
+                each.changes().cursor for each in (store, store.inner.store_for("anna"))
+            )
             document = store.document(id)
             old.run(
                 "pg_dump",
@@ -278,7 +280,7 @@ def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_befor
                 and store.engine.files.read("attachments", id, "a") == b"data"
             )
             assert [hit.id for hit in store.search("fish").hits] == [id]
-            anna = store.inner.acting("anna")
+            anna = store.inner.store_for("anna")
             for before, reader in ((cursor, store), (cursor, anna), (sealed, anna)):
                 with pytest.raises(InvalidInput, match=r"restored|not a cursor"):
                     reader.changes(before)
@@ -315,7 +317,7 @@ def test_an_agent_goes_on_from_its_cursor_on_another_machine(
         monkeypatch.setenv(name, str(tmp_path / "another" / name))
     with Store.open(database, agent="anna") as store:
         assert [change.messages for change in store.changes(cursor).changes] == [(sent,)]
-        web = store.inner.whole.machine.key("web")
+        web = store.inner.whole_engine.machine.key("web")
     with (
         Store.open(database, agent="bob") as store,
         pytest.raises(InvalidInput, match="not a cursor of bob"),

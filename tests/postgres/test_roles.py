@@ -360,7 +360,7 @@ def test_a_password_is_in_nothing_that_a_door_says_keeps_or_starts(
             repr(store),
             repr(vars(store)),
             repr(vars(store.engine)),
-            repr(store.inner.whole),
+            repr(store.inner.whole_engine),
             caplog.text,
         ]
         with pytest.raises(NotFound) as caught:

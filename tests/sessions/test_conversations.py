@@ -125,7 +125,7 @@ def test_what_can_t_be_said_is_refused_for_good(store: Store, more: Any) -> None
 def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: Store) -> None:
     named = {"name": "plan.txt", "path": "attachments/0"}
     direct = store.messages.send("one", agent="anna", to="bot").conversation
-    store.inner.acting("anna").append(direct, content="two", attachments=[named])
+    store.inner.store_for("anna").append(direct, content="two", attachments=[named])
     asked: list[list[str]] = []
     taken: list[Arrived] = []
     is_full = Event()

@@ -228,7 +228,7 @@ def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Sess
     Registry(store.engine).edit(
         lambda state: state.put(AgentSetup("bot"), AgentSetup("eve"), *rows)
     )
-    assert tools(store.inner.acting("bot")).send_message("mine").earlier is None
+    assert tools(store.inner.store_for("bot")).send_message("mine").earlier is None
     for own in ("s1", "s3"):
         with pytest.raises(Refused):
-            Toolkit(store.inner.acting("eve"), own, "m1")
+            Toolkit(store.inner.store_for("eve"), own, "m1")

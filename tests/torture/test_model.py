@@ -106,7 +106,7 @@ class Stores(RuleBasedStateMachine):
 
     def _die(self, store: Store) -> None:
         """End the process of a store without closing it."""
-        store.inner.holder._stop.set()
+        store.inner.instance_locks._stop.set()
         store.engine.leases.release(store.instance_id)
 
     # -- The rules of locks ------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class StoresOnFiles(Stores):
 
     def _die(self, store: Store) -> None:
         """The kernel closes the files of the process, and nothing else happens."""
-        store.inner.holder._stop.set()
+        store.inner.instance_locks._stop.set()
         for fd in store.engine.storage.leases._mine.values():
             os.close(fd)
         store.engine.storage.mutexes.close()

@@ -74,7 +74,7 @@ def test_the_page_says_who_is_there_and_what_waits_for_whom(
     ):
         anna.agents.serve()
         carl.agents.serve()
-        with bob.inner.part(StoreAgents).listening("bob"):
+        with bob.inner.object_of(StoreAgents).listening("bob"):
             said = text(as_(None).ask("/people"))
     assert "anna online" in said and "bob listening 1 unread from anna" in said
     assert "carl busy mowing the south" in said and "zoe away" in said

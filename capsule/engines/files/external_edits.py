@@ -336,7 +336,7 @@ def _replaced(git: Git, name: str, data: bytes) -> list[bytes] | None:
     # same.
     asked = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
     names = _lines(f"{revision}:{name}" for revision in revisions)
-    answer = git.run(*asked, input=names, fine=(0, 128), timeout_s=_GIT_TIMEOUT_S)
+    answer = git.run(*asked, input=names, ok_codes=(0, 128), timeout_s=_GIT_TIMEOUT_S)
     objects = [line.rpartition(" ")[::2] for line in answer.text.split("\n")]
     blobs = list(dict.fromkeys(name for name, kind in objects if kind == "blob"))
     if objects[0][1] != "blob" or blobs[0] not in _names(data):

@@ -32,9 +32,9 @@ from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decod
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
 from capsule.engines.machine import LocalDocuments
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Refused
-from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_file_name, check_id, is_id, new_id
+from capsule.process_forks import call_in_child
 
 _SUFFIX = ".json"
 _MARKING = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -28,7 +28,7 @@ from capsule.errors import (
     StorageFailed,
     StoreBusy,
 )
-from capsule.forks import call_in_child
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     import psycopg

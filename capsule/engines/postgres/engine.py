@@ -40,10 +40,10 @@ from capsule.engines.postgres.writing import (
     number_of,
 )
 from capsule.errors import CapsuleError, ConcurrentWrite, Refused, Remedy, StorageFailed, StoreBusy
-from capsule.forks import call_in_child
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
 from capsule.ids import check_id
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.disk.directory_tracker import TouchedNames

@@ -28,7 +28,7 @@ from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres.layout import tag_of
 from capsule.errors import CapsuleError, InvalidInput, Refused
-from capsule.forks import call_in_child
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase

@@ -21,8 +21,8 @@ from capsule import timestamps
 from capsule.engines.interface import Lease, is_instance
 from capsule.engines.postgres.writing import lost
 from capsule.errors import CapsuleError, StoreBusy
-from capsule.forks import call_in_child
 from capsule.ids import check_id
+from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase

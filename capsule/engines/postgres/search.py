@@ -232,7 +232,7 @@ def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -
         FieldValue(
             value if is_text else orjson.loads(value),
             total,
-            timestamps.known(timestamps.from_ms(time_ms)),
+            timestamps.blank_if_unknown(timestamps.from_ms(time_ms)),
         )
         for value, is_text, total, time_ms in rows
     ]

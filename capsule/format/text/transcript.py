@@ -21,7 +21,7 @@ import orjson
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import call_of
 from capsule.format.tree.tree import active_path
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
 
 #: Whatever some reader takes for the end of a line, and what can stand unseen before a heading.
 _BREAK = "[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
@@ -153,7 +153,7 @@ def _blocks(entry: Message) -> Iterator[str]:
     """A message: its heading and its text, then the tools it calls and what is attached to it."""
     role, sender = str(entry.get("role")), entry.get("from")
     who = f"{role} ({_name(sender)})" if sender else role
-    when = _line(known(entry.get("timestamp")) or "no time") + (
+    when = _line(blank_if_unknown(entry.get("timestamp")) or "no time") + (
         ", edited" if entry.get("editedAt") else ""
     )
     yield _block(f"{who}, {when}", str(entry.get("content") or ""))

@@ -105,7 +105,7 @@ class _CommitMerger:
 
     def bases(self, ours: str, theirs: str) -> list[str]:
         """The best common ancestors of two commits."""
-        return self._git.run("merge-base", "--all", ours, theirs, fine=(0, 1)).text.split()
+        return self._git.run("merge-base", "--all", ours, theirs, ok_codes=(0, 1)).text.split()
 
     def of_commits(self, ours: str, theirs: str) -> MergedCommits:
         base = ""
@@ -198,7 +198,7 @@ class _CommitMerger:
             "-z",
             *(self._commit_of(tree, root) for tree in (ours, theirs)),
         )
-        answer = self._git.run(*command, fine=range(256))
+        answer = self._git.run(*command, ok_codes=range(256))
         if answer.code > 1 or not answer.out:
             raise GitFailed(self._why(answer.words), command=list(command), words=answer.words)
         tree, *lines = answer.out.decode("utf-8", "surrogateescape").split("\0")

@@ -114,7 +114,7 @@ def operation(
         StoreBusy: Another operation takes longer than `timeout_s` seconds.
         GitFailed: A merge or the like by a person is under way; the message says how to end it.
     """
-    repository = Repository.around(store.root)
+    repository = Repository.find(store.root)
     with ExitStack() as held:
         try:
             held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))

@@ -58,7 +58,7 @@ class PushRejected(Exception):
 
 def branch_of(git: Git) -> str:
     """The branch that is checked out. Raises GitFailed when there is none (a detached HEAD)."""
-    answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", fine=(0, 1))
+    answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", ok_codes=(0, 1))
     if answer.code:
         reason = (
             f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
@@ -77,7 +77,7 @@ def remote_of(git: Git, branch: str) -> RemoteBranch | None:
     """
     _ensure_own_helpers(git)
     name, merge = (
-        git.run("config", "--get", f"branch.{branch}.{key}", fine=(0, 1)).text
+        git.run("config", "--get", f"branch.{branch}.{key}", ok_codes=(0, 1)).text
         for key in ("remote", "merge")
     )
     if name and merge and name != ".":
@@ -102,7 +102,7 @@ def _ensure_own_helpers(git: Git) -> None:
     with.
     """
     fields = git.run(
-        "config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)
+        "config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, ok_codes=(0, 1)
     ).fields
     own = [
         name
@@ -165,10 +165,12 @@ class RemoteBranch:
             raise
 
     def _has(self, commit: str) -> bool:
-        return self.git.run("cat-file", "-e", f"{commit}^{{commit}}", fine=(0, 1, 128)).code == 0
+        return (
+            self.git.run("cat-file", "-e", f"{commit}^{{commit}}", ok_codes=(0, 1, 128)).code == 0
+        )
 
     def _ask(self, *command: str) -> str:
-        answer = self.git.run(*command, fine=range(256))
+        answer = self.git.run(*command, ok_codes=range(256))
         if answer.code == 0:
             return answer.text
         # `push --porcelain` says on standard output which branch was refused, and why; and then
@@ -186,7 +188,7 @@ class RemoteBranch:
 
     def _is_unmounted(self) -> bool:
         """Whether the remote is a directory that isn't there now, as on a disk that was removed."""
-        url = self.git.run("remote", "get-url", self.name, fine=(0, 1, 2, 128)).text
+        url = self.git.run("remote", "get-url", self.name, ok_codes=(0, 1, 2, 128)).text
         if url.startswith("file://"):
             url = unquote(urlsplit(url).path)
         elif "://" in url or re.match(r"[^/]+:", url):
@@ -330,7 +332,9 @@ def _commit_of(
         f"{path} was deleted on one side and changed on the other, and is kept"
         for path in merge.kept
     ]
-    signs = git.run("config", "--type=bool", "--get", "commit.gpgSign", fine=(0, 1)).text == "true"
+    signs = (
+        git.run("config", "--type=bool", "--get", "commit.gpgSign", ok_codes=(0, 1)).text == "true"
+    )
     text = ("\n".join(lines).strip() + "\n").encode("utf-8", "surrogateescape")
     signing = ("-S",) if signs else ()
     return git.run("commit-tree", *signing, "-p", ours, "-p", theirs, merge.tree, input=text).text

@@ -179,7 +179,7 @@ def _merge_as_text(sides: MergeFiles, marker_size: int, directory: str) -> None:
     # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no
     # text.
     Git(directory).run(
-        "merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=range(256)
+        "merge-file", f"--marker-size={marker_size}", *labels, "--", *files, ok_codes=range(256)
     )
 
 

@@ -111,7 +111,7 @@ def settings(git: Git, *scope: str) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     # 128: there is no home, or nothing in it.
     fine = (0, 1, 128) if scope == ("--global",) else (0, 1)
-    for entry in git.run("config", *scope, "-z", "--get-regexp", pattern, fine=fine).fields:
+    for entry in git.run("config", *scope, "-z", "--get-regexp", pattern, ok_codes=fine).fields:
         name, _, value = entry.partition("\n")
         values.setdefault(name, []).append(value)
     return values

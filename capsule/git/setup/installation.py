@@ -212,7 +212,7 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
     )
     path = os.path.join(folder, _NAME)
     scope = git.run(
-        "config", "--show-scope", "--get", "core.hooksPath", fine=(0, 1)
+        "config", "--show-scope", "--get", "core.hooksPath", ok_codes=(0, 1)
     ).text.partition("\t")[0]
     is_inside = _is_below(folder, repository.top) and not _is_below(folder, repository.common)
     data, obstacle = _look(path)
@@ -356,7 +356,7 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
     """Make git understand the conversations of the store at `root`."""
     wanted = wanted_config(program)
     try:
-        repository = Repository.around(root)
+        repository = Repository.find(root)
     except NotFound:
         if not everywhere:
             raise
@@ -373,7 +373,7 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
 def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
     """Remove what `set_up` added."""
     try:
-        repository = Repository.around(root)
+        repository = Repository.find(root)
     except NotFound:
         if not everywhere:
             raise
@@ -490,7 +490,7 @@ def _users(repository: Repository) -> set[str]:
         try:
             names = (
                 Git(top)
-                .run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, fine=(0, 1))
+                .run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, ok_codes=(0, 1))
                 .fields
             )
         except GitFailed:

@@ -200,7 +200,7 @@ def _files(repository: Repository) -> Iterator[CloneFinding]:
     documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
     temporary = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
     asking = ("check-ignore", "--no-index", "-z", "--stdin")
-    ignored = set(git.run(*asking, input=[*documents, *temporary], fine=(0, 1)).fields)
+    ignored = set(git.run(*asking, input=[*documents, *temporary], ok_codes=(0, 1)).fields)
     if not ignored.issuperset(temporary):
         yield CloneFinding("ignore", "files that are just being written could be added", _SET_UP)
     for path in documents:

@@ -15,7 +15,6 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
-from capsule.fence import visible, word
 from capsule.mcp_server.stores import author_field, author_of_call, conversation
 from capsule.mcp_server.tools import confirmations
 from capsule.mcp_server.tools.answers.results import BranchOutput, about, answer, conversation_of
@@ -27,6 +26,7 @@ from capsule.mcp_server.tools.confirmations import (
 )
 from capsule.mcp_server.tools.reading import Id
 from capsule.mcp_server.tools.writing import Confirm, Key
+from capsule.untrusted_text import visible, word
 
 if TYPE_CHECKING:
     from capsule.format.models import Message

@@ -18,11 +18,11 @@ from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ConfigDict, Field
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.fence import many, quoted, word
 from capsule.format.references import find_message
 from capsule.mcp_server.errors import NOT_AGAIN, ExplainedError, holder
 from capsule.mcp_server.stores import access_of, conversation, store_of
 from capsule.store.objects.edits import whose
+from capsule.untrusted_text import counted, quoted, word
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -154,7 +154,7 @@ class PlannedRemoval(BaseModel):
     def count(self) -> str:
         """How many messages there are, and how many of each role."""
         roles = ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
-        return f"{many(len(self.ids), 'message')} ({roles})"
+        return f"{counted(len(self.ids), 'message')} ({roles})"
 
 
 def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedRemoval:

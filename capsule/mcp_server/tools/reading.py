@@ -18,7 +18,6 @@ from pydantic import Field
 
 from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput
-from capsule.fence import TextFence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages, results
 from capsule.mcp_server.tools.answers.results import (
@@ -32,6 +31,7 @@ from capsule.mcp_server.tools.answers.results import (
     forms_of,
 )
 from capsule.mcp_server.tools.waiting import wait_with_progress
+from capsule.untrusted_text import TextFence, counted, quoted, visible, word
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -76,7 +76,7 @@ def list_conversations(
     more = page.cursor(len(shown))
     lines = [
         (
-            f"{many(page.total, 'conversation')}, pinned ones, then the newest change first; id | "
+            f"{counted(page.total, 'conversation')}, pinned ones, then the newest change first; id | "
             "title | type | changed:"
         ),
         *map(results.about, shown),
@@ -134,7 +134,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
     )
     branch += ", which is not the active one" if page.inactive else ""
     lines = [
-        f"Conversation {page.id}, {title}: {many(page.total, 'message')} in all{branch}; {shown}."
+        f"Conversation {page.id}, {title}: {counted(page.total, 'message')} in all{branch}; {shown}."
     ]
     if page.source:
         lines.append(f"It is {page.source}.")
@@ -149,7 +149,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
         fence = TextFence(message.text for message in page.messages)
         before = ["", *(message.time or "" for message in page.messages)]
         marked = zip(map(pages.about_message, page.messages, before), page.messages, strict=True)
-        lines.append(fence.around((about, message.text) for about, message in marked))
+        lines.append(fence.enclose((about, message.text) for about, message in marked))
     for way in ("older", "newer"):
         cursor = getattr(page, way)
         if cursor:

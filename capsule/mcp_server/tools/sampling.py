@@ -22,10 +22,10 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from capsule.fence import TextFence, quoted, visible, word
 from capsule.mcp_server.errors import ExplainedError
 from capsule.mcp_server.stores import store_of
 from capsule.store.objects.summaries import Mark
+from capsule.untrusted_text import TextFence, quoted, visible, word
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -87,5 +87,5 @@ def _prompt(ctx: Context, conversation: str) -> tuple[Mark, str]:
         f"Sum up the conversation {quoted(document['title'])}: what it is about, what was "
         "decided, what is open. "
         "Answer with the summary alone.\n\n"
-        + fence.around([(f"transcript of {word(document['id'])}", text)])
+        + fence.enclose([(f"transcript of {word(document['id'])}", text)])
     )

@@ -15,7 +15,6 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
-from capsule.fence import visible, word
 from capsule.mcp_server.stores import (
     access_of,
     author_field,
@@ -41,6 +40,7 @@ from capsule.mcp_server.tools.confirmations import (
 )
 from capsule.mcp_server.tools.reading import Id, Role
 from capsule.mcp_server.tools.sampling import SummaryText, read_up_to, summary_text
+from capsule.untrusted_text import visible, word
 
 if TYPE_CHECKING:
     from capsule.format.models import Message

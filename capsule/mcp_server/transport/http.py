@@ -33,13 +33,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.fence import visible
 from capsule.mcp_server.stores import log
 from capsule.mcp_server.transport import http_process
 from capsule.mcp_server.transport.event_stream import stream_events
 from capsule.mcp_server.transport.http_process import ListeningSocket
 from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
 from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
+from capsule.untrusted_text import visible
 from capsule.watch.events import check_topics
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
-from capsule.fence import word
 from capsule.messaging.agents import Agents
+from capsule.untrusted_text import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +90,7 @@ def mail_of(store: CoreStore) -> Messages:
     """The messages of a store."""
     from capsule.messaging.messages import Messages
 
-    return store.inner.part(Messages)
+    return store.inner.object_of(Messages)
 
 
 def reader_of(stores: ClientStores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
@@ -143,12 +143,12 @@ class UnreadLineMiddleware:
 
 def enrol(store: CoreStore, name: str | None, folder: str | None, is_project: bool) -> str:
     """Register the agent that a client is, as `Agents.ensure` takes it; gives its id."""
-    return store.inner.part(Agents).ensure(name, folder, is_project=is_project)
+    return store.inner.object_of(Agents).ensure(name, folder, is_project=is_project)
 
 
 def arrive(store: CoreStore) -> None:
     """Let a client come: its agent is online from now on."""
-    store.inner.part(Agents).serve()
+    store.inner.object_of(Agents).serve()
 
 
 def leave(store: CoreStore) -> None:
@@ -192,6 +192,6 @@ def _ring(stores: ClientStores) -> bool:
         agent = str(store.agent)
         if doorbells.load_targets(store, agent).targets and mail_of(store).pointer():
             waits = True
-            if not store.inner.part(Agents).get(agent).listening:
+            if not store.inner.object_of(Agents).get(agent).listening:
                 doorbells.ring(store, agent, mail_of(store).pointer)
     return waits

@@ -46,7 +46,7 @@ class ConversationAdapter(Adapter):
     name = "conversations"
 
     def __init__(self, store: CoreStore) -> None:
-        self._store = store.inner.acting(None)
+        self._store = store.inner.store_for(None)
         self._registry = Registry(self._store.engine)
         self._woken = threading.Event()
         self._stopped = False
@@ -69,17 +69,17 @@ class ConversationAdapter(Adapter):
         if self._thread is not None:
             self._thread.join()
         for agent in self._listening:
-            self._store.inner.acting(agent).inner.part(StoreAgents).announce(agent, -1)
+            self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, -1)
 
     def _run(self, receiver: Receiver) -> None:
-        hub = self._store.inner.part(StoreWatchers).ensure_hub()
+        hub = self._store.inner.object_of(StoreWatchers).ensure_hub()
         waiter = hub.waiter(None, self._woken.set)
         with hub.listening():
             while not (self._stopped or hub.closed):
                 self._woken.clear()
                 try:
                     for agent in self._registry.read().agents:
-                        if self._store.inner.part(StoreAgents).documents.exists(agent):
+                        if self._store.inner.object_of(StoreAgents).documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
                     _log.warning(
@@ -91,12 +91,12 @@ class ConversationAdapter(Adapter):
     def _bring(self, agent: str, receiver: Receiver) -> None:
         """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
         if agent not in self._listening:
-            self._store.inner.acting(agent).inner.part(StoreAgents).announce(agent, +1)
+            self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, +1)
             self._listening.add(agent)
         marks, receipts, messages = (
             {},
-            self._store.inner.part(Receipts),
-            self._store.inner.part(UnreadTracker),
+            self._store.inner.object_of(Receipts),
+            self._store.inner.object_of(UnreadTracker),
         )
         messages.questions.refresh()
         for id, seat in messages.seats(agent).items():
@@ -114,7 +114,7 @@ class ConversationAdapter(Adapter):
                         _arrived(
                             each,
                             seat,
-                            self._store.inner.part(StoreAgents).documents.exists(each.from_),
+                            self._store.inner.object_of(StoreAgents).documents.exists(each.from_),
                         )
                         for each in mail
                     ]
@@ -134,13 +134,13 @@ class ConversationAdapter(Adapter):
         conversation.
         """
         if out.kind == "edit":
-            self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
+            self._store.inner.store_for(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
         two = PolicyTarget(out.place, "direct").present_ids
         if out.agent in two and not self._store.engine.exists(
             KIND, out.place
         ):  # A destination may be one to come.
-            ensure_direct(self._store.inner.acting(out.agent), out.agent, *(two - {out.agent}))
+            ensure_direct(self._store.inner.store_for(out.agent), out.agent, *(two - {out.agent}))
         thread, reply_to = out.thread or None, out.target or out.reply_to or None
         try:
             return self._sent(out, thread, reply_to)
@@ -158,11 +158,11 @@ class ConversationAdapter(Adapter):
             more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
             more = {name: value for name, value in more.items() if value is not None}
             kept = [self._kept(file) for file in out.files]
-            acting = self._store.inner.acting(out.agent)
+            acting = self._store.inner.store_for(out.agent)
             return str(
                 acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id
             )
-        sent = self._store.inner.part(Messages).send(
+        sent = self._store.inner.object_of(Messages).send(
             text,
             agent=out.agent,
             conversation=out.place,

@@ -72,7 +72,7 @@ class Host:
         log: Callable[[dict[str, Any]], None] = lambda line: None,
         max_workers: int = 8,
     ) -> None:
-        self._store = store.inner.acting(None)
+        self._store = store.inner.store_for(None)
         self._engine = self._store.engine
         self._write_log = log
         self._since = timestamps.now()
@@ -80,7 +80,7 @@ class Host:
             adapter.name: adapter for adapter in (ConversationAdapter(self._store), *adapters)
         }
         self._opened = OpenSessions(
-            self._engine, self._store.inner.part(Sessions).registry, self._log
+            self._engine, self._store.inner.object_of(Sessions).registry, self._log
         )
         self._router = Router(self._opened, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))

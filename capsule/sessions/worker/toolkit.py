@@ -66,7 +66,7 @@ def restrict_to_destinations(store: CoreStore, session: str) -> None:
 
     Raises Refused: it is no session of this agent.
     """
-    engine, state_of = store.inner.whole, store.inner.state_of
+    engine, state_of = store.inner.whole_engine, store.inner.state_of
     row = Registry(engine).read().sessions.get(session)
     if row is None or row.agent != store.agent:
         whose = f"is {row.agent}'s" if row else "is not in this store"
@@ -102,7 +102,7 @@ class Toolkit:
     def __init__(
         self, store: CoreStore, session: str, message: str = "", folder: str | None = None
     ) -> None:
-        self.engine: Engine = store.inner.whole
+        self.engine: Engine = store.inner.whole_engine
         self.session = check_id(session)
         row = Registry(self.engine).read().sessions.get(session)
         if store.agent not in (None, row and row.agent):

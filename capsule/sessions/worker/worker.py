@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
-from capsule.fence import TextFence, many, visible, word
 from capsule.sessions.events import outbound_message, reply_id, state_event, tool_event
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules.deliveries import number_replies
@@ -39,6 +38,7 @@ from capsule.sessions.session import Session
 from capsule.sessions.sessions import Sessions
 from capsule.sessions.worker import command
 from capsule.sessions.worker.command import FOR_GOOD, CommandResult
+from capsule.untrusted_text import TextFence, counted, visible, word
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Lease
@@ -88,10 +88,10 @@ class Prompt:
 
     def text(self) -> str:
         """It as a text for a model; what others wrote stands between marks
-        (see `capsule.fence`).
+        (see `capsule.untrusted_text`).
         """
         said = (
-            f"You are {word(self.agent)}. {many(len(self.messages), 'message')} came for you. "
+            f"You are {word(self.agent)}. {counted(len(self.messages), 'message')} came for you. "
             "What you answer goes "
         )
         said += "back to where they came from; an empty answer is none."
@@ -102,7 +102,7 @@ class Prompt:
             )
         fence = TextFence(message["content"] for message in self.messages)
         shown = ((_about(message), visible(message["content"])) for message in self.messages)
-        return f"{said}\n{fence.around(shown, _NOTE)}\n"
+        return f"{said}\n{fence.enclose(shown, _NOTE)}\n"
 
 
 def _about(message: Event) -> str:
@@ -147,7 +147,7 @@ class Worker:
         idle_s: float | None = None,
         log: Callable[..., None] = lambda event, **about: None,
     ) -> None:
-        self._engine = store.inner.whole
+        self._engine = store.inner.whole_engine
         self._instance = store.instance_id
         self._agent, self._session, self._make = agent, session, answer
         self._limit_s, self._idle_s, self._log = limit_s, idle_s, log
@@ -429,10 +429,10 @@ def worker_of(
     Raises NotFound: the agent has no command; Refused: it was not approved here. Cost: reading the
     registry.
     """
-    registry = Registry(store.inner.whole)
+    registry = Registry(store.inner.whole_engine)
     group = registry.read().agents.get(agent)
     if words and group is None:
-        group = store.inner.part(Sessions).set_agent(agent)
+        group = store.inner.object_of(Sessions).set_agent(agent)
     if group is None or not (words or group.command):
         raise NotFound(f"agent {agent} has no command that answers for it", id=agent)
     if not words and not registry.is_approved(group):

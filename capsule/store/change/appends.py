@@ -35,7 +35,7 @@ _LONGEST_KEY = 256
 _SAME = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
 
 
-def complete(message: Entry, stamp: str) -> Entry:
+def completed_message(message: Entry, stamp: str) -> Entry:
     """A checked message, with a time and an id if it had none, in canonical order."""
     if len(message) == 2:  # A role and a text: the common case.
         return {
@@ -49,14 +49,14 @@ def complete(message: Entry, stamp: str) -> Entry:
     return order_message({"timestamp": stamp, "id": new_message_id()} | message)
 
 
-def as_model(entry: Entry, place: int) -> Message:
+def message_model(entry: Entry, place: int) -> Message:
     """A message as callers get it, with its place."""
     from capsule.format.models import Message
 
     return Message.model_validate(entry).placed(place)
 
 
-def signed(message: Entry, agent: str | None) -> Entry:
+def with_sender(message: Entry, agent: str | None) -> Entry:
     """A checked message, from this agent. Raises Refused if it is from another one; None:
     as it is.
     """
@@ -86,7 +86,7 @@ def encoded_within(entry: Entry, limit: int) -> bytes:
     )
 
 
-def continued(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entry], bool]:
+def with_parents(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entry], bool]:
     """The entries with the parents they need when they are appended in this order.
 
     Args:
@@ -137,7 +137,7 @@ def _unknown(id: str, parent: str) -> InvalidInput:
     )
 
 
-def ensure_seen(transaction: Transaction, seen: str, *, is_active: bool = True) -> None:
+def ensure_nothing_newer(transaction: Transaction, seen: str, *, is_active: bool = True) -> None:
     """Raise InvalidInput if messages stand behind the last one that a writer saw, in the branch
     that it writes to.
 
@@ -193,7 +193,7 @@ def check_key(key: str) -> str:
     return key
 
 
-def appended(
+def earlier_keyed_append(
     transaction: Transaction, message: dict[str, Any], same: Iterable[str] = _SAME
 ) -> tuple[int, dict[str, Any]] | None:
     """The place of a keyed message and the message, if it was appended before; else None.

@@ -17,7 +17,12 @@ from capsule.format.documents import new
 from capsule.format.fields import names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
-from capsule.store.change.appends import complete, continued, encoded_within, signed
+from capsule.store.change.appends import (
+    completed_message,
+    encoded_within,
+    with_parents,
+    with_sender,
+)
 
 if TYPE_CHECKING:
     from capsule.engines.interface import ReadSet, Transaction
@@ -35,7 +40,7 @@ TRIES = 50
 _LOCK = frozenset(names("metadata.lock"))
 
 
-def ensure_may(
+def ensure_permitted(
     agent: str | None,
     action: Action,
     object: PolicyTarget,
@@ -110,10 +115,10 @@ class Conversation:
             self._is_admitted = True
         return self._lock
 
-    def ensure_may(
+    def ensure_permitted(
         self, action: Action, object: PolicyTarget | None = None, others: Collection[str] = ()
     ) -> None:
-        """As `ensure_may`, for who writes here; without an object, for the conversation as
+        """As `ensure_permitted`, for who writes here; without an object, for the conversation as
         it is.
         """
         from capsule.rules.policy import (
@@ -126,7 +131,7 @@ class Conversation:
                 self.transaction.judged,
             )
             known = judged[1] if judged is not None and judged[0] is about and not others else None
-            reads = ensure_may(self._agent, action, about, self._state_of, others, known)
+            reads = ensure_permitted(self._agent, action, about, self._state_of, others, known)
             # Of what was read twice the earlier version counts: so all decisions are about one
             # state.
             self.transaction.reads = {**reads, **self.transaction.reads}
@@ -145,13 +150,13 @@ class Conversation:
 
         if (object := policy.PolicyTarget.from_parsed_head(self.head)).is_closed:
             for action in sorted(actions.actions_of_write(self._agent, before, after)):
-                self.ensure_may(action, object, actions.added_agents(before, after))
+                self.ensure_permitted(action, object, actions.added_agents(before, after))
         elif self._agent is not None:
-            self.ensure_may("change")
+            self.ensure_permitted("change")
             if not is_agreed and actions.changes_others(self._agent, before, after):
-                self.ensure_may("moderate")
+                self.ensure_permitted("moderate")
             if (closed := policy.PolicyTarget.from_document(after)).is_closed:
-                self.ensure_may("rewrite", closed)  # It would take away what others wrote.
+                self.ensure_permitted("rewrite", closed)  # It would take away what others wrote.
 
     @property
     def head(self) -> ParsedHead:
@@ -219,11 +224,11 @@ class Conversation:
         """
         self.transaction.waits = wait
         if self._agent is not None:
-            self.ensure_may("append")
+            self.ensure_permitted("append")
             given = set[str]().union(*messages)
             if move or "parent" in given or ("timestamp" in given and not self._tries):
-                self.ensure_may("rewrite")
-            messages[:] = [signed(message, self._agent) for message in messages]
+                self.ensure_permitted("rewrite")
+            messages[:] = [with_sender(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
         lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
@@ -233,12 +238,12 @@ class Conversation:
         is_plain, entries, is_active = head_before.current is None, list[Document](), False
         for place, message in enumerate(messages):
             is_plain = is_plain and "parent" not in message
-            entries.append(entry := complete(message, time))
+            entries.append(entry := completed_message(message, time))
             messages[place] = message | {"id": entry["id"]}
         if is_plain:
             move = False
         else:
-            entries, is_active = continued(self.transaction, entries)
+            entries, is_active = with_parents(self.transaction, entries)
             move = move and not is_active
         encoded, size = [], at.size
         for entry in entries:
@@ -298,7 +303,7 @@ class Conversation:
         Returns:
             The head as it is now.
         """
-        head = _stamped(self._before(), self._changed(change, self._stamp()))
+        head = _keep_time_if_only_lock_changed(self._before(), self._changed(change, self._stamp()))
         if head is not None:
             self._ensure_ruled(self.head.document, head, is_agreed=False)
             self.transaction.set_head(head, ends_active=ends_active)
@@ -315,7 +320,7 @@ class Conversation:
         Returns:
             The head as written.
         """
-        self.ensure_may("change")
+        self.ensure_permitted("change")
         self.transaction.set_head(self._changed(lambda head: None, self._stamp()), context=context)
         self.recorded = self._lock
         return self._before()
@@ -358,7 +363,7 @@ class Conversation:
         after, _ = migrations.current(after, self.name)
         after = canonical.in_order(after)
         if not keeps_time:
-            stamped = _stamped(before, after)
+            stamped = _keep_time_if_only_lock_changed(before, after)
             if stamped is None:
                 return before
             after = stamped
@@ -405,7 +410,7 @@ class Conversation:
         return lock | {"timestamp": timestamps.now()}
 
 
-def unasked(conversation: Conversation) -> None:
+def admit_any_instance(conversation: Conversation) -> None:
     """Admits every instance, and records no lock: for changes that were permitted already."""
 
 
@@ -416,7 +421,7 @@ def _keep_lock_fields(before: Document, after: Document) -> None:
         after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
 
 
-def _stamped(before: Document, after: Document) -> Document | None:
+def _keep_time_if_only_lock_changed(before: Document, after: Document) -> Document | None:
     """The document to write; `updatedAt` is new only if more than the lock changed. None: nothing
     changed.
     """

@@ -16,7 +16,7 @@ from capsule.format.documents.message import check_message, fields_given
 from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
-from capsule.store.change.appends import appended, as_model, check_key
+from capsule.store.change.appends import check_key, earlier_keyed_append, message_model
 from capsule.store.objects.edits import named, whose
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Branches:
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
-                before = appended(
+                before = earlier_keyed_append(
                     conversation.transaction, {"id": new, "content": content}, ("content",)
                 )
                 if before is not None:
@@ -268,7 +268,7 @@ class Branches:
             return at, entries[0]
 
         at, entry = self._store.inner.change(id, act)
-        return as_model(entry, at)
+        return message_model(entry, at)
 
     # -- Taking out --------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from capsule.format.references import find_message
 from capsule.format.tree.pruning import edited, retitle
 from capsule.format.validation import decoded
 from capsule.store.base import KIND
-from capsule.store.change.appends import as_model, encoded_within
+from capsule.store.change.appends import encoded_within, message_model
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -86,7 +86,7 @@ class Edits:
             after = conversation.rewrite(change, reason="edited", is_agreed=is_agreed)
             return after["history"][place], place
 
-        return as_model(*self._store.inner.change(id, act))
+        return message_model(*self._store.inner.change(id, act))
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
         """Save a conversation that a person edited as a whole. Removed and changed messages go to
@@ -112,7 +112,7 @@ class Edits:
         after = self._store.inner.change(
             id, lambda conversation: conversation.rewrite(change, reason="edited")
         )
-        return self._store.inner.head_of(id, after)
+        return self._store.inner.parsed_head(id, after)
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.
@@ -268,7 +268,7 @@ class ProjectContexts:
         else:
             data = _encoded(id, context)
             if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
-                return self._store.inner.head_of(
+                return self._store.inner.parsed_head(
                     id,
                     self._store.inner.change(
                         id, lambda conversation: conversation.change_head(_nothing)
@@ -278,7 +278,7 @@ class ProjectContexts:
             def encoded() -> Iterable[bytes]:
                 return (data,)
 
-        return self._store.inner.head_of(
+        return self._store.inner.parsed_head(
             id, self._store.inner.change(id, lambda conversation: conversation.set_context(encoded))
         )
 

@@ -23,7 +23,7 @@ from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id
 from capsule.rules import locking
 from capsule.store.base import KIND
-from capsule.store.creation import made_once, write_new
+from capsule.store.creation import create_once, write_new
 from capsule.store.objects.trash import discard
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _OF_EACH = 39
 _NAMING = ("replyTo", "thread")
 
 
-def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
+def inherited_privacy(about: Mapping[str, Any], id: str) -> dict[str, Any]:
     """The fields of the metadata that close a copy to whom its source is closed.
 
     Args:
@@ -106,7 +106,7 @@ class Forks:
             return self._fork(id, at, title, attachments, made, created_by)
 
         if key is not None:
-            return made_once(self._store.inner, "fork", check_id(id), key, make)
+            return create_once(self._store.inner, "fork", check_id(id), key, make)
         return make(ids.new_id() if new_id is None else check_id(new_id))
 
     def _fork(
@@ -146,7 +146,7 @@ class Forks:
             type,
             about.get("tags") or (),
             "auto" if title is None else "user",
-            self._store.inner.holder.lock_for_new(type),
+            self._store.inner.instance_locks.lock_for_new(type),
             [
                 {key: value for key, value in entry.items() if key not in left_out}
                 | {"id": message}
@@ -155,7 +155,7 @@ class Forks:
             ],
             context=source.get("context"),
             metadata={name: about.get(name) for name in _COPIED}
-            | closed_as(about, new_id)
+            | inherited_privacy(about, new_id)
             | {"forkedFrom": id, "createdBy": self._store.agent or created_by},
         )
         return write_new(self._store.inner, document)
@@ -172,7 +172,7 @@ class Forks:
         deleted. Cost: as `store.delete` for each.
         """
         family = [id, *self.list(check_id(id), deep=True)]
-        holder, deleted = self._store.inner.holder, []
+        holder, deleted = self._store.inner.instance_locks, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
                 locking.admit(
@@ -247,7 +247,7 @@ def _set_source(store: BaseStore, fork: str, deleted: str, source: str | None) -
         conversation.change_head(change)
 
     try:
-        store.inner.change(fork, act, store.inner.holder.admit_once)
+        store.inner.change(fork, act, store.inner.instance_locks.admit_once)
     except NotFound:
         pass
     except CapsuleError as error:

@@ -26,7 +26,7 @@ from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.rules.locking import describe
 from capsule.store.base import KIND
-from capsule.store.change.conversation import TRIES, unasked
+from capsule.store.change.conversation import TRIES, admit_any_instance
 from capsule.store.change.head_changes import set_title
 
 if TYPE_CHECKING:
@@ -161,16 +161,18 @@ class IncomingVersions:
                 conversation.rewrite(lambda _: after, keeps_time=True)
             return brought
 
-        return self._store.inner.change(id, act, unasked)
+        return self._store.inner.change(id, act, admit_any_instance)
 
     def _create_theirs(self, id: str, theirs: bytes) -> None:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
         inner = self._store.inner
-        with inner.engine.outside_edits().hold(KIND, id) as held, inner.under_way(id):
+        with inner.engine.outside_edits().hold(KIND, id) as held, inner.hold_reports(id):
             tag = held.put(None, data, [], canonical=not _is_newer(data))
-            if inner.own is not None:
-                inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
+            if inner.own_writes is not None:
+                inner.remember_own_write(
+                    id, "created", tag, entries=codec.decode(data, id).get("history", [])
+                )
 
     def _take_away(self, id: str, base: bytes | None) -> IncomingResult:
         """Move the conversation to the trash if it equals `base`, the version deleted there, and
@@ -180,12 +182,12 @@ class IncomingVersions:
         def act(conversation: Conversation) -> IncomingResult:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
                 return IncomingResult("kept", "it was written to here")
-            self._store.inner.holder.discard(conversation)
-            self._store.inner.wrote(id, "deleted")
+            self._store.inner.instance_locks.discard(conversation)
+            self._store.inner.remember_own_write(id, "deleted")
             return IncomingResult("deleted")
 
         try:
-            return self._store.inner.change(id, act, unasked)
+            return self._store.inner.change(id, act, admit_any_instance)
         except NotFound:
             return IncomingResult("same")
         except Locked as error:
@@ -313,7 +315,7 @@ class Conflicts:
         inner = self._store.inner
         if field == "title" or field.startswith("metadata."):
             return inner.change_head(id, change)
-        return inner.head_of(
+        return inner.parsed_head(
             id, inner.change(id, lambda conversation: conversation.rewrite(change))
         )
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.queries import Filter
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.fence import many
 from capsule.format.documents import new
 from capsule.format.documents.message import check_message
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, title_after
 from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
-from capsule.store.change.appends import complete
-from capsule.store.creation import made_once, write_new
-from capsule.store.objects.forks import closed_as
+from capsule.store.change.appends import completed_message
+from capsule.store.creation import create_once, write_new
+from capsule.store.objects.forks import inherited_privacy
+from capsule.untrusted_text import counted
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -92,7 +92,7 @@ class Standing:
 
     def __str__(self) -> str:
         if self.state == "behind":
-            added = many(self.added, "new message") if self.added else ""
+            added = counted(self.added, "new message") if self.added else ""
             edited = f"{self.edited} edited" if self.edited else ""
             return f"its source has moved on since: {', '.join(filter(None, (added, edited)))}"
         return {
@@ -210,7 +210,7 @@ class Summaries:
         return (
             make(new_id())
             if key is None
-            else made_once(self._store.inner, "summarize", id, key, make, title, message)
+            else create_once(self._store.inner, "summarize", id, key, make, title, message)
         )
 
     def _summary(
@@ -238,12 +238,12 @@ class Summaries:
             type,
             tags=dict.fromkeys([*(about.get("tags") or ()), *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
-            lock=self._store.inner.holder.lock_for_new(type),
-            messages=[complete(message, stamp)],
+            lock=self._store.inner.instance_locks.lock_for_new(type),
+            messages=[completed_message(message, stamp)],
             is_summary=True,
             source_conversation_id=source["id"],
             metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()}
-            | (closed_as(about, id) if is_closed else {}),
+            | (inherited_privacy(about, id) if is_closed else {}),
         )
 
     def standing(self, id: str) -> Standing | None:

@@ -27,8 +27,8 @@ from capsule.format.tree.pruning import put_back
 from capsule.format.validation import decoded
 from capsule.ids import check_id
 from capsule.store.base import KIND
-from capsule.store.change.appends import signed
-from capsule.store.change.conversation import REMOVED, Conversation, unasked
+from capsule.store.change.appends import with_sender
+from capsule.store.change.conversation import REMOVED, Conversation, admit_any_instance
 from capsule.store.creation import write_new
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class StoreTrash:
             sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash")
         )
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
-        self._store.inner.wrote(wanted, "restored")
+        self._store.inner.remember_own_write(wanted, "restored")
         self._store.engine.trash.restore(KIND, wanted, latest.token)
         try:
             return self._store.head(wanted)
@@ -226,21 +226,21 @@ def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
     """
 
     def act(conversation: Conversation) -> Trashed:
-        conversation.ensure_may("delete")
+        conversation.ensure_permitted("delete")
         if store.agent is not None and not is_agreed:
             authors = {entry.get("from") for entry in conversation.document()["history"]}
             if not authors <= {store.agent}:
-                conversation.ensure_may("moderate")
-        trashed = store.inner.holder.discard(conversation)
-        store.inner.wrote(id, "deleted")
+                conversation.ensure_permitted("moderate")
+        trashed = store.inner.instance_locks.discard(conversation)
+        store.inner.remember_own_write(id, "deleted")
         return trashed
 
     try:
-        return store.inner.change(check_id(id), act, unasked)
+        return store.inner.change(check_id(id), act, admit_any_instance)
     except InvalidDocument:
         with store.engine.outside_edits().hold(KIND, id) as held:
-            trashed = store.inner.holder.discard_damaged(held)
-            store.inner.wrote(id, "deleted")
+            trashed = store.inner.instance_locks.discard_damaged(held)
+            store.inner.remember_own_write(id, "deleted")
             return trashed
 
 
@@ -289,7 +289,9 @@ class EarlierVersions:
         wanted = decoded(
             codec.encode(wanted), f"{id}.json", id
         )  # It must still be a capsule, and this one.
-        self._store.inner.wrote(id, "restored")  # Watchers that saw it deleted see this change.
+        self._store.inner.remember_own_write(
+            id, "restored"
+        )  # Watchers that saw it deleted see this change.
         try:
             return self._store.inner.change(
                 id, lambda conversation: self._in_its_place(conversation, wanted)
@@ -308,15 +310,15 @@ class EarlierVersions:
             return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
 
         after = conversation.rewrite(change)
-        return Restored(self._store.inner.head_of(conversation.id, after), kept)
+        return Restored(self._store.inner.parsed_head(conversation.id, after), kept)
 
     def _anew(self, wanted: dict[str, Any]) -> Restored:
         """Make a deleted conversation again."""
         kind = str(wanted["metadata"].get("type", "chat"))
-        lock = self._store.inner.holder.lock_for_new(kind) or inactive_lock()
+        lock = self._store.inner.instance_locks.lock_for_new(kind) or inactive_lock()
         stamp = timestamps.now(wanted["updatedAt"])
         metadata = wanted["metadata"] | {"lock": lock}
-        history = [signed(message, self._store.agent) for message in wanted["history"]]
+        history = [with_sender(message, self._store.agent) for message in wanted["history"]]
         retry = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
         return Restored(write_new(self._store.inner, canonical.in_order(retry)), None)
 
@@ -337,8 +339,8 @@ class EarlierVersions:
                 *taken_in.seen,
                 head_record(document["updatedAt"], document, len(document["history"])),
             ]
-            self._store.inner.wrote(id, held.put(got[1], data, records))
-        return Restored(self._store.inner.head_of(id, document), kept)
+            self._store.inner.remember_own_write(id, held.put(got[1], data, records))
+        return Restored(self._store.inner.parsed_head(id, document), kept)
 
 
 def _without_lock(document: dict[str, Any]) -> dict[str, Any]:

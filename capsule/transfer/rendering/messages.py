@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from capsule.timestamps import canonical, known
+from capsule.timestamps import blank_if_unknown, canonical
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
 from capsule.transfer.rendering.calls import as_text, counted, describe_call, line
 from capsule.transfer.rendering.texts import TextRenderer
@@ -307,7 +307,11 @@ def _is_hidden(entry: Entry) -> bool:
 
 def _time(time: Any) -> str:
     try:
-        return canonical(known(time)) if isinstance(time, str) and known(time) else ""
+        return (
+            canonical(blank_if_unknown(time))
+            if isinstance(time, str) and blank_if_unknown(time)
+            else ""
+        )
     except ValueError:
         return ""
 

@@ -100,7 +100,7 @@ def _file(view: View) -> Response:
     )
     if about is None:
         raise NotFound(f"conversation {id} has no such attachment", id=digest)
-    data = view.store.inner.whole.files.read("attachments", digest, digest)
+    data = view.store.inner.whole_engine.files.read("attachments", digest, digest)
     if kind := next(
         (kind for kind, first in _IMAGES.items() if re.match(first, data, re.DOTALL)), ""
     ):

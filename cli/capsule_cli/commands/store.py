@@ -62,8 +62,10 @@ def init(
     from capsule.store.store import CoreStore
 
     place = directory or asked.store or os.environ.get("CAPSULE_STORE") or "."
-    place = locate.named(place) or place  # With the password, which the environment has no more.
-    root = opening.shown(place) if opening.is_address(place) else os.path.abspath(place)
+    place = (
+        locate.database_address(place) or place
+    )  # With the password, which the environment has no more.
+    root = opening.without_password(place) if opening.is_address(place) else os.path.abspath(place)
     made = CoreStore.init(place)
     said = (
         "\n  ".join(["made a store:", *made])
@@ -78,7 +80,7 @@ def show() -> None:
     from capsule import locate
 
     found, facts = locate.locate_store(asked.store), {}
-    if (url := locate.named(asked.store)) is not None:
+    if (url := locate.database_address(asked.store)) is not None:
         from capsule.engines import opening
 
         facts = {"durability": opening.durability(url)}
@@ -189,7 +191,7 @@ def doctor(
 def _report() -> None:
     """Print a bug report; of a store that can't be opened, why, and the versions."""
     from capsule.maintenance.report import report
-    from capsule.versions import versions
+    from capsule.software_versions import versions
 
     try:
         with store_of() as store, progress("examining") as bar:
@@ -431,7 +433,7 @@ def _migrate_database(*, check: bool) -> None:
 
     if (
         not check
-        and (url := locate.named(asked.store)) is not None
+        and (url := locate.database_address(asked.store)) is not None
         and opening.make_in_database(url)
     ):
         say("the tables of the store were brought to this version")

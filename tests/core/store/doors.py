@@ -40,7 +40,7 @@ BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "locks.take": lambda store, id: store.locks.take(id).__exit__(None, None, None),
     "locks.release": lambda store, id: store.locks.release(id, force=True),
     "versions.restore": lambda store, id: store.versions.restore(
-        id, store.inner.whole.document("conversations", id)
+        id, store.inner.whole_engine.document("conversations", id)
     ),
     "edits.migrate": lambda store, id: store.edits.migrate(id, check=True),
 }
@@ -71,7 +71,7 @@ def cursor_of(store: Store) -> str:
     return (
         CURSOR[0]
         if store.agent is None
-        else CursorSeal(store.agent, store.inner.whole.machine).seal(CURSOR[0])
+        else CursorSeal(store.agent, store.inner.whole_engine.machine).seal(CURSOR[0])
     )
 
 

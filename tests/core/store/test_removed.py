@@ -149,7 +149,7 @@ def test_any_removed_messages_are_restored_in_their_places(data: st.DataObject) 
 
 def test_what_was_removed_says_which_agent_did_it_and_is_listed_in_pages(store: Store) -> None:
     id = _conversation(store)
-    anna = store.inner.acting("anna")
+    anna = store.inner.store_for("anna")
     mine = anna.append(id, content="mine").id
     store.edits.message(id, "@0", "ONE")
     anna.branches.remove(id, str(mine))

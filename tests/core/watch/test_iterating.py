@@ -173,8 +173,8 @@ def test_closing_the_store_ends_every_wait() -> None:
     poll.start()
     until(
         lambda: (
-            store.inner.part(StoreWatchers).hub is not None
-            and store.inner.part(StoreWatchers).hub.running
+            store.inner.object_of(StoreWatchers).hub is not None
+            and store.inner.object_of(StoreWatchers).hub.running
         )
     )
 
@@ -234,7 +234,7 @@ def test_a_store_without_a_watch_keeps_no_own_writes_and_no_hub(store: Store) ->
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()
-    assert store.inner.own is None and store.inner.part(StoreWatchers).hub is None
+    assert store.inner.own_writes is None and store.inner.object_of(StoreWatchers).hub is None
 
 
 def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

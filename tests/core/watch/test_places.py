@@ -257,7 +257,7 @@ def test_a_process_ends_cleanly_during_a_watch(
             await asyncio.sleep(0)
             waiting.cancel()
         asyncio.run(follow())
-        while not store.inner.part(StoreWatchers).hub.running:
+        while not store.inner.object_of(StoreWatchers).hub.running:
             pass
         say()
         {how}
@@ -279,8 +279,8 @@ def test_the_watch_thread_ends_after_a_time_without_waits(
         if thread.name == "capsule-watch":
             thread.join()
     assert (
-        store.inner.part(StoreWatchers).hub is not None
-        and not store.inner.part(StoreWatchers).hub.running
+        store.inner.object_of(StoreWatchers).hub is not None
+        and not store.inner.object_of(StoreWatchers).hub.running
     )
     id = other.create().id
     follower = Follower(store)

@@ -700,7 +700,7 @@ class SearchPage:
             in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
                 where, shown = "tools", in_tools
-        time = timestamps.known(timestamps.from_ms(time_ms))
+        time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
         return Hit(
             id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active)
         )

@@ -248,6 +248,6 @@ def values_of(
     )
     rows = db.execute(question, (conversation, path))
     return [
-        FieldValue(value, total, timestamps.known(timestamps.from_ms(time_ms)))
+        FieldValue(value, total, timestamps.blank_if_unknown(timestamps.from_ms(time_ms)))
         for value, total, time_ms in rows
     ]

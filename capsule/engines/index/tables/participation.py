@@ -58,7 +58,7 @@ def mine(
     db: sqlite3.Connection, agent: str, known: Mapping[str, Participation]
 ) -> list[Participation]:
     """The conversations that an agent takes part in, the latest first; nothing is read of those
-    that are as `known`.
+    that are as `blank_if_unknown`.
     """
     versions = db.execute(_MINE, (agent,)).fetchall()
     same = {
@@ -197,7 +197,9 @@ def said(
         f"{_NUM} AND at = ?"
     )
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
-    last = LastMessage(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
+    last = LastMessage(
+        place, id, sender, content, timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
+    )
     return UnreadSummary(
         sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last
     )

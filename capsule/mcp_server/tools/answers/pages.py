@@ -11,7 +11,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
-from capsule.fence import visible, word
 from capsule.mcp_server.tools.answers.results import (
     MessageOutput,
     MessagePageOutput,
@@ -19,7 +18,8 @@ from capsule.mcp_server.tools.answers.results import (
     tokens,
     within,
 )
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
+from capsule.untrusted_text import visible, word
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -106,7 +106,7 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, 
         at=at,
         role=visible(str(entry["role"])),
         text="",
-        time=known(entry.get("timestamp")) or None,
+        time=blank_if_unknown(entry.get("timestamp")) or None,
         sender=visible(entry["from"]) if entry.get("from") else None,
         edited="editedAt" in entry,
         also=[visible(name) for name in entry if name not in _SHOWN and entry[name]][:10],

@@ -7,7 +7,7 @@ unless the client takes data: then its capabilities have the extension `capsule/
 settings {"takes": ["data"]} or {"takes": ["text", "data"]}.
 
 What must stay true: text and structured content say the same. Stored text is marked as such, and
-nothing in it is hidden (`capsule.fence`). Absent fields are left out. A tool does not know in which
+nothing in it is hidden (`capsule.untrusted_text`). Absent fields are left out. A tool does not know in which
 form its output is sent, only what it may cost. The cost in tokens is the estimate of
 `capsule.format.text.tokens` and two fifths more, because outputs hold ids, which cost more than
 ordinary text.
@@ -22,9 +22,9 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from capsule.fence import quoted, visible, word
 from capsule.format.text.tokens import estimate
 from capsule.mcp_server.errors import holder
+from capsule.untrusted_text import quoted, visible, word
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext

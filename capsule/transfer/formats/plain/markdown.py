@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
 from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_text, reporting_damage
 from capsule.transfer.records.coercion import text_of
@@ -35,7 +35,11 @@ def _comment(kind: str, value: Fields) -> str:
 
 def _heading(entry: Fields, is_aside: bool) -> str:
     who = str(entry.get("from") or entry["role"].capitalize())
-    parts = [who, entry.get("model"), known(entry.get("timestamp"))[:16].replace("T", " ")]
+    parts = [
+        who,
+        entry.get("model"),
+        blank_if_unknown(entry.get("timestamp"))[:16].replace("T", " "),
+    ]
     return (
         "## "
         + " · ".join(_line(part) for part in parts if part)

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 from capsule.errors import Locked, Refused
-from capsule.git_program import outside_hooks
+from capsule.git_program import clean_environment
 from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.global_options import asked
@@ -86,7 +86,7 @@ class _DemoRun:
             "CLAUDE_PROJECT_DIR",
         )
         self._environment = {
-            name: value for name, value in outside_hooks().items() if name not in own
+            name: value for name, value in clean_environment().items() if name not in own
         }
         self._environment |= {f"GIT_{who}_NAME": "demo" for who in ("AUTHOR", "COMMITTER")}
         self._environment |= {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.format.text.shown import call_of, one_line, shown
-from capsule.timestamps import known
+from capsule.timestamps import blank_if_unknown
 from capsule_cli.shared import output
 from capsule_cli.shared.output import in_terminal, out, short_time, styled
 
@@ -130,7 +130,7 @@ def _speaker(message: Mapping[str, Any]) -> str:
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    when = _time(known(message.get("timestamp")) or "no time")
+    when = _time(blank_if_unknown(message.get("timestamp")) or "no time")
     if not message.get("editedAt"):
         return when
     by = message.get("editedBy")

@@ -81,7 +81,7 @@ def web(
             path=host,
         )
     with named() as store:
-        own = names.own_name(store.inner.whole.machine)
+        own = names.own_name(store.inner.whole_engine.machine)
         if listener.is_loopback or hosts:
             called = listener.names(hosts, own)
         else:

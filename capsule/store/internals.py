@@ -17,7 +17,7 @@ from capsule.errors import ConcurrentWrite, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
 from capsule.locks.holder import InstanceLocks
-from capsule.store.change.conversation import TRIES, Conversation, unasked
+from capsule.store.change.conversation import TRIES, Conversation, admit_any_instance
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from capsule.rules.policy import InputsFor, PolicyTarget
     from capsule.settings import Settings
     from capsule.watch.own_writes import OwnWrites
+
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -104,16 +105,16 @@ class StoreInternals(Generic[S]):
         store: The store.
         agent: The agent that it acts for; None: its owner.
         settings: The settings in its `capsule.toml`.
-        whole: The engine of the whole store, whoever it acts for.
+        whole_engine: The engine of the whole store, whoever it acts for.
         engine: The engine as the agent sees it; for the owner the whole one.
-        holder: The locks of this instance.
+        instance_locks: The locks of this instance.
         main: The inner interface of the store that this one was opened beside; None: it has the
             engine of its own.
-        own: The writes of this store; None until it is watched.
+        own_writes: The writes of this store; None until it is watched.
         state_of: Gives what a decision of the rule depends on besides an object. A session replaces
             it.
-        opened: The stores that `acting` opened, by agent.
-        parts: The objects that `part` made, by class.
+        opened_stores: The stores that `store_for` opened, by agent.
+        objects: The objects that `object_of` made, by class.
     """
 
     def __init__(
@@ -131,17 +132,17 @@ class StoreInternals(Generic[S]):
         self.store = store
         self.agent: str | None = None
         self.settings = settings
-        self.whole = self.engine = engine
-        self.holder = InstanceLocks(
-            engine, settings, self.change_unasked, keep_locks=keep_locks, name=instance, user=user
+        self.whole_engine = self.engine = engine
+        self.instance_locks = InstanceLocks(
+            engine, settings, self.change_any_lock, keep_locks=keep_locks, name=instance, user=user
         )
         self.main = main
-        self.own: OwnWrites | None = None
+        self.own_writes: OwnWrites | None = None
         self.state_of: InputsFor = lambda object, others: self.guard.state(
             self.agent, object, others
         )
-        self.opened: dict[str | None, S] = {}
-        self.parts: dict[type, Any] = {}
+        self.opened_stores: dict[str | None, S] = {}
+        self.objects: dict[type, Any] = {}
         self._open_for = open_for
 
     # -- Who it acts for ---------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class StoreInternals(Generic[S]):
         kind = AccessGuard
         with suppress(Refused):
             kind = rooms.guard_class()
-        return kind(self.whole)
+        return kind(self.whole_engine)
 
     def act_for(self, agent: str, folder: str | None) -> None:
         """Act for an agent from now on; until now it was the owner's, who makes the agent if need
@@ -167,12 +168,12 @@ class StoreInternals(Generic[S]):
         from capsule.store.view import AgentView
 
         self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
-        self.parts.clear()
+        self.objects.clear()
         self.engine = AgentView(
-            self.agent, self.whole, lambda object, others: self.state_of(object, others)
+            self.agent, self.whole_engine, lambda object, others: self.state_of(object, others)
         )
 
-    def subject(self, agent: str | None) -> str:
+    def required_agent(self, agent: str | None) -> str:
         """The agent that a call is about: the given one, or the one that the store acts for.
 
         Raises InvalidInput if there is none, and Refused if the store acts for another one.
@@ -184,25 +185,25 @@ class StoreInternals(Generic[S]):
             raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
         return agent
 
-    def acting(self, agent: str | None) -> S:
+    def store_for(self, agent: str | None) -> S:
         """The store that acts for an agent, or for the owner (None): this one, or one beside it,
         which is kept.
         """
         if self.agent == agent:
             return self.store
-        if agent not in self.opened:
-            self.opened.setdefault(agent, self._open_for(agent))
-        return self.opened[agent]
+        if agent not in self.opened_stores:
+            self.opened_stores.setdefault(agent, self._open_for(agent))
+        return self.opened_stores[agent]
 
-    def part(self, kind: Callable[[S], T]) -> T:
+    def object_of(self, kind: Callable[[S], T]) -> T:
         """The object of a class that the store offers, or that a room keeps with it: the same at
         each call.
 
         Args:
             kind: The class; it takes the store.
         """
-        part: T | None = self.parts.get(kind)  # type: ignore[call-overload]
-        return self.parts.setdefault(kind, kind(self.store)) if part is None else part  # type: ignore[call-overload]
+        part: T | None = self.objects.get(kind)  # type: ignore[call-overload]
+        return self.objects.setdefault(kind, kind(self.store)) if part is None else part  # type: ignore[call-overload]
 
     def forget_purged(self) -> None:
         """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused,
@@ -234,7 +235,7 @@ class StoreInternals(Generic[S]):
                 also asks what the agent may do.
             is_own: Whether this store's watchers see the change as its own.
         """
-        own = self.own if is_own else None
+        own = self.own_writes if is_own else None
         for tries in range(
             TRIES
         ):  # Not by `retry`: an append goes this way, through as few functions as can be.
@@ -242,7 +243,7 @@ class StoreInternals(Generic[S]):
                 with self.engine.transaction(CONVERSATIONS, id) as transaction:
                     conversation = Conversation(
                         transaction,
-                        admit or self.holder.admit,
+                        admit or self.instance_locks.admit,
                         tries,
                         agent=self.agent,
                         state_of=self.state_of,
@@ -253,23 +254,23 @@ class StoreInternals(Generic[S]):
                     with _UNWATCHED if own is None else own.writing(transaction):
                         result = edit(conversation)
                     if conversation.recorded is not None:
-                        self.holder.now_held(id, conversation.recorded)
+                        self.instance_locks.now_held(id, conversation.recorded)
                     return result
             except ConcurrentWrite:
                 continue
         raise retries_exhausted(f"conversation {id}", id)
 
-    def change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
+    def change_any_lock(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Change a conversation whoever holds its lock, for changes that were permitted already."""
-        return self.change(id, action, unasked)
+        return self.change(id, action, admit_any_instance)
 
     def change_head(self, id: str, change: Callable[[Document], None]) -> Head:
         """Change the head of a conversation in place; the head as written."""
-        return self.head_of(
+        return self.parsed_head(
             id, self.change(id, lambda conversation: conversation.change_head(change))
         )
 
-    def head_of(self, id: str, fields: Document, size: int = 0) -> Head:
+    def parsed_head(self, id: str, fields: Document, size: int = 0) -> Head:
         """The head with the fields just written. Raises InvalidDocument."""
         head = Head.of(fields, self.engine.name(CONVERSATIONS, id), size)
         assert head is not None  # It was validated.
@@ -277,25 +278,25 @@ class StoreInternals(Generic[S]):
 
     # -- What watchers see -------------------------------------------------------------------------
 
-    def wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
+    def remember_own_write(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
         """Remember own writes for this store's watchers: messages, and marks as `OwnWrites.wrote` takes
         them.
         """
-        if self.own is not None:
-            self.own.wrote(id, *marks)
-            self.own.appended(id, entries)
+        if self.own_writes is not None:
+            self.own_writes.wrote(id, *marks)
+            self.own_writes.appended(id, entries)
 
-    def under_way(self, id: str) -> AbstractContextManager[None]:
+    def hold_reports(self, id: str) -> AbstractContextManager[None]:
         """Hold back reports of changes of a conversation while the body writes it, if the store is
         watched.
         """
-        return _UNWATCHED if self.own is None else self.own.under_way(id)
+        return _UNWATCHED if self.own_writes is None else self.own_writes.under_way(id)
 
-    def marked(self, changes: list[Change], cursor: str) -> Changes:
+    def with_own_marked(self, changes: list[Change], cursor: str) -> Changes:
         """Changes as a caller gets them, with own ones marked."""
         from capsule.engines.changes import Changes
 
-        own = self.own
+        own = self.own_writes
         return Changes(
             changes if own is None else own.marked(changes, self.engine.questions().advance), cursor
         )

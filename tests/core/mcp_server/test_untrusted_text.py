@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.fence import TextFence, escaped, quoted, visible, word
+from capsule.untrusted_text import TextFence, escaped, quoted, visible, word
 from tests.core.mcp_server.talking import data, talking
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,7 @@ async def test_titles_tags_and_senders_are_quoted_in_one_line(store: Store, root
 
 def test_a_mark_that_a_text_holds_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = iter([b"\xaa" * 3, b"\xbb" * 8])
-    monkeypatch.setattr("capsule.fence.os.urandom", lambda n: next(marks))
+    monkeypatch.setattr("capsule.untrusted_text.os.urandom", lambda n: next(marks))
     assert TextFence(["it knows aaaaaa"]).mark == "bbbbbbbbbbbbbbbb"
 
 

@@ -34,7 +34,7 @@ def visible(text: str) -> str:
     """`text` with what is hidden in it spelled out, as `\\u001b`; tabs and line breaks stay."""
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    return _HIDDEN.sub(_spelled, text)
+    return _HIDDEN.sub(_spelled_out, text)
 
 
 def escaped(json_text: str) -> str:
@@ -42,29 +42,31 @@ def escaped(json_text: str) -> str:
     it meant.
     """
     return _HIDDEN.sub(
-        lambda match: match.group() if _belongs(match) else json.dumps(match.group())[1:-1],
+        lambda match: (
+            match.group() if _joins_visible_characters(match) else json.dumps(match.group())[1:-1]
+        ),
         json_text,
     )
 
 
-def _spelled(match: re.Match[str]) -> str:
-    if _belongs(match):
+def _spelled_out(match: re.Match[str]) -> str:
+    if _joins_visible_characters(match):
         return match.group()
     code = ord(match.group())
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _belongs(match: re.Match[str]) -> bool:
+def _joins_visible_characters(match: re.Match[str]) -> bool:
     """Whether a character that is not seen belongs to those beside it, which are."""
     text, at, this = match.string, match.start(), match.group()
     before, behind = text[at - 1 : at], text[at + 1 : at + 2]
     if this in _JOINERS:
         emoji = text[at - 2 : at - 1] if before and before in _EMOJI_STYLES else before
-        return (_in_word(before) and _in_word(behind)) or (
-            this == "\u200d" and _has_styles(emoji) and _has_styles(behind)
+        return (_is_letter_of_joining_script(before) and _is_letter_of_joining_script(behind)) or (
+            this == "\u200d" and _can_be_emoji(emoji) and _can_be_emoji(behind)
         )
     if this in _EMOJI_STYLES:
-        return _has_styles(before)
+        return _can_be_emoji(before)
     return _VARIANT.fullmatch(this) is not None and _category(before) in ("Lo", "Sm")
 
 
@@ -72,14 +74,14 @@ def _category(character: str) -> str:
     return unicodedata.category(character) if character and not _HIDDEN.match(character) else ""
 
 
-def _in_word(character: str) -> bool:
+def _is_letter_of_joining_script(character: str) -> bool:
     """Whether it is a letter or a mark of a script that may need joiners: none of those before
     Hebrew does.
     """
     return character >= "\u0590" and _category(character)[:1] in ("L", "M")
 
 
-def _has_styles(character: str) -> bool:
+def _can_be_emoji(character: str) -> bool:
     """Whether it may be an emoji: a symbol, the signs of keycaps, or one of the few that Unicode
     counts elsewhere.
     """
@@ -102,7 +104,7 @@ def word(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else quoted(text)
 
 
-def many(n: int, noun: str) -> str:
+def counted(n: int, noun: str) -> str:
     """So many of them, in words."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
@@ -121,7 +123,7 @@ class TextFence:
             mark = os.urandom(8).hex()
         self.mark = mark
 
-    def around(self, texts: Iterable[tuple[str, str]], note: str = "") -> str:
+    def enclose(self, texts: Iterable[tuple[str, str]], note: str = "") -> str:
         """Texts between marks, and before the first what the marks mean.
 
         Args:
