@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Removal as Removal
     from capsule.format.tree.branches import Slot as Slot
     from capsule.format.tree.branches import Switched as Switched
-    from capsule.locks.holder import HeldLock as HeldLock
+    from capsule.locks.instance_locks import HeldLock as HeldLock
     from capsule.locks.locks import LockState as LockState
     from capsule.messaging.configuration import Action as Action
     from capsule.messaging.configuration import Plan as Plan
@@ -74,7 +74,7 @@ _MODULES = {
     "capsule.format.documents.head": "Head",
     "capsule.format.models": "Capsule Message",
     "capsule.format.tree.branches": "Alternatives Removal Slot Switched",
-    "capsule.locks.holder": "HeldLock",
+    "capsule.locks.instance_locks": "HeldLock",
     "capsule.locks.locks": "LockState",
     "capsule.messaging.configuration": "Action Plan",
     "capsule.messaging.mail": "Heard History Inbox InboxItem Mail Mention Sent",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capsule import settings
-from capsule.disk.whole_files import naming
+from capsule.disk.whole_files import translate_errors
 from capsule.engines import opening
 from capsule.errors import InvalidInput, NotFound, Refused, Remedy
 
@@ -186,7 +186,7 @@ def load_settings(root: str) -> settings.Settings:
         InvalidDocument: `capsule.toml` can't be accepted.
     """
     path = os.path.join(root, settings.FILE_NAME)
-    with naming(path, "read"), open(path, "rb") as file:
+    with translate_errors(path, "read"), open(path, "rb") as file:
         parsed = settings.parse(file.read(), path)
     for problem in parsed.unknown:
         _log.warning("%s", problem)

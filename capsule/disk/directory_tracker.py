@@ -38,7 +38,7 @@ from contextlib import ExitStack, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capsule.disk.parts import load_part
+from capsule.disk.import_submodule import import_submodule
 from capsule.errors import Refused
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ class WatchfilesWatcher:
     """
 
     def __init__(self, directories: Sequence[str]) -> None:
-        self._library = load_part("watchfiles._rust_notify")
+        self._library = import_submodule("watchfiles._rust_notify")
         self._directories = directories
         #: Paths that are reported again, and when: of a file that is compared, two changes in one
         #: second look as one.

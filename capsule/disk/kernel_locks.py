@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capsule.disk.parts import load_part
+from capsule.disk.import_submodule import import_submodule
 
 if TYPE_CHECKING:
     from portalocker import constants as _constants
     from portalocker import exceptions as _exceptions
     from portalocker import portalocker as _portalocker
 else:
-    _portalocker = load_part("portalocker.portalocker")
+    _portalocker = import_submodule("portalocker.portalocker")
     _constants, _exceptions = _portalocker.constants, _portalocker.exceptions
 
 _LOCKER, _FLAGS = _portalocker.FlockLocker(), _constants.LockFlags

@@ -47,7 +47,7 @@ _ACL = "system.posix_acl_access"
 
 
 @contextmanager
-def naming(path: str, doing: str) -> Iterator[None]:
+def translate_errors(path: str, doing: str) -> Iterator[None]:
     """Turn the system's errors into Capsule's, with the path and what was being done.
 
     Args:
@@ -57,10 +57,10 @@ def naming(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise failure(error, path, doing) from error
+        raise as_capsule_error(error, path, doing) from error
 
 
-def failure(error: OSError, path: str, doing: str) -> CapsuleError:
+def as_capsule_error(error: OSError, path: str, doing: str) -> CapsuleError:
     """The error of the package for one of the system."""
     reason = error.strerror or str(error)
     if error.errno in _PERMISSION:
@@ -82,7 +82,7 @@ def _irregular(path: str, kind: str) -> InvalidDocument:
 
 
 @contextmanager
-def opened(sys: Syscalls, path: str, flags: int, mode: int = 0o777) -> Iterator[int]:
+def open_file(sys: Syscalls, path: str, flags: int, mode: int = 0o777) -> Iterator[int]:
     """The descriptor of a file, open in a `with` block. Raises `OSError`."""
     fd = sys.open(path, flags, mode)
     try:
@@ -140,14 +140,14 @@ def read_regular(sys: Syscalls, path: str, most: int) -> bytes:
         sys.close(fd)
 
 
-def content(path: str, most: int) -> bytes | None:
+def read_if_exists(path: str, most: int) -> bytes | None:
     """The bytes of a regular file of at most `most` bytes; None: there is none.
 
     Raises:
         InvalidDocument: Something else is in its place, or it is larger.
         Refused, StorageFailed: The system refused a read or a write.
     """
-    with naming(path, "read"), suppress(FileNotFoundError):
+    with translate_errors(path, "read"), suppress(FileNotFoundError):
         return read_regular(Syscalls(), path, most)
     return None
 
@@ -165,7 +165,7 @@ def _other(path: str, status: os.stat_result) -> InvalidDocument:
     return _irregular(path, _KINDS.get(stat.S_IFMT(status.st_mode), "a device"))
 
 
-def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
+def status_if_named(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
     """The status of an open file, when `path` stands for it still; None when that names another
     file, or none.
 
@@ -180,12 +180,12 @@ def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
 
 
 #: What a signature is made of, to compare a status with one at the least cost.
-SIGNATURE = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+stat_key = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
-def signature(status: os.stat_result) -> Signature:
+def signature_of(status: os.stat_result) -> Signature:
     """The signature in the status of a file."""
-    return Signature(*SIGNATURE(status))
+    return Signature(*stat_key(status))
 
 
 def pread_all(sys: Syscalls, fd: int, size: int, offset: int = 0) -> bytes:
@@ -211,7 +211,7 @@ def pwrite_all(sys: Syscalls, fd: int, data: bytes, offset: int) -> None:
         done += written
 
 
-def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
+def write_pieces(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
     """Write pieces one behind the other from `offset`; the offset behind them.
 
     The system begins to flush what was written while the next pieces are made, so that the flush at
@@ -263,7 +263,7 @@ def flush(fsync: Callable[[int], None], fd: int) -> None:
 
 def sync_directory(sys: Syscalls, path: str) -> None:
     """Make the names in a directory durable. Raises `FlushFailed`, OSError."""
-    with opened(sys, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+    with open_file(sys, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
         flush(sys.fsync, fd)
 
 
@@ -290,7 +290,7 @@ def write_new(
             with suppress(
                 FileNotFoundError
             ):  # Then there is nothing to take the place of: the caller finds out.
-                _take_after(sys, fd, like)
+                _copy_ownership(sys, fd, like)
         write(fd)
         sys.fsync(fd)
     except BaseException:
@@ -302,7 +302,7 @@ def write_new(
     return fd
 
 
-def _take_after(sys: Syscalls, fd: int, path: str) -> None:
+def _copy_ownership(sys: Syscalls, fd: int, path: str) -> None:
     """Give a file the owner, the group, the permissions and the extended attributes (ACLs are such)
     of another.
 
@@ -335,7 +335,7 @@ def _take_after(sys: Syscalls, fd: int, path: str) -> None:
                     raise
 
 
-def name_also(sys: Syscalls, source: str, path: str) -> None:
+def link(sys: Syscalls, source: str, path: str) -> None:
     """Give a file a second, free name; where the file system knows no hard links, move it there.
 
     Raises:
@@ -354,7 +354,7 @@ def name_also(sys: Syscalls, source: str, path: str) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
 
 
-def drop_name(sys: Syscalls, path: str) -> None:
+def unlink_if_exists(sys: Syscalls, path: str) -> None:
     """Unlink a name, when it is there."""
     with suppress(FileNotFoundError):
         sys.unlink(path)
@@ -375,14 +375,14 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
     ours = -1
     try:
         if expected is None:
-            name_also(sys, new, path)
+            link(sys, new, path)
             exchanged = False
         else:
             ours = sys.lstat(new).st_ino
             # Looked at first, as an exchange that is taken back shows `new` for an instant, without
             # what an editor saved, and that editor may be the one to read it.
             if (
-                signature(sys.lstat(path))[:3] != expected[:3]
+                signature_of(sys.lstat(path))[:3] != expected[:3]
             ):  # A rename touches ctime, and nothing else.
                 raise FileNotFoundError
             exchanged = sys.exchange(new, path)
@@ -391,7 +391,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
                 # would be dropped.
                 sys.rename(new, path)
     except (FileExistsError, FileNotFoundError):
-        drop_name(sys, new)
+        unlink_if_exists(sys, new)
         raise ConcurrentWrite from None
     except OSError:
         with suppress(OSError):
@@ -399,13 +399,13 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
         raise
     # From here on `new` may be somebody's version: on an error it stays, and is found as a
     # leftover.
-    if exchanged and expected is not None and signature(sys.lstat(new))[:3] != expected[:3]:
+    if exchanged and expected is not None and signature_of(sys.lstat(new))[:3] != expected[:3]:
         sys.exchange(new, path)
         if sys.lstat(new).st_ino != ours:
             sys.exchange(new, path)  # Saved once more, in between: that version is the one to stay.
-        drop_name(sys, new)
+        unlink_if_exists(sys, new)
         raise ConcurrentWrite
-    drop_name(sys, new)
+    unlink_if_exists(sys, new)
     sync_directory(sys, os.path.dirname(path))
 
 
@@ -426,20 +426,20 @@ def replace_file(
     """
     sys, (directory, name) = Syscalls(), os.path.split(path)
     new = os.path.join(directory, f".{name}.{new_id()}.tmp")
-    with naming(path, "write" if after is not None else "remove"):
+    with translate_errors(path, "write" if after is not None else "remove"):
         try:
             if after is None:
                 sys.rename(path, new)  # Aside: whatever is there from now on is another's.
                 with open(new, "rb") as file:
                     is_ours = file.read() == before
                 if not is_ours:
-                    name_also(sys, new, path)
-                drop_name(sys, new)
+                    link(sys, new, path)
+                unlink_if_exists(sys, new)
                 sync_directory(sys, directory)
                 if is_ours:
                     return
                 raise ConcurrentWrite
-            expected = None if before is None else signature(sys.lstat(path))
+            expected = None if before is None else signature_of(sys.lstat(path))
             if before is None:
                 os.makedirs(directory, exist_ok=True)
             else:

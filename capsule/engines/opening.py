@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from capsule import settings
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import naming, sync_directory
+from capsule.disk.whole_files import sync_directory, translate_errors
 from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, Refused
@@ -101,7 +101,7 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     # By the address too: another database can call itself by the id of this store.
     name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
     place = os.path.join(kept, "databases", name)
-    with naming(place, "make"):
+    with translate_errors(place, "make"):
         os.makedirs(place, mode=0o700, exist_ok=True)
     machine = LocalFiles(FileStorage(place, **parsed.of_storage))
     return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
@@ -166,7 +166,7 @@ def make_files(root: str) -> list[str]:
         layout.derived(".gitignore"),
     ]
     missing = [path for path in wanted if not os.path.lexists(path)]
-    with naming(root, "make"):
+    with translate_errors(root, "make"):
         os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
         layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
         StoreDirectory(layout, sys, "mutex").ensure()
@@ -209,7 +209,7 @@ def lock_of(directory: str, folder: str, name: str, timeout_s: float) -> Iterato
     sys = Syscalls()
     place = StoreDirectory(StorePaths(directory), sys, around=folder)
     with closing(Mutexes(sys, place)) as mutexes:
-        with naming(place.path, "write in"):
+        with translate_errors(place.path, "write in"):
             mutex = mutexes.acquire(name, timeout_s)
         try:
             yield

@@ -10,7 +10,7 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.locks.holder import HeldLock, InstanceLocks
+    from capsule.locks.instance_locks import HeldLock, InstanceLocks
 
 
 @dataclass(frozen=True, slots=True)

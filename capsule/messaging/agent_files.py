@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from capsule.disk.whole_files import content
+from capsule.disk.whole_files import read_if_exists
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.settings import DISCOVERABLE, DM, Check, flag, names, suggestion, text
 
@@ -77,7 +77,7 @@ def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]
         return
     for path in (os.path.join(place, name) for name in names):
         try:
-            fields = _fields(content(os.path.realpath(path), _MOST_BYTES) or b"", path)
+            fields = _fields(read_if_exists(os.path.realpath(path), _MOST_BYTES) or b"", path)
         except InvalidDocument as error:
             yield from error.problems
         except CapsuleError as error:

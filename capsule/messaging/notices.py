@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capsule.disk.whole_files import content, replace_file
+from capsule.disk.whole_files import read_if_exists, replace_file
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StoreBusy
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.unread import UnreadTracker
@@ -288,7 +288,7 @@ class _NoticeFile:
                 f"{self.path} is outside of the project {self.folder}, and stays unchanged",
                 path=self.path,
             )
-        return content(self.path, self.settings.document_bytes)
+        return read_if_exists(self.path, self.settings.document_bytes)
 
     def change(self, lines: Callable[[bool], Sequence[str]]) -> bool:
         """Give the block the lines that `lines` answers, when it is told whether there is a block.

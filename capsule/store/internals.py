@@ -16,7 +16,7 @@ from capsule.engines.interface import CONVERSATIONS, retries_exhausted
 from capsule.errors import ConcurrentWrite, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
-from capsule.locks.holder import InstanceLocks
+from capsule.locks.instance_locks import InstanceLocks
 from capsule.store.change.conversation import TRIES, Conversation, admit_any_instance
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
-from capsule.disk.whole_files import content, replace_file
+from capsule.disk.whole_files import read_if_exists, replace_file
 from capsule.errors import Refused
 from capsule.format.documents.head import Head
 from capsule.ids import slug
@@ -75,7 +75,7 @@ class _SiteFolder:
             if os.path.lexists(place) and not is_folder:
                 raise Refused(f"{place} is not a folder; give a new or an empty one", path=place)
         listed = json_of(
-            (content(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace")
+            (read_if_exists(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace")
         )
         names = listed.get("files") if isinstance(listed, dict) else None
         if not isinstance(names, list):
@@ -90,7 +90,7 @@ class _SiteFolder:
     def put(self, name: str, data: bytes) -> None:
         """Write a file, unless it is so already."""
         path = os.path.join(self.path, name)
-        there = content(path, 1 << 40)
+        there = read_if_exists(path, 1 << 40)
         if there not in (None, data) and name not in {*self._before, _LIST}:
             raise Refused(f"{path} is not a file of this site; move it out of the way", path=path)
         if name != _LIST:
@@ -117,7 +117,7 @@ class _SiteFolder:
         """Remove what is gone."""
         for name in sorted(self._before - self.names):
             path = os.path.join(self.path, name)
-            if (there := content(path, 1 << 40)) is not None:
+            if (there := read_if_exists(path, 1 << 40)) is not None:
                 replace_file(path, there, None)
                 self.removed += 1
         self._list(self.names)

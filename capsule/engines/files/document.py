@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Self
 
 from capsule.disk import whole_files
 from capsule.disk.whole_files import (
-    SIGNATURE,
     FlushFailed,
     Signature,
-    failure,
+    as_capsule_error,
     flush,
+    stat_key,
     sync_directory,
 )
 from capsule.engines.files import external_edits
@@ -144,13 +144,13 @@ class HeldDocument:
         try:
             self._mutex = mutexes.acquire(name, self._timeout_s)
         except OSError as error:
-            raise failure(error, mutexes.path(name), "open") from error
+            raise as_capsule_error(error, mutexes.path(name), "open") from error
         if self._mutex.size > HEADER_BYTES:
             try:
                 self._check_failure_mark()
             except OSError as error:
                 mutexes.release(self._mutex)
-                raise failure(error, mutexes.path(name), "read") from error
+                raise as_capsule_error(error, mutexes.path(name), "read") from error
         return self
 
     def _check_failure_mark(self) -> None:
@@ -170,7 +170,7 @@ class HeldDocument:
         if not self._must_flush_log or log is None or error is not None:
             mutexes.release(mutex)
             if isinstance(error, OSError):
-                raise failure(error, self.path, "read or write") from error
+                raise as_capsule_error(error, self.path, "read or write") from error
             return
         mutexes.unlock(mutex)
         try:
@@ -286,7 +286,7 @@ class HeldDocument:
         with self._invalidating_on_failed_flush():
             if (
                 header.durability is not Durability.DURABLE
-                or SIGNATURE(self.sys.fstat(fd)) != header.signature
+                or stat_key(self.sys.fstat(fd)) != header.signature
             ):  # Another program's version.
                 flush(self.sys.fsync, fd)
                 sync_directory(self.sys, os.path.dirname(self.path))
@@ -527,7 +527,7 @@ class HeldDocument:
                 if flushed is not None:
                     self.set_checkpoint(header, flushed, is_other=False)
         except OSError as error:
-            raise whole_files.failure(error, self.path, "flush") from error
+            raise whole_files.as_capsule_error(error, self.path, "flush") from error
 
     def close(self) -> None:
         """Close the document, which otherwise stays open for the next holder of its mutex in this
@@ -554,11 +554,11 @@ class HeldDocument:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode
             # before.
             status = self.sys.fstat(self._mutex.document_fd)
-            if SIGNATURE(status) == header.signature and status.st_nlink:
+            if stat_key(status) == header.signature and status.st_nlink:
                 self._links = status.st_nlink
                 return header
-        with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
-            return header if whole_files.signature(self._open()) == header.signature else None
+        with whole_files.translate_errors(self.path, "open"), suppress(FileNotFoundError):
+            return header if whole_files.signature_of(self._open()) == header.signature else None
         return None
 
     @property
@@ -589,10 +589,10 @@ class HeldDocument:
         return self.replace(expected, data, survey(data) if canonical else None, records).tag
 
     def read(self) -> tuple[bytes, Signature] | None:
-        with whole_files.naming(self.path, "read"), suppress(FileNotFoundError):
+        with whole_files.translate_errors(self.path, "read"), suppress(FileNotFoundError):
             status = self._open()
             data = whole_files.pread_all(self.sys, self._mutex.document_fd, status.st_size)
-            return data, whole_files.signature(status)
+            return data, whole_files.signature_of(status)
         return None
 
     def head(self, header: StateHeader) -> bytes:
@@ -623,7 +623,7 @@ class HeldDocument:
         """The records of a write are durable before it touches the document, and are taken out
         again when it fails and did not change the document; those of one that was interrupted stay.
         Costs reading the log."""
-        with whole_files.naming(self.path, "read the log of"):
+        with whole_files.translate_errors(self.path, "read the log of"):
             return self.read_log()
 
     def accept_file(
@@ -645,11 +645,14 @@ class HeldDocument:
         else:
             durability = Durability.EXTERNAL
         if old_durability is Durability.RESTORING:
-            with whole_files.naming(self.path, "flush"), self._invalidating_on_failed_flush():
+            with (
+                whole_files.translate_errors(self.path, "flush"),
+                self._invalidating_on_failed_flush(),
+            ):
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             if durability is Durability.EXTERNAL:
                 durability = Durability.DURABLE
-        with whole_files.naming(self.path, "log a change of"):
+        with whole_files.translate_errors(self.path, "log a change of"):
             raw = (
                 self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at)
                 if anatomy
@@ -665,7 +668,7 @@ class HeldDocument:
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
         """Remember these writes and no others, durably; nothing, when there are none."""
-        with whole_files.naming(self.path, "rewrite the log of"):
+        with whole_files.translate_errors(self.path, "rewrite the log of"):
             if writes:
                 self.rewrite_log(writes)
             else:
@@ -675,7 +678,7 @@ class HeldDocument:
         """The error for a write that did not change the document."""
         if not self.withdraw():
             doing = _NOT_UNDONE % doing
-        return whole_files.failure(error, self.path, doing)
+        return whole_files.as_capsule_error(error, self.path, doing)
 
     def _finish_replacement(
         self,
@@ -694,7 +697,7 @@ class HeldDocument:
         self.commit_write(
             done._replace(durability=Durability.EXTERNAL)
         )  # Until the log says what file it is.
-        with whole_files.naming(self.path, "log a change of"):
+        with whole_files.translate_errors(self.path, "log a change of"):
             self.set_checkpoint(done, Flushed(anatomy.tail if anatomy else -1), is_other=True)
         self._must_flush_log = False
         return done
@@ -741,7 +744,9 @@ class HeldDocument:
             self.invalidate_header(
                 header.durability
             )  # Its line stays in the log: whoever finds it there completes what is torn.
-            raise whole_files.failure(error, self.path, _NOT_UNDONE % "append to") from error
+            raise whole_files.as_capsule_error(
+                error, self.path, _NOT_UNDONE % "append to"
+            ) from error
         except OSError as error:
             raise self._undo_and_describe(error, "append to") from error
         newest = max(header.newest_updated_at, header.updated_at, stamp)
@@ -762,9 +767,9 @@ class HeldDocument:
         """Make the document durable, bytes and name, as it is. Raises `ConcurrentWrite`,
         `StorageFailed`.
         """
-        with whole_files.naming(self.path, "flush"):
+        with whole_files.translate_errors(self.path, "flush"):
             try:
-                if whole_files.signature(self._open()) != header.signature:
+                if whole_files.signature_of(self._open()) != header.signature:
                     raise ConcurrentWrite
             except (
                 FileNotFoundError
@@ -804,7 +809,7 @@ class HeldDocument:
         version = HeadRewrite(
             self.sys, self._mutex.document_fd, self._anatomy(header), head, entries, context
         )
-        with whole_files.naming(self.path, "log a change of"):
+        with whole_files.translate_errors(self.path, "log a change of"):
             self.log_write(records)
         try:
             signature = self._put(header.signature, version.write)
@@ -838,9 +843,9 @@ class HeldDocument:
             if self.storage.exists(self.kind, self.id):
                 raise ConcurrentWrite
             before, records = None, []
-            with whole_files.naming(self.path, "drop the log of"):
+            with whole_files.translate_errors(self.path, "drop the log of"):
                 self.drop_log()
-        with whole_files.naming(self.path, "log a change of"):
+        with whole_files.translate_errors(self.path, "log a change of"):
             self.log_write(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
@@ -878,8 +883,8 @@ class HeldDocument:
             self.withdraw()
             raise
         try:
-            with whole_files.naming(self.path, "put a new version in place of"):
-                written = whole_files.signature(self.sys.fstat(fd))
+            with whole_files.translate_errors(self.path, "put a new version in place of"):
+                written = whole_files.signature_of(self.sys.fstat(fd))
                 whole_files.put_in_place(self.sys, temporary, self.path, expected)
                 # The rename touched ctime, and nothing else: what else differs, an editor has done
                 # since.
@@ -920,11 +925,11 @@ class HeldDocument:
         return kept
 
     def quarantine(self, data: bytes, reason: str) -> str:
-        with whole_files.naming(self.path, "keep a copy of"):
+        with whole_files.translate_errors(self.path, "keep a copy of"):
             return self.storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
 
     def delete(self) -> Trashed:
-        with whole_files.naming(self.path, "delete"):
+        with whole_files.translate_errors(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
             self.make_durable()
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
@@ -939,7 +944,7 @@ class HeldDocument:
 
     def keep(self, kind: str, data: bytes) -> Trashed:
         """Put bytes into the trash, as a document of `kind` with this one's id."""
-        with whole_files.naming(self.path, "keep a copy of"):
+        with whole_files.translate_errors(self.path, "keep a copy of"):
             path = self.storage.keeping.store(data, TRASH, kind, self.id)
         return self.storage.keeping.trashed_as(os.path.basename(path))
 
@@ -951,7 +956,7 @@ class HeldDocument:
 
     def restore(self, token: str) -> None:
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
-        with whole_files.naming(self.path, "restore"):
+        with whole_files.translate_errors(self.path, "restore"):
             try:
                 if self.storage.exists(self.kind, self.id):
                     raise FileExistsError

@@ -529,7 +529,7 @@ class FilesEngine:
         name = self.name(kind, id)
         if since is not None:
             try:
-                if whole_files.SIGNATURE(self.storage.sys.lstat(name)) == since.signature:
+                if whole_files.stat_key(self.storage.sys.lstat(name)) == since.signature:
                     return EntriesSince(since, [], False)
             except OSError:
                 pass  # The next look says why.
@@ -710,7 +710,7 @@ class FilesEngine:
         if log is None or not log.is_durable:
             path = storage.logs.file(f"{kind}-{id}")
             try:
-                with whole_files.opened(
+                with whole_files.open_file(
                     storage.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
                 ) as fd:
                     storage.sys.fdatasync(fd)
@@ -718,7 +718,7 @@ class FilesEngine:
                 pass  # It has none, or it was dropped with its document, this moment.
             except OSError as error:
                 storage.mark_unflushed(kind, id)
-                raise whole_files.failure(error, path, "flush") from error
+                raise whole_files.as_capsule_error(error, path, "flush") from error
         # Looked at retry behind the flush: another one may have failed before it.
         if header is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
             retry(partial(self._ensure_durable, kind, id))
@@ -738,7 +738,7 @@ class FilesEngine:
 
     def toml(self) -> bytes:
         path = os.path.join(self.storage.layout.root, FILE_NAME)
-        with whole_files.naming(path, "read"), open(path, "rb") as file:
+        with whole_files.translate_errors(path, "read"), open(path, "rb") as file:
             return file.read()
 
     def set_toml(self, data: bytes, before: bytes) -> None:

@@ -19,7 +19,14 @@ from contextlib import suppress
 import orjson
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import SIGNATURE, Signature, copy_range, pour, pread_all, pwrite_all
+from capsule.disk.whole_files import (
+    Signature,
+    copy_range,
+    pread_all,
+    pwrite_all,
+    stat_key,
+    write_pieces,
+)
 from capsule.engines.files.state import StateHeader
 from capsule.errors import ConcurrentWrite
 from capsule.format.json.anatomy import (
@@ -87,7 +94,7 @@ def splice(
     before, now, inode = header.updated_at.encode(), stamp.encode(), header.signature.inode
     # All is looked at right before it is written, so that an editor that writes in place is met in
     # time.
-    if SIGNATURE(sys.fstat(fd)) != header.signature:
+    if stat_key(sys.fstat(fd)) != header.signature:
         raise ConcurrentWrite
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:
@@ -122,7 +129,7 @@ def splice(
         raise ConcurrentWrite
     if not is_named:
         raise FileReplaced
-    return Signature(*SIGNATURE(status)), after
+    return Signature(*stat_key(status)), after
 
 
 def _withdraw(sys: Syscalls, fd: int, anatomy: FileLayout, block: bytes) -> None:
@@ -227,7 +234,7 @@ class HeadRewrite:
         at, to = before.context, len(self._head)
         if self._context is not None:
             at = self._behind_context()
-            to = pour(sys, fd, self._context, to)
+            to = write_pieces(sys, fd, self._context, to)
             self.after = moved(self.after, (to - len(self._head)) - (at - before.context))
         to = copy_range(sys, self._source, fd, at, before.tail, to)
         pwrite_all(sys, fd, self._block, to)

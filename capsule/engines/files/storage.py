@@ -109,7 +109,7 @@ class FileStorage:
         directory = self.layout.directory(kind, id) if id else self.layout.documents(kind)
         checked = directory if kind in NESTED else kind
         if checked not in self._checked:
-            with whole_files.naming(directory, "look at"):
+            with whole_files.translate_errors(directory, "look at"):
                 self.layout.check(self.sys, directory)
             if kind not in LOCAL:
                 self._checked[checked] = directory
@@ -149,7 +149,7 @@ class FileStorage:
         Takes no mutex."""
         with (
             suppress(OSError),
-            whole_files.opened(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd,
+            whole_files.open_file(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd,
         ):
             if (
                 self.sys.fstat(fd).st_size >= HEADER_BYTES
@@ -181,7 +181,7 @@ class FileStorage:
             status = self.sys.lstat(path)
         except OSError:
             return None
-        return header if whole_files.signature(status) == header.signature else None
+        return header if whole_files.signature_of(status) == header.signature else None
 
     def is_as_left(self, kind: str, id: str) -> bool:
         return self.current_header(kind, id) is not None
@@ -210,7 +210,7 @@ class FileStorage:
                 f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)
             ) from None
         except OSError as error:
-            raise whole_files.failure(error, path, "read") from error
+            raise whole_files.as_capsule_error(error, path, "read") from error
 
     def read(self, kind: str, id: str, offset: int = 0) -> tuple[bytes, Signature] | None:
         """A file from a byte on and its signature, without the mutex; None when there is none.
@@ -224,9 +224,9 @@ class FileStorage:
             size = max(status.st_size - offset, 0)
             data, signature = (
                 whole_files.pread_all(self.sys, fd, size, offset),
-                whole_files.signature(status),
+                whole_files.signature_of(status),
             )
-            unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
+            unchanged = whole_files.signature_of(self.sys.fstat(fd)) == signature
             return data, signature if unchanged else NO_SIGNATURE
         return None
 
@@ -250,7 +250,7 @@ class FileStorage:
         """The ids of the documents that were ever written here, whatever became of them. Costs one
         scandir.
         """
-        with whole_files.naming(self.mutex_files.path, "list"):
+        with whole_files.translate_errors(self.mutex_files.path, "list"):
             names = (
                 name.removeprefix(f"{kind}-")
                 for name in self.mutex_files.files()
@@ -268,7 +268,7 @@ class FileStorage:
             return None
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
             chunk = _TAIL_CHUNK
-            while whole_files.signature(status) == header.signature:
+            while whole_files.signature_of(status) == header.signature:
                 start = max(anatomy.history, anatomy.tail - chunk)
                 entries, count = last_entries(
                     whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n
@@ -290,7 +290,7 @@ class FileStorage:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise whole_files.failure(error, directory, "list") from error
+            raise whole_files.as_capsule_error(error, directory, "list") from error
         self._directory(kind)
         return sorted(
             name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != "."
@@ -298,7 +298,7 @@ class FileStorage:
 
     def scan(self, kind: str) -> Iterator[ScannedFile]:
         """Every document of a kind, in no order. Costs one scandir, and an lstat a file."""
-        with whole_files.naming(self._directory(kind), "list"):
+        with whole_files.translate_errors(self._directory(kind), "list"):
             try:
                 for name, path, status in self._names(kind):
                     if name.endswith(_SUFFIX) and not name.startswith("."):
@@ -306,7 +306,7 @@ class FileStorage:
                         yield ScannedFile(
                             name[: -len(_SUFFIX)],
                             path,
-                            whole_files.signature(status),
+                            whole_files.signature_of(status),
                             regular,
                             status.st_nlink,
                         )
@@ -343,9 +343,13 @@ class FileStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise whole_files.failure(error, path, "look for") from error
+            raise whole_files.as_capsule_error(error, path, "look for") from error
         return ScannedFile(
-            id, path, whole_files.signature(status), stat.S_ISREG(status.st_mode), status.st_nlink
+            id,
+            path,
+            whole_files.signature_of(status),
+            stat.S_ISREG(status.st_mode),
+            status.st_nlink,
         )
 
     def tracker(self, kind: str) -> Tracker | None:
@@ -364,7 +368,7 @@ class FileStorage:
         )  # Seldom needed, and ctypes with it.
 
         directory = self.mutex_files.path if kind is None else self.layout.documents(kind)
-        with whole_files.naming(directory, "watch"):
+        with whole_files.translate_errors(directory, "watch"):
             if kind is None:
                 self.mutex_files.ensure()
             return DirectoryTracker(directory, _SUFFIX if kind else "")
@@ -391,7 +395,7 @@ class FileStorage:
         scanned = self.find(kind, name)
         if scanned is None or not scanned.regular:
             return None
-        with whole_files.naming(scanned.path, "read"), suppress(FileNotFoundError):
+        with whole_files.translate_errors(scanned.path, "read"), suppress(FileNotFoundError):
             return self.read_file(scanned.path)
         return None
 
@@ -399,13 +403,13 @@ class FileStorage:
         scanned = self.find(kind, name)
         if scanned is None:
             raise NotFound(f"there is no longer a file {name[:200]!r}", id=id)
-        with whole_files.naming(scanned.path, "put away"):
+        with whole_files.translate_errors(scanned.path, "put away"):
             whole_files.ensure_regular(self.sys, scanned.path)
             return self.keeping.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """Takes the mutex of each document that seems to have one."""
-        with whole_files.naming(self.layout.root, "list"):
+        with whole_files.translate_errors(self.layout.root, "list"):
             dead = [(id, self.layout.derived("instances", id)) for id in self.leases.dead()]
             leftovers = [
                 Leftover("instance", id, path, "left by a process that is dead")
@@ -440,7 +444,7 @@ class FileStorage:
         return leftovers
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
-        with whole_files.naming(leftover.path, "put away"):
+        with whole_files.translate_errors(leftover.path, "put away"):
             if leftover.kind == "instance":
                 self.leases.sweep(leftover.id)
                 return f"{leftover.path}: unlinked"
@@ -492,7 +496,7 @@ class AttachedFiles:
         """Costs writing and flushing it; or reading it, if it is there."""
         layout, sys = self._layout, self._sys
         folder, path = self._place(kind, id, name)
-        with whole_files.naming(path, "write"):
+        with whole_files.translate_errors(path, "write"):
             there = self._content(folder, path)
             if there is None:
                 layout.ensure(sys, folder)
@@ -503,11 +507,11 @@ class AttachedFiles:
                 write = partial(whole_files.pwrite_all, sys, data=data, offset=0)
                 sys.close(whole_files.write_new(sys, half, layout.file_mode, write))
                 try:
-                    whole_files.name_also(sys, half, path)
+                    whole_files.link(sys, half, path)
                 except FileExistsError:
                     there = self._content(folder, path)
                 finally:
-                    whole_files.drop_name(sys, half)
+                    whole_files.unlink_if_exists(sys, half)
             if there not in (None, data):
                 raise Refused(
                     f"{path} is there already, with another content; choose another name", path=path
@@ -517,7 +521,7 @@ class AttachedFiles:
 
     def read(self, kind: str, id: str, name: str) -> bytes:
         folder, path = self._place(kind, id, name)
-        with whole_files.naming(path, "read"):
+        with whole_files.translate_errors(path, "read"):
             data = self._content(folder, path)
         if data is None:
             raise NotFound(f"there is no {path}", id=name)
@@ -526,7 +530,7 @@ class AttachedFiles:
     def names(self, kind: str, id: str) -> list[str]:
         """Costs one scandir, and an lstat a file."""
         folder = self._layout.folder(kind, id)
-        with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
+        with whole_files.translate_errors(folder, "list"), suppress(FileNotFoundError):
             self._layout.check(self._sys, folder)
             names = (
                 (name, status)
@@ -538,9 +542,9 @@ class AttachedFiles:
 
     def drop(self, kind: str, id: str, name: str) -> None:
         folder, path = self._place(kind, id, name)
-        with whole_files.naming(path, "erase"):
+        with whole_files.translate_errors(path, "erase"):
             self._layout.check(self._sys, folder)
-            whole_files.drop_name(self._sys, path)
+            whole_files.unlink_if_exists(self._sys, path)
 
     def _place(self, kind: str, id: str, name: str) -> tuple[str, str]:
         folder = self._layout.folder(kind, id)
@@ -570,7 +574,7 @@ class FileTrash:
 
     def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
         keeping = self._storage.keeping
-        with whole_files.naming(self._storage.layout.derived(TRASH), "write in"):
+        with whole_files.translate_errors(self._storage.layout.derived(TRASH), "write in"):
             return keeping.trashed_as(
                 os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at))
             )

@@ -145,7 +145,7 @@ def read(path: str) -> bytes | None:
         Refused: A symlink or something else is in its place, or it may not be read.
         StorageFailed: The system failed.
     """
-    with whole_files.naming(path, "read"):
+    with whole_files.translate_errors(path, "read"):
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from capsule.disk.whole_files import naming, replace_file
+from capsule.disk.whole_files import replace_file, translate_errors
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.programs import NAME, LaunchCommand, MachinePaths, McpProgram, Scope
 
@@ -268,7 +268,7 @@ def _replace(plan: SettingsChange, copies: str) -> str | None:
         before = plan.before.encode()
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         copy_at = os.path.join(copies, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
-        with naming(copy_at, "write"):
+        with translate_errors(copy_at, "write"):
             os.makedirs(copies, mode=0o700, exist_ok=True)
         replace_file(copy_at, None, before)
     # What is new may come to hold secrets of other servers: only its owner may read it.
@@ -278,7 +278,7 @@ def _replace(plan: SettingsChange, copies: str) -> str | None:
 
 def _text(path: str) -> str | None:
     """The text of a file; None: there is no file."""
-    with naming(path, "read"):
+    with translate_errors(path, "read"):
         try:
             with open(path, "rb") as file:
                 return file.read().decode()

@@ -28,7 +28,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.disk import kernel_locks
-from capsule.disk.whole_files import naming, replace_file
+from capsule.disk.whole_files import replace_file, translate_errors
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
@@ -82,7 +82,7 @@ class Tokens:
             Refused: The file is open to others than its owner, or may not be read.
             InvalidDocument: It is none of ours.
         """
-        with naming(str(self.path), "read"):
+        with translate_errors(str(self.path), "read"):
             try:
                 fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -165,7 +165,7 @@ class Tokens:
         writes meanwhile.
         """
         path = str(self.path)
-        with naming(path, "write"):
+        with translate_errors(path, "write"):
             self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
             fd = os.open(
                 f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600

@@ -55,7 +55,7 @@ class DerivedFiles:
         `StorageFailed`.
         """
         path = self.path(name)
-        with whole_files.naming(path, "make"):
+        with whole_files.translate_errors(path, "make"):
             self._directory.ensure()
             self._sys.close(self._open(path, os.O_EXCL))
         return path
@@ -74,9 +74,9 @@ class DerivedFiles:
         `StorageFailed`.
         """
         path = self.path(name)
-        with whole_files.naming(path, "put into place"):
+        with whole_files.translate_errors(path, "put into place"):
             self._directory.check()
-            with whole_files.opened(
+            with whole_files.open_file(
                 self._sys, self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             ) as fd:
                 self._sys.fdatasync(fd)
@@ -85,8 +85,8 @@ class DerivedFiles:
     def drop(self, *names: str) -> None:
         """Unlink files, as far as they are there. Raises `Refused`, `StorageFailed`."""
         for name in names:
-            with whole_files.naming(self.path(name), "drop"):
-                whole_files.drop_name(self._sys, self._directory.file(name))
+            with whole_files.translate_errors(self.path(name), "drop"):
+                whole_files.unlink_if_exists(self._sys, self._directory.file(name))
 
     def mark(self, name: str, boot: str, at_ns: int) -> None:
         """Leave a mark: what it stands for was so at this time, in ns since 1970, in this run of
@@ -94,7 +94,7 @@ class DerivedFiles:
         """
         with (
             suppress(OSError, Refused),
-            whole_files.opened(self._sys, self._directory.file(name), _WRITE, 0o600) as fd,
+            whole_files.open_file(self._sys, self._directory.file(name), _WRITE, 0o600) as fd,
         ):
             text = f"{at_ns} {boot}".encode()
             self._sys.ftruncate(fd, 0)
@@ -128,7 +128,7 @@ class DerivedFiles:
             Refused, StorageFailed: The system did not let it.
         """
         path = self.path(name)
-        with whole_files.naming(path, "lock"):
+        with whole_files.translate_errors(path, "lock"):
             self._directory.ensure()
             while True:
                 fd = self._open(path)
@@ -136,7 +136,7 @@ class DerivedFiles:
                     if not self._sys.try_lock(fd):
                         self._sys.close(fd)
                         return None
-                    if whole_files.names_file(self._sys, path, fd):
+                    if whole_files.status_if_named(self._sys, path, fd):
                         return lambda: self._close(fd)
                 except BaseException:
                     self._close(fd)

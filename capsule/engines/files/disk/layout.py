@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import opened, sync_directory
+from capsule.disk.whole_files import open_file, sync_directory
 from capsule.engines.entries import SIDE_FILE_FOLDERS
 from capsule.errors import Refused
 from capsule.ids import check_id
@@ -186,7 +186,7 @@ class StoreDirectory:
             f"{self._around}/.gitignore",
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
         )
-        with suppress(FileExistsError), opened(self._sys, path, flags, self.file_mode) as fd:
+        with suppress(FileExistsError), open_file(self._sys, path, flags, self.file_mode) as fd:
             self._sys.pwrite(fd, _GITIGNORE, 0)
 
 

@@ -25,7 +25,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import drop_name, names_file, naming, opened
+from capsule.disk.whole_files import open_file, status_if_named, translate_errors, unlink_if_exists
 from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.files.disk.mutex import Mutex, Mutexes
 from capsule.engines.interface import Lease, is_instance
@@ -62,7 +62,7 @@ class FileLeases:
         if is_instance(name):
             self._announce(name, about)
             return Lease(self, name, 0)  # No other holder ever has this name.
-        with naming(self._path(check_id(name)), "lock"):
+        with translate_errors(self._path(check_id(name)), "lock"):
             try:
                 mutex = self._mutexes.acquire(f"hold-{name}", timeout_s)
             except StoreBusy as busy:
@@ -81,7 +81,7 @@ class FileLeases:
         """Raise StoreBusy if a lease was released or lost. Costs an lstat."""
         held, mutex = self._held.get(lease.name) or (None, None)
         path = self._path(lease.name)
-        if held is not lease or mutex is None or not names_file(self._sys, path, mutex.fd):
+        if held is not lease or mutex is None or not status_if_named(self._sys, path, mutex.fd):
             raise StoreBusy(
                 f"{lease.name} now has another holder", id=lease.name, holder="another process"
             )
@@ -90,13 +90,13 @@ class FileLeases:
         """Make this instance's file and hold it locked; made anew where it was moved away. At most
         4,000 bytes.
         """
-        with self._guard, naming(f"{self._directory.path}/{instance}", "make"):
+        with self._guard, translate_errors(f"{self._directory.path}/{instance}", "make"):
             is_new = about not in (None, self._about.get(instance))
             if about is not None:
                 self._about[instance] = about
             fd = self._mine.get(instance, -1)
             if fd >= 0:
-                if names_file(self._sys, f"{self._directory.path}/{instance}", fd):
+                if status_if_named(self._sys, f"{self._directory.path}/{instance}", fd):
                     if is_new:
                         self._write(fd, instance)
                     return
@@ -142,7 +142,7 @@ class FileLeases:
     def _read(self, name: str) -> dict[str, Any]:
         for _ in range(_TRIES):  # A file system may show a read the halves of two writes.
             fine = suppress(OSError, ValueError, LookupError, TypeError)
-            with fine, opened(self._sys, self._directory.file(name), _FLAGS) as fd:
+            with fine, open_file(self._sys, self._directory.file(name), _FLAGS) as fd:
                 return dict(orjson.loads(self._sys.pread(fd, _MOST_BYTES, 0))["about"])
         return {}
 
@@ -163,7 +163,7 @@ class FileLeases:
 
     def _is_held(self, name: str) -> bool:
         try:
-            with opened(self._sys, self._directory.file(name), _FLAGS) as fd:
+            with open_file(self._sys, self._directory.file(name), _FLAGS) as fd:
                 return not self._sys.try_lock(fd, True)
         except OSError as error:
             return not isinstance(error, FileNotFoundError)
@@ -184,7 +184,7 @@ class FileLeases:
             return
         try:
             if self._sys.try_lock(fd, True):
-                drop_name(self._sys, path)
+                unlink_if_exists(self._sys, path)
         finally:
             with suppress(OSError):
                 self._sys.close(fd)
@@ -199,7 +199,7 @@ class FileLeases:
             if fd is not None:
                 path = f"{self._directory.path}/{name}"
                 with suppress(OSError):
-                    if names_file(self._sys, path, fd):
+                    if status_if_named(self._sys, path, fd):
                         self._sys.unlink(path)
                 self._sys.close(fd)
 
@@ -227,15 +227,15 @@ class FileLeases:
         """Costs an open and a write, which nobody flushes."""
         directory, path = self._heartbeat(session)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with naming(path, "write"):
+        with translate_errors(path, "write"):
             self._layout.ensure(self._sys, directory)
-            with opened(self._sys, path, flags, self._layout.file_mode) as fd:
+            with open_file(self._sys, path, flags, self._layout.file_mode) as fd:
                 self._sys.pwrite(fd, b"\n", 0)
 
     def beaten(self, session: str) -> str | None:
         """Costs an lstat."""
         _, path = self._heartbeat(session)
-        with naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
+        with translate_errors(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
             return timestamps.from_ms(self._sys.lstat(path).st_mtime_ns // 1_000_000)
         return None
 

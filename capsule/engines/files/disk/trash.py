@@ -16,12 +16,12 @@ from contextlib import suppress
 from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import (
-    drop_name,
-    name_also,
-    naming,
+    link,
     pwrite_all,
     read_regular,
     sync_directory,
+    translate_errors,
+    unlink_if_exists,
 )
 from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.interface import Trashed
@@ -67,7 +67,7 @@ class TrashDirectories:
         for n in range(10_000):
             path = to.file(f"{base}~{n}.json")
             try:
-                name_also(self._sys, source, path)
+                link(self._sys, source, path)
             except FileExistsError:
                 continue
             sync_directory(self._sys, to.path)
@@ -77,7 +77,7 @@ class TrashDirectories:
     def move(self, source: str, directory: str, *parts: str) -> str:
         """Move a file to the trash or the quarantine; its new path. Durable on return."""
         path = self._link(source, directory, parts)
-        drop_name(self._sys, source)
+        unlink_if_exists(self._sys, source)
         sync_directory(self._sys, os.path.dirname(source))
         return path
 
@@ -105,7 +105,7 @@ class TrashDirectories:
     def trashed(self, kind: str) -> list[Trashed]:
         """What lies in the trash, newest first."""
         directory = self._directories[TRASH]
-        with naming(directory.path, "list"):
+        with translate_errors(directory.path, "list"):
             names = [
                 name
                 for name in directory.files()
@@ -129,7 +129,7 @@ class TrashDirectories:
         is too large.
         """
         path = self._in_trash(token)
-        with naming(path, "read"):
+        with translate_errors(path, "read"):
             try:
                 return read_regular(self._sys, path, self._most)
             except FileNotFoundError:
@@ -140,15 +140,15 @@ class TrashDirectories:
     def drop(self, token: str) -> None:
         """Erase a file in the trash, if it is still there."""
         path = self._in_trash(token)
-        with naming(path, "drop"):
-            drop_name(self._sys, path)
+        with translate_errors(path, "drop"):
+            unlink_if_exists(self._sys, path)
 
     def put_back(self, token: str, path: str) -> None:
         """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""
         source = self._in_trash(token)
-        name_also(self._sys, source, path)
+        link(self._sys, source, path)
         sync_directory(self._sys, os.path.dirname(path))
-        drop_name(self._sys, source)
+        unlink_if_exists(self._sys, source)
         sync_directory(self._sys, os.path.dirname(source))
 
     def purge(self, older_than_s: float) -> list[str]:
@@ -156,7 +156,7 @@ class TrashDirectories:
         gone: list[str] = []
         now = timestamps.now()
         for directory in self._directories.values():
-            with naming(directory.path, "purge"):
+            with translate_errors(directory.path, "purge"):
                 for path, name in [(directory.file(name), name) for name in directory.files()]:
                     if re.fullmatch(_KEPT, name):
                         try:

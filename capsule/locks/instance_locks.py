@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capsule.settings import Settings
     from capsule.store.change.conversation import Conversation
 
+
 T = TypeVar("T")
 _log = logging.getLogger("capsule")
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 
-def load_part(name: str) -> ModuleType:
+def import_submodule(name: str) -> ModuleType:
     """Import a module of a package, but not the package itself.
 
     Args:
