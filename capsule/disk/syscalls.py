@@ -27,18 +27,18 @@ class Syscalls:
     """The system's calls, by their names. All raise `OSError` as the system does.
 
     Attributes:
-        give_up_idle: Closes descriptors that are open for later only, and says whether there were
+        close_idle: Closes descriptors that are open for later only, and says whether there were
             any; asked when the system has no more to give.
     """
 
-    give_up_idle: Callable[[], Callable[[], bool] | None] = staticmethod(lambda: None)
+    close_idle: Callable[[], Callable[[], bool] | None] = staticmethod(lambda: None)
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """A descriptor of a file."""
         try:
             return os.open(path, flags, mode)
         except OSError as error:
-            give_up = self.give_up_idle()
+            give_up = self.close_idle()
             if error.errno not in (errno.EMFILE, errno.ENFILE) or give_up is None or not give_up():
                 raise
         return os.open(path, flags, mode)

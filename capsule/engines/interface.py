@@ -302,7 +302,7 @@ class HeldFile(Protocol):
     path: str
 
     @property
-    def is_noted(self) -> bool:
+    def has_header(self) -> bool:
         """Whether the store knows of a version that it left."""
 
     @property
@@ -311,7 +311,7 @@ class HeldFile(Protocol):
         were read.
         """
 
-    def is_as_left(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the file is as the store left it. Cost: a look."""
 
     def read(self) -> tuple[bytes, Signature] | None:
@@ -322,18 +322,20 @@ class HeldFile(Protocol):
         gives it.
         """
 
-    def take_in(self, mend: Callable[[bytes], RepairedFile | None] | None = None) -> Signature:
+    def reconcile_external_edit(
+        self, repair: Callable[[bytes], RepairedFile | None] | None = None
+    ) -> Signature:
         """Take in whatever was done to a document with entries from outside; its signature then.
 
         Args:
-            mend: Also have a damaged file made whole that no crash of a write left so, by this;
+            repair: Also have a damaged file made whole that no crash of a write left so, by this;
                 what the store remembers comes back then. It is for a person to ask for.
 
         Raises NotFound, InvalidDocument, Interfered. Cost: none when it is as the store left it;
         else reading it.
         """
 
-    def mended(self, data: bytes, signature: Signature) -> RepairedFile | None:
+    def repaired(self, data: bytes, signature: Signature) -> RepairedFile | None:
         """A file that isn't valid, made whole; None when no crash of a write can have left
         it so.
         """
@@ -382,12 +384,12 @@ class ExternalEdits(Protocol):
         is none.
         """
 
-    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+    def quarantine_file(self, kind: str, name: str, id: str, reason: str) -> str:
         """Move such a file to the quarantine, as one of the document `id`; its path there. Raises
         NotFound.
         """
 
-    def is_as_left(self, kind: str, id: str) -> bool:
+    def is_unchanged(self, kind: str, id: str) -> bool:
         """Whether a file is as the store left it. Takes no mutex: False also while a writer is at
         work.
         """

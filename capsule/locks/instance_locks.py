@@ -49,7 +49,7 @@ class HeldLock:
     id: str
 
     def __init__(self, holder: InstanceLocks, id: str) -> None:
-        self._holder = holder
+        self._instance_locks = holder
         self.id = id
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class HeldLock:
         at: TracebackType | None,
     ) -> None:
         try:
-            self._holder.give_back(self.id)
+            self._instance_locks.leave(self.id)
         except CapsuleError:
             if error is None:
                 raise
@@ -96,7 +96,7 @@ class InstanceLocks:
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._write = write
+        self._run_change = write
         self._keep_locks = keep_locks
         self._name = name
         self._user = user or _user()
@@ -108,12 +108,12 @@ class InstanceLocks:
         user, host = self._user, os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
         self.identity = InstanceIdentity(instance, user, host, os.getpid(), self._name)
-        self._held: dict[str, int] = {}
-        self._released = False
-        self._guard = threading.Lock()
-        self._closing = threading.RLock()
+        self._nesting_by_id: dict[str, int] = {}
+        self._is_closed = False
+        self._thread_lock = threading.Lock()
+        self._close_lock = threading.RLock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._refresher: threading.Thread | None = None
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
         """Check that this instance may write; the lock to record with the write, if any. Raises
@@ -121,7 +121,7 @@ class InstanceLocks:
         """
         head = conversation.transaction.head
         lock = head.lock
-        orphan = self._admitted(conversation.id, lock)
+        orphan = self._admit_or_take_over(conversation.id, lock)
         if orphan is None and lock is not None:
             is_stale = (
                 self._name is not None and locking.age_s(lock) > self._settings.lock_ttl_s / 10
@@ -131,13 +131,17 @@ class InstanceLocks:
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
         """As `admit`, for a write that takes no lock."""
-        return inactive_lock() if self._admitted(conversation.id, conversation.head.lock) else None
+        return (
+            inactive_lock()
+            if self._admit_or_take_over(conversation.id, conversation.head.lock)
+            else None
+        )
 
-    def _admitted(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _admit_or_take_over(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `locking.admit`, for this store; a takeover is logged."""
         try:
             orphan = locking.admit(
-                id, lock, self.identity, held=id in self._held, state=self.state_of
+                id, lock, self.identity, held=id in self._nesting_by_id, state=self.state_of
             )
         except LockLost:
             self._forget(id)
@@ -156,8 +160,8 @@ class InstanceLocks:
         """The record of a lock for this instance; None after `close`."""
         me = self.identity
         # Under the guard: an instance that was closed meanwhile must not be announced as alive.
-        with self._guard:
-            if self._released:
+        with self._thread_lock:
+            if self._is_closed:
                 return None
             if me.name is None:
                 self._engine.leases.take(me.instance)
@@ -180,12 +184,12 @@ class InstanceLocks:
             instance, str(lock.get("host")), str(lock.get("boot") or "")
         )
 
-    def now_held(self, id: str, lock: dict[str, Any]) -> None:
+    def remember(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""
         if not lock["active"]:
             return
-        with self._guard:
-            self._held.setdefault(id, 0)
+        with self._thread_lock:
+            self._nesting_by_id.setdefault(id, 0)
         self._keep_refreshed()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
@@ -196,7 +200,7 @@ class InstanceLocks:
         def act(conversation: Conversation) -> None:
             conversation.ensure_permitted("append")
             conversation.ensure_permitted("lock")
-            orphan = self._admitted(conversation.id, conversation.head.lock)
+            orphan = self._admit_or_take_over(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
                 conversation.set_lock(conversation.refreshed_lock())
                 return
@@ -207,18 +211,18 @@ class InstanceLocks:
                 )
             conversation.set_lock(record)
 
-        self._write(id, act)
-        with self._guard:
-            self._held[id] = self._held.get(id, 0) + 1
+        self._run_change(id, act)
+        with self._thread_lock:
+            self._nesting_by_id[id] = self._nesting_by_id.get(id, 0) + 1
         self._keep_refreshed()
         return HeldLock(self, id)
 
-    def give_back(self, id: str) -> None:
+    def leave(self, id: str) -> None:
         """Leave a `with` block; the outermost one unlocks."""
-        with self._guard:
-            left = self._held.get(id, 0) - 1
+        with self._thread_lock:
+            left = self._nesting_by_id.get(id, 0) - 1
             if left > 0:
-                self._held[id] = left
+                self._nesting_by_id[id] = left
                 return
         try:
             self.unlock(id)
@@ -247,23 +251,23 @@ class InstanceLocks:
             return True
 
         try:
-            return self._write(id, act)
+            return self._run_change(id, act)
         finally:
             self._forget(id)
 
     def _forget(self, id: str) -> None:
-        with self._guard:
-            self._held.pop(id, None)
+        with self._thread_lock:
+            self._nesting_by_id.pop(id, None)
 
-    def discard(self, conversation: Conversation) -> Trashed:
+    def delete(self, conversation: Conversation) -> Trashed:
         """Delete a conversation, if this instance may write it."""
-        self._admitted(conversation.id, conversation.head.lock)
+        self._admit_or_take_over(conversation.id, conversation.head.lock)
         conversation.sign_off()
         trashed = conversation.transaction.delete()
         self._forget(conversation.id)
         return trashed
 
-    def discard_damaged(self, held: HeldFile) -> Trashed:
+    def delete_damaged(self, held: HeldFile) -> Trashed:
         """Delete a document that doesn't parse, unless its bytes contain the lock of another
         instance.
         """
@@ -271,7 +275,7 @@ class InstanceLocks:
             got = held.read()
         except InvalidDocument:  # It is too large to read, or no file.
             got = None
-        self._admitted(held.id, locking.in_damaged(got[0]) if got else None)
+        self._admit_or_take_over(held.id, locking.in_damaged(got[0]) if got else None)
         trashed = held.delete()
         self._forget(held.id)
         return trashed
@@ -280,15 +284,18 @@ class InstanceLocks:
         """Refresh the lock of every held conversation from now on, in a thread that does not keep
         the process alive.
         """
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, args=(self._stop,), name="capsule-locks", daemon=True
+        if self._refresher is None:
+            self._refresher = threading.Thread(
+                target=self._refresh_regularly,
+                args=(self._stop,),
+                name="capsule-locks",
+                daemon=True,
             )
-            self._thread.start()
+            self._refresher.start()
 
-    def _run(self, stop: threading.Event) -> None:
+    def _refresh_regularly(self, stop: threading.Event) -> None:
         while not stop.wait(self._settings.lock_ttl_s / 6):
-            for id in list(self._held):
+            for id in list(self._nesting_by_id):
                 try:
                     self._refresh(id)
                 except CapsuleError as error:  # The next interval tries again.
@@ -300,7 +307,7 @@ class InstanceLocks:
             if lock is not None and lock.get("instanceId") == self.identity.instance:
                 conversation.set_lock(conversation.refreshed_lock())
 
-        self._write(id, act)
+        self._run_change(id, act)
 
     def is_dead(self, lock: dict[str, Any]) -> bool:
         """Whether the program that took a lock has ended, according to the engine."""
@@ -310,21 +317,21 @@ class InstanceLocks:
         """Release the locks of this instance, and keep none from now on. A named instance keeps its
         locks.
         """
-        with self._guard:
-            self._released = True
+        with self._thread_lock:
+            self._is_closed = True
         with (
-            self._closing
+            self._close_lock
         ):  # A second caller waits for the first, because it may end the process next.
-            with self._guard:
-                held = [] if self._name is not None else list(self._held)
+            with self._thread_lock:
+                held = [] if self._name is not None else list(self._nesting_by_id)
             for id in held:
                 try:
                     self.unlock(id)
                 except CapsuleError as error:
                     _log.warning("the lock on %s could not be released: %s", id, error)
         self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._refresher is not None and self._refresher is not threading.current_thread():
+            self._refresher.join()
 
 
 def _user() -> str:

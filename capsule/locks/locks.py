@@ -41,8 +41,8 @@ class Locks:
     """The locks on the conversations of a store."""
 
     def __init__(self, holder: InstanceLocks, heads: Callable[[], Iterable[Head]]) -> None:
-        self._holder = holder
-        self._heads = heads
+        self._instance_locks = holder
+        self._list_heads = heads
 
     def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
         """Lock a conversation for this instance. The lock ends with a `with` block, `release` or
@@ -54,7 +54,7 @@ class Locks:
 
         Raises the errors of `append`. Cost: copying the file, in the kernel.
         """
-        return self._holder.lock(check_id(id), client, agent)
+        return self._instance_locks.lock(check_id(id), client, agent)
 
     def release(self, id: str, *, force: bool = False) -> bool:
         """Release a conversation's lock, without changing the conversation.
@@ -74,7 +74,7 @@ class Locks:
 
         Cost: copying the file.
         """
-        return self._holder.unlock(check_id(id), force=force)
+        return self._instance_locks.unlock(check_id(id), force=force)
 
     def state(self, head: Head) -> LockState | None:
         """Say whether the holder of the lock in a head is alive. None: the head has no active lock.
@@ -95,7 +95,7 @@ class Locks:
             host=str(lock.get("host") or ""),
             name=lock.get("name"),
             since=str(lock.get("timestamp") or ""),
-            state=self._holder.state_of(lock),
+            state=self._instance_locks.state_of(lock),
             client=lock.get("client"),
             agent=lock.get("agent"),
         )
@@ -104,4 +104,4 @@ class Locks:
         """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy.
         Cost: as `heads`.
         """
-        return (state for state in map(self.state, self._heads()) if state is not None)
+        return (state for state in map(self.state, self._list_heads()) if state is not None)

@@ -82,7 +82,7 @@ class ConflictCopy:
         if store.engine.outside_edits().read_stray(self._kind, self._name) != self._data:
             self.text += "; it was written to meanwhile, and stays until the next time"
             return None
-        kept = store.engine.outside_edits().set_aside(self._kind, self._name, self.id, "copy")
+        kept = store.engine.outside_edits().quarantine_file(self._kind, self._name, self.id, "copy")
         outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
         settle = (

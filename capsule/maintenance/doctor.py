@@ -239,7 +239,7 @@ class _DocumentExamination:
         try:
             data = self._files.read_stray(self._kind, file.id)
             wrong = self._wrong(data, None) if data is not None else []
-            if data is None or (not wrong and self._files.is_as_left(self._kind, file.id)):
+            if data is None or (not wrong and self._files.is_unchanged(self._kind, file.id)):
                 return []
             if any(finding.kind in ("damaged", "torn") for finding in wrong):
                 self._remembered = remembered(self._store, self._kind, file)
@@ -252,7 +252,7 @@ class _DocumentExamination:
             return [self._finding("damaged", error.message)]
 
     def _under_mutex(self, held: HeldFile) -> list[DoctorFinding]:
-        held.is_as_left()
+        held.is_unchanged()
         got = held.read()
         wrong = self._wrong(got[0], held) if got else []
         if not self._repair or not any(finding.repairable for finding in wrong):
@@ -276,7 +276,7 @@ class _DocumentExamination:
             document = decoded(data, path, None)
         except InvalidDocument as error:
             got = held.read() if held is not None else None
-            if held is not None and got is not None and held.mended(*got) is not None:
+            if held is not None and got is not None and held.repaired(*got) is not None:
                 text = "a crash left it torn; the next write or --repair mends it"
                 return [self._finding("torn", text, repairable=True)]
             if mend(data) is not None:
@@ -326,7 +326,7 @@ class _DocumentExamination:
                 f"{'' if is_locked else 'or --repair '}does"
             )
             wrong.append(self._finding("layout", text, repairable=not is_locked))
-        if held is not None and not held.is_as_left():
+        if held is not None and not held.is_unchanged():
             records = held.records()
             outcome = reconcile(as_written, records)
             if outcome.changed:
@@ -334,7 +334,7 @@ class _DocumentExamination:
                     "overwritten",
                     f"a save from outside lacks what was acknowledged: {outcome.lacking}",
                 )
-                is_counted = held.is_noted and not held.is_interrupted
+                is_counted = held.has_header and not held.is_interrupted
                 if not is_counted and not reconcile(as_written, records[:-1]).changed:
                     kind, text = (
                         "interrupted",
@@ -397,7 +397,7 @@ class _DocumentExamination:
         """Repair what can be repaired of these kinds; the repair in words."""
         if "name" in kinds:
             return self._renamed(held)
-        held.take_in(lambda data: self._rebuilt(held, data))
+        held.reconcile_external_edit(lambda data: self._rebuilt(held, data))
         got = held.read()
         if got is None:
             return ""

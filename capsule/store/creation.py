@@ -60,7 +60,7 @@ def write_new(
 
     with inner.hold_reports(id):
         size = retry(make, f"conversation {id}", id)
-    inner.instance_locks.now_held(id, lock)
+    inner.instance_locks.remember(id, lock)
     return inner.parsed_head(id, document, size)
 
 

@@ -254,7 +254,7 @@ class StoreInternals(Generic[S]):
                     with _UNWATCHED if own is None else own.writing(transaction):
                         result = edit(conversation)
                     if conversation.recorded is not None:
-                        self.instance_locks.now_held(id, conversation.recorded)
+                        self.instance_locks.remember(id, conversation.recorded)
                     return result
             except ConcurrentWrite:
                 continue
@@ -279,18 +279,18 @@ class StoreInternals(Generic[S]):
     # -- What watchers see -------------------------------------------------------------------------
 
     def remember_own_write(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
-        """Remember own writes for this store's watchers: messages, and marks as `OwnWrites.wrote` takes
+        """Remember own writes for this store's watchers: messages, and marks as `OwnWrites.remember` takes
         them.
         """
         if self.own_writes is not None:
-            self.own_writes.wrote(id, *marks)
-            self.own_writes.appended(id, entries)
+            self.own_writes.remember(id, *marks)
+            self.own_writes.remember_appended(id, entries)
 
     def hold_reports(self, id: str) -> AbstractContextManager[None]:
         """Hold back reports of changes of a conversation while the body writes it, if the store is
         watched.
         """
-        return _UNWATCHED if self.own_writes is None else self.own_writes.under_way(id)
+        return _UNWATCHED if self.own_writes is None else self.own_writes.hold_reports(id)
 
     def with_own_marked(self, changes: list[Change], cursor: str) -> Changes:
         """Changes as a caller gets them, with own ones marked."""
@@ -298,5 +298,8 @@ class StoreInternals(Generic[S]):
 
         own = self.own_writes
         return Changes(
-            changes if own is None else own.marked(changes, self.engine.questions().advance), cursor
+            changes
+            if own is None
+            else own.with_own_marked(changes, self.engine.questions().advance),
+            cursor,
         )

@@ -67,10 +67,10 @@ class StoreWatchers:
         try:
             answer = self._read(waiter, self._store.changes().cursor if since is None else since)
             with hub.listening():
-                while not answer.changes and not hub.closed:
+                while not answer.changes and not hub.is_closed:
                     if (
                         not woken.wait(None if until is None else until - time.monotonic())
-                        or hub.closed
+                        or hub.is_closed
                     ):
                         break
                     woken.clear()
@@ -164,7 +164,7 @@ class StoreWatchers:
         """The changes since a cursor; the index is brought up to date first, unless the hub has
         just done so.
         """
-        refresh, waiter.unsure = waiter.unsure, False
+        refresh, waiter.must_refresh = waiter.must_refresh, False
         while True:
             news = self._store.questions.changes(since, _MOST, refresh=refresh)
             wanted = [change for change in news.changes if waiter.wants((change.id,))]

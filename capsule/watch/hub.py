@@ -59,7 +59,7 @@ class Waiter:
     def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
         self.ids = ids
         self.wake = wake
-        self.unsure = True
+        self.must_refresh = True
 
     def wants(self, ids: Collection[str]) -> bool:
         """Whether it waits for one of these documents."""
@@ -88,23 +88,23 @@ class ChangeHub:
         check: Callable[[], None],
         most: int,
     ) -> None:
-        self._listen = listen
-        self._look_up = look
-        self._check = check
-        self.most = most
-        self.closed = False
+        self._open_tracker = listen
+        self._read_changes = look
+        self._on_interval = check
+        self.max_changes = most
+        self.is_closed = False
         self._begin()
         _hubs.add(self)
         call_in_child(self, ChangeHub.forget_parent)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._condition = threading.Condition()
+        self._is_stopping = False
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        self._waiting = 0
+        self._listener_count = 0
         self._thread: threading.Thread | None = None
         #: A byte sent into the second socket ends a wait for the first.
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._wake_sockets: tuple[socket.socket, socket.socket] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -117,8 +117,8 @@ class ChangeHub:
         """Two threads that read the journal for event loops, as a loop's own threads may all be
         waiting.
         """
-        with self._changed:
-            if self.closed:
+        with self._condition:
+            if self.is_closed:
                 raise RuntimeError("the store is closed")
             if self._pool is None:
                 from concurrent.futures import ThreadPoolExecutor
@@ -129,59 +129,61 @@ class ChangeHub:
     def waiter(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> Waiter:
         """A new waiter. The hub forgets it when nothing else refers to it."""
         waiter = Waiter(ids, wake)
-        with self._changed:
+        with self._condition:
             self._waiters.add(waiter)
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, so that it is woken no more."""
-        with self._changed:
+        with self._condition:
             self._waiters.discard(waiter)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen while the body runs."""
-        with self._changed:
-            if self._thread is None and not self.closed:
-                self._stopped = False
+        with self._condition:
+            if self._thread is None and not self.is_closed:
+                self._is_stopping = False
                 # A daemon, as it must not keep the process alive; `_stop_all` ends it before the
                 # interpreter does.
                 thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
                 thread.start()
                 self._thread = thread
-            self._waiting += 1
-            self._changed.notify_all()
-        changed = self._changed
+            self._listener_count += 1
+            self._condition.notify_all()
+        changed = self._condition
         try:
             yield
         finally:
-            if changed is self._changed:  # Else this is a forked child, whose count began anew.
+            if changed is self._condition:  # Else this is a forked child, whose count began anew.
                 with changed:
-                    self._waiting -= 1
+                    self._listener_count -= 1
 
     def close(self) -> None:
         """End its thread, and wake every waiter for the last time."""
-        self.closed = True
+        self.is_closed = True
         self._end()
         self._wake(None)
 
     def _end(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify_all()
             thread, pool, self._pool = self._thread, self._pool, None
-            if self._bell is not None:
-                self._bell[1].send(b".")
+            if self._wake_sockets is not None:
+                self._wake_sockets[1].send(b".")
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if pool is not None:
             pool.shutdown()
 
-    def _is_wanted(self) -> bool:
+    def _has_listener(self) -> bool:
         """Wait for a waiter; False when the thread has to end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting > 0 or self._stopped, _LINGER_S)
-            if self._waiting > 0 and not self._stopped:
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._listener_count > 0 or self._is_stopping, _LINGER_S
+            )
+            if self._listener_count > 0 and not self._is_stopping:
                 return True
             self._thread = None
             return False
@@ -191,29 +193,32 @@ class ChangeHub:
         the thread starts over."""
         while True:
             try:
-                with self._ringing() as bell:
+                with self._open_wake_sockets() as bell:
                     self._follow(bell)
                 return
             except Exception:
                 _log.exception("watching was interrupted, and begins again")
                 self._wake(None)
-                with self._changed:
-                    if self._changed.wait_for(lambda: self._stopped, _AGAIN_S):
+                with self._condition:
+                    if self._condition.wait_for(lambda: self._is_stopping, _AGAIN_S):
                         self._thread = None
                         return
 
     @contextmanager
-    def _ringing(self) -> Iterator[socket.socket]:
+    def _open_wake_sockets(self) -> Iterator[socket.socket]:
         heard, rung = socket.socketpair()
         with heard, rung:
-            with self._changed:
-                self._bell = heard, rung
+            with self._condition:
+                self._wake_sockets = heard, rung
             try:
                 yield heard
             finally:
-                with self._changed:
-                    if self._bell == (heard, rung):  # Another thread may have begun already.
-                        self._bell = None
+                with self._condition:
+                    if self._wake_sockets == (
+                        heard,
+                        rung,
+                    ):  # Another thread may have begun already.
+                        self._wake_sockets = None
 
     def _follow(self, bell: socket.socket) -> None:
         """Look whenever a document was touched, until there is no waiter."""
@@ -222,12 +227,12 @@ class ChangeHub:
         try:
             while True:
                 tracker = (
-                    tracker or self._listen()
+                    tracker or self._open_tracker()
                 )  # Before the look, so that nothing happens in between.
                 began = time.monotonic()
-                cursor = self._look(cursor)
+                cursor = self._wake_for_changes(cursor)
                 look_s = time.monotonic() - began
-                if not self._is_wanted():
+                if not self._has_listener():
                     return
                 self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
                 tracker = tracker if tracker.is_open else None
@@ -240,23 +245,23 @@ class ChangeHub:
         and after `timeout_s`.
         """
         until = time.monotonic() + timeout_s
-        while not self._stopped:
+        while not self._is_stopping:
             left_s = until - time.monotonic()
             is_touched = _wait(bell, tracker, min(left_s, _CHECK_S))
             if is_touched:
                 _wait(bell, None, _GATHER_S)
             else:
-                self._check()
+                self._on_interval()
             if tracker.changed() != set() or left_s <= _CHECK_S:
                 return
 
-    def _look(self, cursor: str | None) -> str | None:
+    def _wake_for_changes(self, cursor: str | None) -> str | None:
         """Read the changes after a cursor, and wake the waiters for them; the cursor after the
         changes.
         """
-        while not self._stopped:
+        while not self._is_stopping:
             try:
-                news = self._look_up(cursor)
+                news = self._read_changes(cursor)
             except Exception as error:
                 # Every waiter looks for itself, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
@@ -267,16 +272,16 @@ class ChangeHub:
             elif news.changes:
                 self._wake({change.id for change in news.changes})
             cursor = news.cursor
-            if len(news.changes) < self.most:
+            if len(news.changes) < self.max_changes:
                 break
         return cursor
 
     def _wake(self, ids: Collection[str] | None) -> None:
-        with self._changed:
+        with self._condition:
             waiters = [waiter for waiter in self._waiters if ids is None or waiter.wants(ids)]
         for waiter in waiters:
             if ids is None:
-                waiter.unsure = True
+                waiter.must_refresh = True
             waiter.wake()
 
     def forget_parent(self) -> None:
@@ -284,7 +289,7 @@ class ChangeHub:
         its own.
         """
         _left.append(self._pool)
-        for end in self._bell or ():
+        for end in self._wake_sockets or ():
             end.close()
         self._begin()
 

@@ -39,57 +39,59 @@ class OwnWrites:
         """
         #: The writes: message ids, tags and marks; for a tag, the tag of the version before (None:
         #: unknown).
-        self._written: dict[tuple[str, str], str | None] = {}
-        self._under_way: dict[str, int] = {}
-        self._done = threading.Condition()
+        self._previous_tags: dict[tuple[str, str], str | None] = {}
+        self._in_progress: dict[str, int] = {}
+        self._condition = threading.Condition()
 
     @contextmanager
     def writing(self, transaction: Transaction) -> Iterator[None]:
         """Remember the version that the body writes, under the mutex, as own."""
         before = transaction.state.tag
-        with self.under_way(transaction.id):
+        with self.hold_reports(transaction.id):
             try:
                 yield
             finally:
                 if transaction.state.tag != before:
-                    with self._done:
+                    with self._condition:
                         self._remember(transaction.id, transaction.state.tag, before)
 
     @contextmanager
-    def under_way(self, id: str) -> Iterator[None]:
+    def hold_reports(self, id: str) -> Iterator[None]:
         """Hold back reports of changes of the conversation while the body runs, under the mutex."""
-        with self._done:
-            self._under_way[id] = self._under_way.get(id, 0) + 1
+        with self._condition:
+            self._in_progress[id] = self._in_progress.get(id, 0) + 1
         try:
             yield
         finally:
-            with self._done:
-                left = self._under_way[id] - 1
+            with self._condition:
+                left = self._in_progress[id] - 1
                 if left:
-                    self._under_way[id] = left
+                    self._in_progress[id] = left
                 else:
-                    del self._under_way[id]
-                self._done.notify_all()
+                    del self._in_progress[id]
+                self._condition.notify_all()
 
-    def wrote(self, id: str, *marks: str) -> None:
+    def remember(self, id: str, *marks: str) -> None:
         """Remember own writes: ids of messages, a version's tag, or "created", "deleted",
         "restored".
         """
-        with self._done:
+        with self._condition:
             for mark in marks:
                 self._remember(id, mark)
 
-    def appended(self, id: str, entries: Iterable[Mapping[str, Any]]) -> None:
+    def remember_appended(self, id: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Remember appended messages."""
-        self.wrote(id, *(str(entry.get("id")) for entry in entries))
+        self.remember(id, *(str(entry.get("id")) for entry in entries))
 
     def _remember(self, id: str, mark: str, before: str | None = None) -> None:
-        self._written.pop((id, mark), None)
-        self._written[id, mark] = before
-        while len(self._written) > _MOST:
-            del self._written[next(iter(self._written))]
+        self._previous_tags.pop((id, mark), None)
+        self._previous_tags[id, mark] = before
+        while len(self._previous_tags) > _MOST:
+            del self._previous_tags[next(iter(self._previous_tags))]
 
-    def marked(self, changes: list[Change], advance: Callable[[str, int], str]) -> list[Change]:
+    def with_own_marked(
+        self, changes: list[Change], advance: Callable[[str, int], str]
+    ) -> list[Change]:
         """The changes, with own ones marked. A change by several authors is split into one change
         for each.
 
@@ -97,47 +99,52 @@ class OwnWrites:
             changes: The changes.
             advance: As `Questions.advance`.
         """
-        return [part for change in changes for part in self._parts(change, advance)]
+        return [part for change in changes for part in self._split_by_author(change, advance)]
 
-    def _parts(self, change: Change, advance: Callable[[str, int], str]) -> list[Change]:
-        with self._done:
-            self._done.wait_for(lambda: change.id not in self._under_way, _PATIENCE_S)
+    def _split_by_author(self, change: Change, advance: Callable[[str, int], str]) -> list[Change]:
+        with self._condition:
+            self._condition.wait_for(lambda: change.id not in self._in_progress, _PATIENCE_S)
             if change.kind == "appended":
                 runs: list[tuple[bool, list[str]]] = []
             elif change.kind == "created":
-                runs = [((change.id, "created") in self._written, [])]
+                runs = [((change.id, "created") in self._previous_tags, [])]
             else:
-                return [_of(change, own=self._is_own(change))]
+                return [_with_author(change, own=self._is_own(change))]
             for message in change.messages:
-                own = (change.id, message) in self._written
+                own = (change.id, message) in self._previous_tags
                 if not runs or runs[-1][0] != own:
                     runs.append((own, []))
                 runs[-1][1].append(message)
         if len(runs) < 2:
-            return [_of(change, own=bool(runs) and runs[0][0])]
+            return [_with_author(change, own=bool(runs) and runs[0][0])]
         parts, given = [], 0
         for number, (own, messages) in enumerate(runs):
             given += len(messages)
             kind = change.kind if number == 0 else "appended"
             cursor = advance(change.before, given) if number < len(runs) - 1 else change.cursor
             parts.append(
-                replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor)
+                replace(
+                    _with_author(change, own=own),
+                    kind=kind,
+                    messages=tuple(messages),
+                    cursor=cursor,
+                )
             )
         return parts
 
     def _is_own(self, change: Change) -> bool:
-        """Whether this store alone wrote every version after the one known before, up to the one
+        """Whether this store alone remember every version after the one known before, up to the one
         that was read.
         """
         if change.kind in ("deleted", "restored"):
-            return (change.id, change.kind) in self._written
+            return (change.id, change.kind) in self._previous_tags
         tag: str | None = change.tag
-        while tag is not None and (change.id, tag) in self._written:
-            tag = self._written[change.id, tag]
+        while tag is not None and (change.id, tag) in self._previous_tags:
+            tag = self._previous_tags[change.id, tag]
             if tag == change.was or not change.was:
                 return True
         return tag is None
 
 
-def _of(change: Change, *, own: bool) -> Change:
+def _with_author(change: Change, *, own: bool) -> Change:
     return replace(change, own=True, source="store") if own else change

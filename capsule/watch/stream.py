@@ -106,14 +106,14 @@ class Watch:
             )
         except BaseException as error:
             # The next call reads again, and updates the index itself.
-            self._waiter.unsure = True
+            self._waiter.must_refresh = True
             self._woken.set()
-            if self._hub.closed and isinstance(error, Exception):
+            if self._hub.is_closed and isinstance(error, Exception):
                 return False
             raise
         self._ready.extend(answer.changes)
         self._read_to = answer.cursor
-        if len(answer.changes) >= self._hub.most:
+        if len(answer.changes) >= self._hub.max_changes:
             self._woken.set()
         return True
 
@@ -129,7 +129,9 @@ class Watch:
                 wait.cancel()
 
     def _is_over(self) -> bool:
-        return self._ended or self._hub.closed or (self._stop is not None and self._stop.is_set())
+        return (
+            self._ended or self._hub.is_closed or (self._stop is not None and self._stop.is_set())
+        )
 
     def _wake(self) -> None:
         loop = self._loop

@@ -210,12 +210,12 @@ def test_a_question_is_answered_while_others_write_without_a_pause(
     id = one.create(type="group", messages=[{"role": "user", "content": "needle"}]).id
     real, written = index.PostgresIndex._take_in, []
 
-    def take_in(*args: Any) -> None:
+    def reconcile_external_edit(*args: Any) -> None:
         real(*args)
         written.append(one.append(id, content=f"needle {len(written)}").id)
         assert len(written) < 9, "it goes on as long as others write"
 
-    monkeypatch.setattr(index.PostgresIndex, "_take_in", take_in)
+    monkeypatch.setattr(index.PostgresIndex, "_take_in", reconcile_external_edit)
     cursor = other.changes().cursor
     assert found(other, "needle")[0] == (id, 0)
     heard: list[str] = []

@@ -83,7 +83,7 @@ def _deleted_of_every_kind(store: Store) -> None:
 def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Path) -> None:
     storage = store.engine.storage
     _deleted_of_every_kind(store)
-    missing = {kind for kind in KINDS if not storage.remembered(kind)}
+    missing = {kind for kind in KINDS if not storage.ids_ever_written(kind)}
     assert missing | {
         kind for kind in SIDE_FILE_FOLDERS if not store.engine.files.names(kind, "s")
     } == {"attachments"}

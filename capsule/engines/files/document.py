@@ -129,7 +129,7 @@ class HeldDocument:
         self.kind = kind
         self.storage = storage
         self.sys = storage.sys
-        self.waits = True
+        self.waits_for_flush = True
         self._timeout_s = timeout_s
         self._position: LogPosition | None = None
         self._is_log_found = False
@@ -137,7 +137,7 @@ class HeldDocument:
         self.durability = Durability.UNREAD
         self.certain_writes: int | None = None
         self.checkpoint_end = -1
-        self.base: Callable[[], bytes] | None = None
+        self.make_base_record: Callable[[], bytes] | None = None
 
     def __enter__(self) -> Self:
         mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
@@ -174,8 +174,8 @@ class HeldDocument:
             return
         mutexes.unlock(mutex)
         try:
-            self.storage.behind.add(self.kind, self.id, self.storage.make_durable)
-            if self.waits:
+            self.storage.flusher.add(self.kind, self.id, self.storage.make_durable)
+            if self.waits_for_flush:
                 log.flush()
                 if self.sys.fstat(mutex.fd).st_size > HEADER_BYTES:
                     raise FlushFailed(errno.EIO, "another flush of the log failed")
@@ -217,7 +217,7 @@ class HeldDocument:
         elif had[:4] != log.position[:4]:
             self.durability = Durability.INTERRUPTED
             self.certain_writes = len(writes) - 1
-        if log.is_sure:
+        if log.is_reliable:
             self._position = log.position
         return writes
 
@@ -226,15 +226,15 @@ class HeldDocument:
         if self._is_log_found and mutex.log is not None:
             return mutex.log
         header = self.header() if self._position is None else None
-        if mutex.log is None or not mutex.log.is_at(self._position):
+        if mutex.log is None or not mutex.log.follow_header(self._position):
             self._close_log(is_trusted=self._position is not None)
             # After a start of the machine, what is read is on the medium.
-            is_sure = (
+            is_reliable = (
                 self.durability is Durability.RESTARTED
                 or self._position is not None
                 or (header is not None and header.durability is not Durability.UNFLUSHED)
             )
-            mutex.log = Log.open(self.sys, self._path(), self._position, is_sure=is_sure)
+            mutex.log = Log.open(self.sys, self._path(), self._position, is_reliable=is_reliable)
         self._is_log_found = True
         return mutex.log
 
@@ -304,7 +304,7 @@ class HeldDocument:
         self.write_header(StateHeader.of_unknown_file(self.storage.boot_id, Durability.UNFLUSHED))
 
     @property
-    def is_unsettled(self) -> bool:
+    def has_unflushed_writes(self) -> bool:
         """Whether writes were logged that the document is not known to have on the medium. Costs
         reading the log of one that nobody has looked at since the machine was started."""
         if (header := self.header()) is None:
@@ -329,9 +329,9 @@ class HeldDocument:
         self._must_flush_log = True
         try:
             log, position = self._mutex.log, self._position
-            if log is None or position is None or not log.put(records, position):
+            if log is None or position is None or not log.write_pending(records, position):
                 log = self._log_with_space(records)
-                log.put(records, log.position)
+                log.write_pending(records, log.position)
         except OSError as error:
             self._refuse_line(error)
             raise
@@ -352,7 +352,7 @@ class HeldDocument:
                 log = self._log_with_space([b" " * 40])
                 if log.is_too_large():
                     self._detach_log()
-                    log = self._mutex.log = log.renewed([], self.storage.logs.file_mode, flushed)
+                    log = self._mutex.log = log.compacted([], self.storage.logs.file_mode, flushed)
                 else:
                     log.set_checkpoint(flushed)
                     if is_other:
@@ -371,7 +371,7 @@ class HeldDocument:
         if records and self._log() is not None:
             try:
                 log = self._log_with_space(records)
-                log.note(records)
+                log.append(records)
             except OSError as error:
                 self._refuse_line(error)
                 raise
@@ -384,7 +384,7 @@ class HeldDocument:
         if isinstance(error, FlushFailed):
             self.invalidate_header_and_log()
         else:
-            self.withdraw()
+            self.discard_pending_line()
 
     def _detach_log(self) -> None:
         """Have the header name no log, before its file goes: another process that has it open would
@@ -402,16 +402,16 @@ class HeldDocument:
         mode = self.storage.logs.file_mode
         if log is None:
             self.storage.logs.ensure()
-            writes = [[self.base()]] if self.base else []
+            writes = [[self.make_base_record()]] if self.make_base_record else []
             flushed = self._flush_document()
             self._detach_log()
             log = mutex.log = Log.make(self.sys, self._path(), mode, writes, flushed)
-        if log.lacks_room(records):
+        if log.needs_compaction(records):
             flushed = self._flush_document()
             self._detach_log()
-            mutex.log = log = log.renewed(records, mode, flushed)
+            mutex.log = log = log.compacted(records, mode, flushed)
         else:
-            log.make_room(records)
+            log.ensure_space(records)
         if self._position is None or self._position[:2] != log.position[:2]:
             self._position = log.position
             if mutex.memo is not None and (header := self.header()) is not None:
@@ -425,7 +425,7 @@ class HeldDocument:
         see above.
         """
         if self._mutex.log is not None and self._position is not None:
-            self._position = self._mutex.log.take()
+            self._position = self._mutex.log.commit_pending()
         self.write_header(header)
         return header
 
@@ -448,7 +448,7 @@ class HeldDocument:
             return False
         return True
 
-    def withdraw(self) -> bool:
+    def discard_pending_line(self) -> bool:
         """Take what was begun out of the log: the document does not have it. Whether that could be
         done.
         """
@@ -456,7 +456,7 @@ class HeldDocument:
             return True
         try:
             with self._invalidating_on_failed_flush():
-                self._mutex.log.withdraw()
+                self._mutex.log.discard_pending()
         except OSError:
             return False
         return True
@@ -506,7 +506,7 @@ class HeldDocument:
         """Make durable what was appended, in the log alone when another program has written the
         document since: then whoever looks at it next does the rest."""
         header = self.header()
-        if header is None or not self.is_unsettled:
+        if header is None or not self.has_unflushed_writes:
             return
         try:
             if header.durability is not Durability.UNFLUSHED:
@@ -529,7 +529,7 @@ class HeldDocument:
         except OSError as error:
             raise whole_files.as_capsule_error(error, self.path, "flush") from error
 
-    def close(self) -> None:
+    def close_file(self) -> None:
         """Close the document, which otherwise stays open for the next holder of its mutex in this
         process.
         """
@@ -538,7 +538,7 @@ class HeldDocument:
             self.sys.close(fd)
 
     def _open(self) -> os.stat_result:
-        self.close()
+        self.close_file()
         self._mutex.document_fd, status = self.storage.open(self.path, self.storage.document_flags)
         self._links = status.st_nlink
         return status
@@ -562,21 +562,23 @@ class HeldDocument:
         return None
 
     @property
-    def is_noted(self) -> bool:
+    def has_header(self) -> bool:
         return self.header() is not None
 
     @property
     def is_interrupted(self) -> bool:
         return self.durability is Durability.INTERRUPTED
 
-    def is_as_left(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.unchanged_header() is not None
 
-    def take_in(self, mend: Callable[[bytes], RepairedFile | None] | None = None) -> Signature:
-        return external_edits.take_in(self, mend=mend).signature
+    def reconcile_external_edit(
+        self, repair: Callable[[bytes], RepairedFile | None] | None = None
+    ) -> Signature:
+        return external_edits.reconcile_external_edit(self, repair=repair).signature
 
-    def mended(self, data: bytes, signature: Signature) -> RepairedFile | None:
-        return external_edits.mendable(self, data, signature)
+    def repaired(self, data: bytes, signature: Signature) -> RepairedFile | None:
+        return external_edits.repaired_file(self, data, signature)
 
     def put(
         self,
@@ -676,7 +678,7 @@ class HeldDocument:
 
     def _undo_and_describe(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
-        if not self.withdraw():
+        if not self.discard_pending_line():
             doing = _NOT_UNDONE % doing
         return whole_files.as_capsule_error(error, self.path, doing)
 
@@ -726,7 +728,9 @@ class HeldDocument:
                 anatomy.updated_at,
             )
             head = head[:at] + stamp.encode() + head[at + WIDTH :]
-            return self.rehead(header._replace(newest_message_time=time), head, entries, records)
+            return self.rewrite_head(
+                header._replace(newest_message_time=time), head, entries, records
+            )
         if header.durability is not Durability.DURABLE:
             header = self.flush(header)
         try:
@@ -790,9 +794,9 @@ class HeldDocument:
         """
         note = self.commit_write if is_done else self.write_header
         note(StateHeader.of_unknown_file(self.storage.boot_id, durability))
-        self.close()
+        self.close_file()
 
-    def rehead(
+    def rewrite_head(
         self,
         header: StateHeader,
         head: bytes,
@@ -812,7 +816,7 @@ class HeldDocument:
         with whole_files.translate_errors(self.path, "log a change of"):
             self.log_write(records)
         try:
-            signature = self._put(header.signature, version.write)
+            signature = self._put_in_place(header.signature, version.write)
         except ConcurrentWrite:
             self.invalidate_header(header.durability)
             raise
@@ -847,7 +851,9 @@ class HeldDocument:
                 self.drop_log()
         with whole_files.translate_errors(self.path, "log a change of"):
             self.log_write(records)
-        signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
+        signature = self._put_in_place(
+            expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0)
+        )
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
         return self._finish_replacement(
             before or StateHeader(signature, None, "", "", "", Durability.DURABLE),
@@ -858,7 +864,7 @@ class HeldDocument:
             "",
         )
 
-    def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
+    def _put_in_place(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it
         has there.
         """
@@ -880,7 +886,7 @@ class HeldDocument:
         except OSError as error:
             raise self._undo_and_describe(error, "write") from error
         except BaseException:
-            self.withdraw()
+            self.discard_pending_line()
             raise
         try:
             with whole_files.translate_errors(self.path, "put a new version in place of"):
@@ -891,15 +897,15 @@ class HeldDocument:
                 signature = written._replace(ctime_ns=self.sys.fstat(fd).st_ctime_ns)
         except BaseException as error:
             if isinstance(error, ConcurrentWrite):
-                self.withdraw()
+                self.discard_pending_line()
             with suppress(OSError):
                 self.sys.close(fd)
-            self.close()  # What lies at the path is for the next look to find out.
+            self.close_file()  # What lies at the path is for the next look to find out.
             if isinstance(error.__cause__, FlushFailed):
                 self.invalidate_header_and_log()
             raise
         # From here on the new file is the document, whatever is done to it next under this mutex.
-        self.close()
+        self.close_file()
         self._mutex.document_fd, self._links = fd, 1
         return signature
 
@@ -921,38 +927,40 @@ class HeldDocument:
         there.
         """
         kept = self.quarantine(data, "torn")
-        self._put(signature, lambda fd: whole_files.pwrite_all(self.sys, fd, mended, 0))
+        self._put_in_place(signature, lambda fd: whole_files.pwrite_all(self.sys, fd, mended, 0))
         return kept
 
     def quarantine(self, data: bytes, reason: str) -> str:
         with whole_files.translate_errors(self.path, "keep a copy of"):
-            return self.storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
+            return self.storage.trash_directories.store(
+                data, QUARANTINE, self.kind, self.id, reason
+            )
 
     def delete(self) -> Trashed:
         with whole_files.translate_errors(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
             self.make_durable()
-            path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
-        trashed = self.storage.keeping.trashed_as(os.path.basename(path))
+            path = self.storage.trash_directories.move(self.path, TRASH, self.kind, self.id)
+        trashed = self.storage.trash_directories.trashed_as(os.path.basename(path))
         with suppress(
             OSError
         ):  # Without this record the log is dropped when the document is restored.
             self.log_observation([deleted_record(trashed.token)])
         self.clear_header()
-        self.close()
+        self.close_file()
         return trashed
 
-    def keep(self, kind: str, data: bytes) -> Trashed:
+    def add_to_trash(self, kind: str, data: bytes) -> Trashed:
         """Put bytes into the trash, as a document of `kind` with this one's id."""
         with whole_files.translate_errors(self.path, "keep a copy of"):
-            path = self.storage.keeping.store(data, TRASH, kind, self.id)
-        return self.storage.keeping.trashed_as(os.path.basename(path))
+            path = self.storage.trash_directories.store(data, TRASH, kind, self.id)
+        return self.storage.trash_directories.trashed_as(os.path.basename(path))
 
-    def forget(self) -> None:
+    def drop_header_and_log(self) -> None:
         """Forget a document that is gone: its note, and its log."""
         self.rewrite_records([])
         self.clear_header()
-        self.close()
+        self.close_file()
 
     def restore(self, token: str) -> None:
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
@@ -965,8 +973,8 @@ class HeldDocument:
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and
                 # learns whose it is.
                 self.invalidate_header(Durability.RESTORING)
-                self.storage.keeping.put_back(token, self.path)
+                self.storage.trash_directories.put_back(token, self.path)
             except FileExistsError:
                 reason = f"{self.path} is there already; rename it or delete it, then restore again"
                 raise Refused(reason, path=self.path) from None
-        self.close()
+        self.close_file()

@@ -27,7 +27,7 @@ import orjson
 from capsule.disk import whole_files
 from capsule.engines.entries import _HEAD, entry_with_id, head_fields
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.external_edits import take_in
+from capsule.engines.files.external_edits import reconcile_external_edit
 from capsule.engines.files.state import (
     HEADER_BYTES,
     STEP_NS,
@@ -151,14 +151,14 @@ class FileTransaction:
         self.reads: ReadSet = {}
         self.waits = True
         self.judged: tuple[PolicyTarget, PolicyInputs] | None = None
-        self._held, self._tag = held, ""
+        self._held_document, self._tag = held, ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
 
     def __enter__(self) -> Self:
-        held = self._held.__enter__()
+        held = self._held_document.__enter__()
         try:
-            self._go_on(held.unchanged_header() or take_in(held))
+            self._continue_from(held.unchanged_header() or reconcile_external_edit(held))
         except BaseException:
             held.__exit__(*sys.exc_info())
             raise
@@ -170,10 +170,10 @@ class FileTransaction:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._held.waits = self.waits
-        self._held.__exit__(kind, error, at)
+        self._held_document.waits_for_flush = self.waits
+        self._held_document.__exit__(kind, error, at)
 
-    def _go_on(
+    def _continue_from(
         self, header: StateHeader, head: Document | None = None, document: Document | None = None
     ) -> None:
         """Go on from the document as it is now.
@@ -198,7 +198,7 @@ class FileTransaction:
             whole = self.document()
             stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
         newest = max(header.newest_updated_at, stamp)
-        self._held.base = partial(
+        self._held_document.make_base_record = partial(
             head_record, stamp, self.head.document, count
         )  # No method, which would be a cycle.
         self.state = DocumentState(
@@ -214,11 +214,11 @@ class FileTransaction:
     def _read_head(self) -> Document:
         if self._header.anatomy is None:
             return head_fields(self.document())
-        return codec.decode(self._held.head(self._header), self.name)
+        return codec.decode(self._held_document.head(self._header), self.name)
 
     def document(self) -> Document:
         if self._whole is None:
-            got = self._held.read()
+            got = self._held_document.read()
             if got is None or got[1] != self._header.signature:
                 raise ConcurrentWrite
             if (
@@ -239,7 +239,9 @@ class FileTransaction:
         if since is None or not since.goes_on_in(self._header):
             return EntriesSince(place, self.document()["history"], True)
         return EntriesSince(
-            place, entries_in(self._held.history(self._header, since.tail), self.name), False
+            place,
+            entries_in(self._held_document.history(self._header, since.tail), self.name),
+            False,
         )
 
     def find(self, id: str) -> tuple[int, Document] | None:
@@ -250,11 +252,11 @@ class FileTransaction:
         if at is None:
             return entry_with_id(self.document()["history"], id)
         if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
-            self.name, header, lambda start: self._held.history(header, start)
+            self.name, header, lambda start: self._held_document.history(header, start)
         ):
             return None
         for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
-            block = self._held.history(header, start)
+            block = self._held_document.history(header, start)
             if (match := anatomy.entry_with(block, id)) is not None:
                 entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
                 return at.entries - anatomy.begun_in(block) + match[0], entry
@@ -262,17 +264,19 @@ class FileTransaction:
 
     def appended(self) -> list[Document]:
         """Costs reading the log."""
-        return appended(self._held.records())
+        return appended(self._held_document.records())
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
-        is_in_log = self._held.require_log_flush()
+        is_in_log = self._held_document.require_log_flush()
         if self._header.durability is Durability.UNFLUSHED:
             document = self.document()
             data = codec.encode(document)
-            self._go_on(self._held.replace(self._header.signature, data, anatomy.survey(data), []))
+            self._continue_from(
+                self._held_document.replace(self._header.signature, data, anatomy.survey(data), [])
+            )
         elif self._header.durability is not Durability.DURABLE or not is_in_log:
-            self._go_on(self._held.flush(self._header))
+            self._continue_from(self._held_document.flush(self._header))
 
     def append(
         self,
@@ -301,7 +305,9 @@ class FileTransaction:
         count = at.entries + len(entries)
         if head is None:
             records = append_records(stamp, entries, count, at.tail)
-            self._go_on(self._held.splice(self._header, encoded, stamp, records, time))
+            self._continue_from(
+                self._held_document.splice(self._header, encoded, stamp, records, time)
+            )
         else:
             self._header = self._header._replace(newest_message_time=time)
             records = [*append_records(stamp, entries, count), head_record(stamp, head, count)]
@@ -345,7 +351,9 @@ class FileTransaction:
     ) -> None:
         lines = None if context is None else anatomy.context_lines(context())
         written = anatomy.joined(codec.encode(head))
-        self._go_on(self._held.rehead(self._header, written, encoded, records, lines), head)
+        self._continue_from(
+            self._held_document.rewrite_head(self._header, written, encoded, records, lines), head
+        )
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         self._replace(document, None, removed)
@@ -365,24 +373,26 @@ class FileTransaction:
         decoded(data, self.name, self.id)
         if records is None:
             records = records_between(before, document)
-        kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
+        kept = removed and self._held_document.add_to_trash(removed[0], codec.encode(removed[1]))
         try:
-            header = self._held.replace(self._header.signature, data, anatomy.survey(data), records)
+            header = self._held_document.replace(
+                self._header.signature, data, anatomy.survey(data), records
+            )
         except ConcurrentWrite:
             if kept:
-                self._held.storage.keeping.drop(kept.token)
+                self._held_document.storage.trash_directories.drop(kept.token)
             raise
-        self._go_on(header, head_fields(document), document)
+        self._continue_from(header, head_fields(document), document)
 
     def set_aside(self, reason: str) -> str:
-        got = self._held.read()
+        got = self._held_document.read()
         if got is None:
             raise ConcurrentWrite
-        return self._held.quarantine(got[0], reason)
+        return self._held_document.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
         self._ensure_unchanged(self.reads)
-        return self._held.delete()
+        return self._held_document.delete()
 
 
 T = TypeVar("T")
@@ -431,7 +441,7 @@ class FilesEngine:
         reads: ReadSet | None = None,
     ) -> int:
         data = codec.encode(document)
-        with self._held(kind, document["id"], reads) as held:
+        with self._hold_with_read_set(kind, document["id"], reads) as held:
             if self.storage.exists(kind, document["id"]):
                 raise AlreadyExists
             header = held.replace(None, data, anatomy.survey(data), [])
@@ -448,7 +458,7 @@ class FilesEngine:
         reads: ReadSet | None = None,
     ) -> DocumentVersion:
         """Costs reading and writing a small file, and as `version` for each that was read."""
-        with self._held(kind, id, reads) as held:
+        with self._hold_with_read_set(kind, id, reads) as held:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
                 raise ConcurrentWrite
@@ -456,7 +466,9 @@ class FilesEngine:
             return FileVersion(data, header.signature, False)
 
     @contextmanager
-    def _held(self, kind: str, id: str, reads: ReadSet | None) -> Iterator[HeldDocument]:
+    def _hold_with_read_set(
+        self, kind: str, id: str, reads: ReadSet | None
+    ) -> Iterator[HeldDocument]:
         """The mutex of a document, and, in the order of names, of those that its decision read and
         nobody changed.
         """
@@ -533,7 +545,7 @@ class FilesEngine:
                     return EntriesSince(since, [], False)
             except OSError:
                 pass  # The next look says why.
-        data, header, start = self._bytes(kind, id, since)
+        data, header, start = self._read_consistently(kind, id, since)
         if start and header is not None and header.anatomy is not None:
             return EntriesSince(
                 ReadPosition.of(header),
@@ -550,23 +562,23 @@ class FilesEngine:
         return self._parsed(CONVERSATIONS, id, parse)
 
     def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        data, header, _ = self._bytes(kind, id)
+        data, header, _ = self._read_consistently(kind, id)
         try:
             return parse(data, _is_canonical(header))
         except (
             _UNSOUND
         ):  # The signature has vouched for a file that somebody wrote through a mapping.
             try:
-                retry(lambda: self._settle(kind, id, trust=False))
+                retry(lambda: self._reconcile(kind, id, trust=False))
             except (Refused, StorageFailed):
                 decoded(data, self.name(kind, id), id)
-        data, header, _ = self._bytes(kind, id)
+        data, header, _ = self._read_consistently(kind, id)
         return parse(data, _is_canonical(header))
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """Costs reading these entries."""
         for _ in range(_TRIES):
-            header = self._settled(CONVERSATIONS, id)
+            header = self._reconciled_header(CONVERSATIONS, id)
             if header is None or header.anatomy is None:
                 break
             entries = self.storage.tail(CONVERSATIONS, id, header, n) if n > 0 else b"[]"
@@ -577,15 +589,15 @@ class FilesEngine:
 
     def head(self, id: str) -> tuple[Document, int]:
         """Costs reading the beginning of the file."""
-        header = self._settled(CONVERSATIONS, id)
+        header = self._reconciled_header(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = header.signature.size if header else len(self.read(CONVERSATIONS, id))
-        head = _quick(*self.storage.beginning(path))
+        head = _head_from_ends(*self.storage.read_head_and_end(path))
         if head is None or head.get("id") != id or Head.of(head, path, size) is None:
             head, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
         return head, size
 
-    def _settled(self, kind: str, id: str) -> StateHeader | None:
+    def _reconciled_header(self, kind: str, id: str) -> StateHeader | None:
         """A document with entries as the store knows it; None in a store that can't be written."""
         header = self.storage.current_header(kind, id)
         if header is not None:
@@ -593,26 +605,26 @@ class FilesEngine:
         if not self.storage.exists(kind, id) and self.storage.recorded_header(kind, id) is None:
             raise missing(kind, id)
         try:
-            return retry(lambda: self._settle(kind, id))
+            return retry(lambda: self._reconcile(kind, id))
         except (Refused, StorageFailed):
             return None
 
-    def _settle(
+    def _reconcile(
         self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True
     ) -> StateHeader:
         with self.storage.hold(kind, id, timeout_s) as held:
-            return take_in(held, trust=trust)
+            return reconcile_external_edit(held, trust=trust)
 
-    def _settled_soon(self, id: str) -> StateHeader | None:
-        """As `_settled`, for the index: a writer that holds the mutex for long is not
+    def _reconcile_briefly(self, id: str) -> StateHeader | None:
+        """As `_reconciled_header`, for the index: a writer that holds the mutex for long is not
         waited for.
         """
         try:
-            return retry(partial(self._settle, CONVERSATIONS, id, _SOON_S))
+            return retry(partial(self._reconcile, CONVERSATIONS, id, _SOON_S))
         except (Refused, StorageFailed, StoreBusy):
             return None
 
-    def _bytes(
+    def _read_consistently(
         self, kind: str, id: str, since: ReadPosition | None = None
     ) -> tuple[bytes, StateHeader | None, int]:
         """The file's bytes, validated; what the store knows of it, which is None in a store that
@@ -620,7 +632,7 @@ class FilesEngine:
         there, else 0."""
         start = 0
         for _ in range(_TRIES):
-            header = self._settled(kind, id)
+            header = self._reconciled_header(kind, id)
             start = (
                 since.tail
                 if since is not None and header is not None and since.goes_on_in(header)
@@ -637,7 +649,7 @@ class FilesEngine:
 
         def look() -> tuple[bytes, StateHeader, int]:
             with self.storage.hold(kind, id) as held:
-                header = take_in(held)
+                header = reconcile_external_edit(held)
                 got = held.read()
                 if got is None or got[1] != header.signature:
                     raise ConcurrentWrite
@@ -658,7 +670,7 @@ class FilesEngine:
 
             with self._guard:
                 if self._index is None:
-                    self._index = FilesIndex(self.storage, CONVERSATIONS, self._settled_soon)
+                    self._index = FilesIndex(self.storage, CONVERSATIONS, self._reconcile_briefly)
         return self._index
 
     def questions(self, asker: Viewer | None = None) -> IndexQueries:
@@ -673,7 +685,7 @@ class FilesEngine:
 
     def tracker(self, kind: str | None = None) -> Tracker:
         """Costs one watch: every write ends with the header of its note in a mutex file."""
-        return self.storage.notices(kind)
+        return self.storage.wakeup_tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:
         if kind:
@@ -681,13 +693,13 @@ class FilesEngine:
             return 0
         storage, began_ns, completed = self.storage, time.time_ns(), 0
         failed: CapsuleError | None = None
-        storage.behind.flush()
+        storage.flusher.flush()
         since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot_id)
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
                 try:
-                    completed += retry(partial(self._completed, kind, id))
+                    completed += retry(partial(self._make_durable, kind, id))
                 except CapsuleError as error:  # The others are flushed all the same.
                     failed = failed or error
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
@@ -727,11 +739,11 @@ class FilesEngine:
         with self.transaction(kind, id) as transaction:
             transaction.ensure_durable()
 
-    def _completed(self, kind: str, id: str) -> bool:
+    def _make_durable(self, kind: str, id: str) -> bool:
         """Make a document durable; whether a power cut had left it incomplete."""
         with suppress(NotFound, InvalidDocument), self.storage.hold(kind, id) as held:
-            if held.is_unsettled:
-                take_in(held)
+            if held.has_unflushed_writes:
+                reconcile_external_edit(held)
                 held.make_durable()
                 return held.is_completed
         return False
@@ -769,7 +781,7 @@ def _is_json(entries: bytes) -> bool:
     return True
 
 
-def _quick(beginning: bytes, end: bytes) -> Document | None:
+def _head_from_ends(beginning: bytes, end: bytes) -> Document | None:
     """The head from the first and last bytes of a canonical file; None when it isn't one."""
     head = anatomy.head_of(beginning)
     if head is None or not end.endswith(b"]\n}\n"):

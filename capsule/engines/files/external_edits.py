@@ -64,17 +64,17 @@ _AS_COMMITTED = (
 )
 
 
-def take_in(
+def reconcile_external_edit(
     held: HeldDocument,
     *,
-    mend: Callable[[bytes], RepairedFile | None] | None = None,
+    repair: Callable[[bytes], RepairedFile | None] | None = None,
     trust: bool = True,
 ) -> StateHeader:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
         held: The document, under its mutex.
-        mend: Also have a damaged file made whole that no crash of a write left so: by this, or else
+        repair: Also have a damaged file made whole that no crash of a write left so: by this, or else
             by cutting it back. What the store remembers comes back then; it is for a person to ask
             for, as what an editor was about to save doesn't.
         trust: Whether a file of the signature that the store left is as the store left it. A write
@@ -93,7 +93,7 @@ def take_in(
     deliberate = None
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        got = held.read() or _put_back(held)
+        got = held.read() or _wait_until_it_is_back(held)
         if got is None:
             raise missing(held.kind, held.id)
         data, signature = got
@@ -106,21 +106,21 @@ def take_in(
             document = decoded(data, held.path, held.id)
             break
         except InvalidDocument:
-            mended = mendable(held, data, signature)
+            mended = repaired_file(held, data, signature)
             if mended is None and 0 <= age_ns < _QUIET_NS and is_patient:
                 time.sleep(_POLL_S)
                 continue
-            if mended is None and mend is not None:
-                mended = mend(data) or mendable(held, data, signature, asked=True)
+            if mended is None and repair is not None:
+                mended = repair(data) or repaired_file(held, data, signature, asked=True)
             if mended is None:
                 raise
             deliberate = False  # What such a file lacks nobody took out.
             kept = held.repair(data, signature, mended.data)
             _log.warning("%s: %s; the damaged original is kept as %s", held.path, mended.what, kept)
-    return _reconciled(held, document, data, signature, deliberate)
+    return _reconcile(held, document, data, signature, deliberate)
 
 
-def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
+def _wait_until_it_is_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     """A document that was there lately, once it is again: vim moves the old version away before it
     writes the new.
     """
@@ -134,7 +134,7 @@ def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     return got
 
 
-def mendable(
+def repaired_file(
     held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False
 ) -> RepairedFile | None:
     """A file that isn't valid, as it is once mended, and in words what was done; None when it is
@@ -159,7 +159,7 @@ def mendable(
         whole = repair.cut_back(
             data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
         )
-        if whole is not None and _taken(whole, held) is not None:
+        if whole is not None and _parsed_or_none(whole, held) is not None:
             return repair.RepairedFile(
                 whole, "completed from the log, because a power cut interrupted its writes"
             )
@@ -173,10 +173,10 @@ def mendable(
             break
     else:
         mended = repair.mend(data) if is_left else None
-    return mended if mended is not None and _taken(mended.data, held) is not None else None
+    return mended if mended is not None and _parsed_or_none(mended.data, held) is not None else None
 
 
-def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
+def purge_log_texts(storage: FileStorage, kind: str, id: str) -> None:
     """Have the log of a document hold no text of a message, and no title, that the document has no
     more.
 
@@ -189,9 +189,9 @@ def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
     """
     with storage.hold(kind, id) as held:
         if held.read() is None:
-            held.forget()
+            held.drop_header_and_log()
             return
-        known = take_in(held)
+        known = reconcile_external_edit(held)
         got = held.read()
         if got is None or got[1] != known.signature:
             raise ConcurrentWrite
@@ -199,7 +199,7 @@ def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
         held.rewrite_records(without_texts(held.records(), document))
 
 
-def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
+def _parsed_or_none(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
     """The capsule in `data`, as it would be taken in; None when it is none."""
     try:
         return migrations.current(decoded(data, held.path, held.id), held.path)[0]
@@ -207,7 +207,7 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
         return None
 
 
-def _reconciled(
+def _reconcile(
     held: HeldDocument,
     document: dict[str, Any],
     data: bytes,
@@ -225,7 +225,7 @@ def _reconciled(
     document = canonical.in_order(document)
     outcome = reconcile(document, known, deliberate=deliberate, sure=sure)
     is_lacking = outcome.changed or outcome.forgotten > 0
-    is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
+    is_gits = _was_written_by_git(held, data, known) if is_lacking and deliberate is None else False
     if is_gits:  # A version that git put there is a decision: what it takes away stays away.
         outcome = reconcile(document, known, deliberate=True, sure=sure)
     if outcome.taken_away:
@@ -257,7 +257,7 @@ def _reconciled(
     return known_now
 
 
-def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:
+def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:
     """Whether a version that lacks something was put there by git, and what it replaced is in a
     commit as a whole.
 
@@ -271,7 +271,9 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
     versions = replaced(held.path, data)
     if versions is None:
         return False
-    documents = [taken for version in versions if (taken := _taken(version, held)) is not None]
+    documents = [
+        taken for version in versions if (taken := _parsed_or_none(version, held)) is not None
+    ]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
     return (
@@ -300,20 +302,20 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
 
     Cost: none outside of a repository; else two starts of git, and two seconds at most.
     """
-    return _asked(path, lambda git, name: _replaced(git, name, data))
+    return _ask_git(path, lambda git, name: _replaced(git, name, data))
 
 
 def committed(path: str) -> bytes | None:
     """The version of a document that the commit has which is checked out; None: there is none. Runs
     git.
     """
-    contents = _asked(
+    contents = _ask_git(
         path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _GIT_TIMEOUT_S)
     )
     return contents[0] if contents else None
 
 
-def _asked(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[bytes] | None:
+def _ask_git(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[bytes] | None:
     """What `ask` learns from git, by the name that the repository has for a document; None: there
     is no repository.
     """

@@ -271,7 +271,7 @@ class FilesIndex(Index):
                 return self._settle(id)
             if noted is not None and noted.boot_id == self._storage.boot_id:
                 return noted
-            return self._settle(id) if self._storage.may_lack(self._kind, id) else None
+            return self._settle(id) if self._storage.may_be_incomplete(self._kind, id) else None
         except CapsuleError:
             return None
 

@@ -27,7 +27,7 @@ from capsule.engines.files.disk.log import BackgroundFlusher, Log
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH, TrashDirectories
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.external_edits import committed, forget_texts
+from capsule.engines.files.external_edits import committed, purge_log_texts
 from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decode_header
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
 from capsule.engines.machine import LocalDocuments
@@ -74,7 +74,7 @@ class FileStorage:
         self.layout = StorePaths(root, shared)
         self.replaces_on_append = append == "replace"
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
-        self.keeping = TrashDirectories(self.sys, self.layout, document_bytes)
+        self.trash_directories = TrashDirectories(self.sys, self.layout, document_bytes)
         self.derived = DerivedFiles(self.layout, self.sys)
         self.boot_id = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
@@ -83,18 +83,18 @@ class FileStorage:
         self.logs = StoreDirectory(self.layout, self.sys, "logs")
         self._format_record = FormatRecord(self.layout, self.sys)
         self.mutexes = Mutexes(self.sys, self.mutex_files)
-        self.sys.give_up_idle = weakref.WeakMethod(
-            self.mutexes.give_up_idle
+        self.sys.close_idle = weakref.WeakMethod(
+            self.mutexes.close_idle
         )  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self.behind = BackgroundFlusher()
+        self.flusher = BackgroundFlusher()
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
-        self._checked: dict[str, str] = {}
+        self._checked_directories: dict[str, str] = {}
         call_in_child(self, FileStorage.forget_parent)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
         """One document, whose mutex is held in a `with` block. Raises `StoreBusy`, `Refused`."""
-        if kind not in self._checked:
+        if kind not in self._checked_directories:
             self._directory(kind, id)
         held = HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
         self._format_record.update()
@@ -108,11 +108,11 @@ class FileStorage:
         """
         directory = self.layout.directory(kind, id) if id else self.layout.documents(kind)
         checked = directory if kind in NESTED else kind
-        if checked not in self._checked:
+        if checked not in self._checked_directories:
             with whole_files.translate_errors(directory, "look at"):
                 self.layout.check(self.sys, directory)
             if kind not in LOCAL:
-                self._checked[checked] = directory
+                self._checked_directories[checked] = directory
         return directory
 
     def path(self, kind: str, id: str) -> str:
@@ -156,7 +156,7 @@ class FileStorage:
             ):  # Else there is nothing to go by without a look at all.
                 self.sys.pwrite(fd, MARKED, HEADER_BYTES)
 
-    def may_lack(self, kind: str, id: str) -> bool:
+    def may_be_incomplete(self, kind: str, id: str) -> bool:
         """Whether a power cut may have taken some of what was appended to a document, which its log
         has then.
 
@@ -183,7 +183,7 @@ class FileStorage:
             return None
         return header if whole_files.signature_of(status) == header.signature else None
 
-    def is_as_left(self, kind: str, id: str) -> bool:
+    def is_unchanged(self, kind: str, id: str) -> bool:
         return self.current_header(kind, id) is not None
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
@@ -219,7 +219,7 @@ class FileStorage:
         is behind the byte.
         """
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
-            if kind not in self._checked:
+            if kind not in self._checked_directories:
                 self._directory(kind, id)
             size = max(status.st_size - offset, 0)
             data, signature = (
@@ -230,7 +230,7 @@ class FileStorage:
             return data, signature if unchanged else NO_SIGNATURE
         return None
 
-    def beginning(self, path: str) -> tuple[bytes, bytes]:
+    def read_head_and_end(self, path: str) -> tuple[bytes, bytes]:
         """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises
         `NotFound`.
 
@@ -246,7 +246,7 @@ class FileStorage:
                 return data, data[-8:]
             return data, self.sys.pread(fd, 8, max(status.st_size - 8, 0))
 
-    def remembered(self, kind: str) -> list[str]:
+    def ids_ever_written(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one
         scandir.
         """
@@ -336,7 +336,7 @@ class FileStorage:
         """
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        directory = self._checked.get(kind) or self._directory(kind, id)
+        directory = self._checked_directories.get(kind) or self._directory(kind, id)
         path = f"{directory}/{kind if kind in NESTED else id}{_SUFFIX}"
         try:
             status = self.sys.lstat(path)
@@ -360,7 +360,7 @@ class FileStorage:
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
-    def notices(self, kind: str | None) -> Tracker:
+    def wakeup_tracker(self, kind: str | None) -> Tracker:
         """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises
         `StorageFailed`, `Refused`."""
         from capsule.disk.directory_tracker import (
@@ -388,7 +388,7 @@ class FileStorage:
                 self.sys.unlink(temporary)
                 return f"{temporary}: unlinked, it was a second name of the document"
         # It may be a version that an editor saved in the instant of a crash: kept, never unlinked.
-        kept = self.keeping.move(temporary, QUARANTINE, kind, id, "leftover")
+        kept = self.trash_directories.move(temporary, QUARANTINE, kind, id, "leftover")
         return f"{temporary}: moved to {kept}"
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
@@ -399,13 +399,13 @@ class FileStorage:
             return self.read_file(scanned.path)
         return None
 
-    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+    def quarantine_file(self, kind: str, name: str, id: str, reason: str) -> str:
         scanned = self.find(kind, name)
         if scanned is None:
             raise NotFound(f"there is no longer a file {name[:200]!r}", id=id)
         with whole_files.translate_errors(scanned.path, "put away"):
             whole_files.ensure_regular(self.sys, scanned.path)
-            return self.keeping.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
+            return self.trash_directories.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """Takes the mutex of each document that seems to have one."""
@@ -452,7 +452,7 @@ class FileStorage:
                 if leftover.kind == "temporary":
                     return self.clear_temporary(kind, leftover.id)
                 if held.read() is None:
-                    held.forget()
+                    held.drop_header_and_log()
                 return f"{leftover.path}: forgotten"
 
     def make_durable(self, kind: str, id: str, timeout_s: float) -> None:
@@ -466,13 +466,13 @@ class FileStorage:
 
     def close(self) -> None:
         """Flush what was appended; give back every descriptor and the instance file."""
-        self.behind.flush()
+        self.flusher.flush()
         self.leases.close()
         self.mutexes.close()
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self.behind = BackgroundFlusher()
+        self.flusher = BackgroundFlusher()
         self.mutexes.forget()
         self.leases.forget()
 
@@ -568,12 +568,12 @@ class FileTrash:
     def __init__(self, storage: FileStorage, drop_index: Callable[[], None]) -> None:
         self._storage = storage
         self._drop_index = drop_index
-        self.entries = storage.keeping.trashed
-        self.read = storage.keeping.read
-        self.drop = storage.keeping.drop
+        self.entries = storage.trash_directories.trashed
+        self.read = storage.trash_directories.read
+        self.drop = storage.trash_directories.drop
 
     def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
-        keeping = self._storage.keeping
+        keeping = self._storage.trash_directories
         with whole_files.translate_errors(self._storage.layout.derived(TRASH), "write in"):
             return keeping.trashed_as(
                 os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at))
@@ -590,10 +590,10 @@ class FileTrash:
             for leftover in storage.leftovers(kind):
                 if leftover.kind == "temporary":
                     storage.sweep(kind, leftover)
-        gone = storage.keeping.purge(older_than_s)
-        for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.remembered(kind)):
+        gone = storage.trash_directories.purge(older_than_s)
+        for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.ids_ever_written(kind)):
             try:
-                retry(partial(forget_texts, storage, *name))
+                retry(partial(purge_log_texts, storage, *name))
             except InvalidDocument as error:
                 _log.warning("%s; the log of it was not purged", error.message)
         self._drop_index()

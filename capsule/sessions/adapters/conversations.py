@@ -75,7 +75,7 @@ class ConversationAdapter(Adapter):
         hub = self._store.inner.object_of(StoreWatchers).ensure_hub()
         waiter = hub.waiter(None, self._woken.set)
         with hub.listening():
-            while not (self._stopped or hub.closed):
+            while not (self._stopped or hub.is_closed):
                 self._woken.clear()
                 try:
                     for agent in self._registry.read().agents:

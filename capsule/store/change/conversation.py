@@ -256,7 +256,7 @@ class Conversation:
                 "go on in a new one, or raise limits.document_bytes in capsule.toml"
             )
         if self._own is not None:
-            self._own.appended(self.id, entries)
+            self._own.remember_appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
         newest = at.newest
         stamp, head = time if time > newest else timestamps.later_than(newest), None
@@ -375,7 +375,7 @@ class Conversation:
             self._ensure_ruled(before, after, is_agreed=is_agreed)
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
-            self._own.appended(
+            self._own.remember_appended(
                 self.id, [entry for entry in after["history"] if entry.get("id") not in there]
             )
         gone = removed(before, after, reason) if reason else None

@@ -85,7 +85,7 @@ class IncomingVersions:
 
         def look(held: HeldFile) -> bytes | None:
             try:
-                signature = held.take_in() if kind == KIND else None
+                signature = held.reconcile_external_edit() if kind == KIND else None
             except NotFound:
                 return None
             except InvalidDocument:
@@ -182,7 +182,7 @@ class IncomingVersions:
         def act(conversation: Conversation) -> IncomingResult:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
                 return IncomingResult("kept", "it was written to here")
-            self._store.inner.instance_locks.discard(conversation)
+            self._store.inner.instance_locks.delete(conversation)
             self._store.inner.remember_own_write(id, "deleted")
             return IncomingResult("deleted")
 

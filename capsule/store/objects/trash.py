@@ -231,7 +231,7 @@ def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
             authors = {entry.get("from") for entry in conversation.document()["history"]}
             if not authors <= {store.agent}:
                 conversation.ensure_permitted("moderate")
-        trashed = store.inner.instance_locks.discard(conversation)
+        trashed = store.inner.instance_locks.delete(conversation)
         store.inner.remember_own_write(id, "deleted")
         return trashed
 
@@ -239,7 +239,7 @@ def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
         return store.inner.change(check_id(id), act, admit_any_instance)
     except InvalidDocument:
         with store.engine.outside_edits().hold(KIND, id) as held:
-            trashed = store.inner.instance_locks.discard_damaged(held)
+            trashed = store.inner.instance_locks.delete_damaged(held)
             store.inner.remember_own_write(id, "deleted")
             return trashed
 

@@ -184,7 +184,7 @@ def test_what_only_files_can_do_is_refused_by_name_elsewhere(engine: Engine) -> 
     id = make(engine, "one")
     if isinstance(engine, FilesEngine):
         files = engine.outside_edits()
-        assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_as_left(
+        assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_unchanged(
             CONVERSATIONS, id
         )
     else:

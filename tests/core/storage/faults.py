@@ -158,7 +158,7 @@ def cut_power(root: Path, id: str, text: str) -> None:
     before = path.read_bytes()
     with store_on(root, _BeforeTheCut(), keep_locks=False) as store:
         engine: Any = store.engine
-        engine.storage.behind.add = lambda kind, id, make_durable: None
+        engine.storage.flusher.add = lambda kind, id, make_durable: None
         store.append(id, content=text)
     path.write_bytes(before)
 

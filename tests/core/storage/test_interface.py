@@ -12,7 +12,7 @@ import pytest
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.files.external_edits import mendable
+from capsule.engines.files.external_edits import repaired_file
 from capsule.engines.files.state import Durability, StateHeader
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import (
@@ -90,7 +90,7 @@ def test_a_new_head_leaves_the_history_unchanged(
 ) -> None:
     put(storage, "plan", ["one"])
     with storage.hold(KIND, "plan") as held:
-        after = held.rehead(
+        after = held.rewrite_head(
             looked(held), head("plan", title, LATER), [entry(text) for text in added], []
         )
         assert held.unchanged_header() == after
@@ -108,7 +108,7 @@ def test_a_new_context_leaves_the_history_unchanged(
         context = {"fullContext": "x" * size, "metadata": {}} if size else {}
         lines = anatomy.context_lines([codec.encode(context)[:-1]])
         with storage.hold(KIND, "plan") as held:
-            after = held.rehead(looked(held), head("plan", "New", LATER), [], [], lines)
+            after = held.rewrite_head(looked(held), head("plan", "New", LATER), [], [], lines)
             assert held.unchanged_header() == after
             after = held.splice(after, [entry("more")], LATER, [])
         assert codec.decode(data_of(storage), "plan")["context"] == context
@@ -119,12 +119,14 @@ def test_a_new_context_leaves_the_history_unchanged(
 def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     with storage.hold(KIND, "plan") as held:
-        known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
-        known = held.rehead(known, head("plan", "b"), [entry("two")], [])
+        known = held.rewrite_head(
+            looked(held), head("plan", "a much longer title than before"), [], []
+        )
+        known = held.rewrite_head(known, head("plan", "b"), [entry("two")], [])
         known = held.splice(known, [entry("three")], LATER, [])
         data = document("plan", ["four"])
         known = held.replace(known.signature, data, anatomy.survey(data), [])
-        known = held.rehead(known, head("plan", "c"), [entry("five")], [])
+        known = held.rewrite_head(known, head("plan", "c"), [entry("five")], [])
         got = held.read()
         assert got is not None and got[1] == known.signature
         assert b'"title": "c"' in held.head(known)
@@ -136,7 +138,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
     path = Path(storage.path(KIND, "plan"))
     for write in (
         lambda held, known: held.splice(known, [entry("x")], LATER, []),
-        lambda held, known: held.rehead(known, head("plan", "x"), [], []),
+        lambda held, known: held.rewrite_head(known, head("plan", "x"), [], []),
         lambda held, known: held.replace(known.signature, first, known.anatomy, []),
         lambda held, known: held.replace(None, first, known.anatomy, []),
     ):
@@ -181,7 +183,7 @@ def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage)
     put(storage, "plan", [])
     for n in range(5):
         with storage.hold(KIND, "plan") as held:
-            held.base = lambda: b'"before"'
+            held.make_base_record = lambda: b'"before"'
             held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
     with storage.hold(KIND, "plan") as held:
         records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]
@@ -210,7 +212,7 @@ def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(
             held.splice(looked(held), [entry(str(n))], LATER, records)
     with storage.hold(KIND, "plan") as held:
         for _ in range(900):
-            held.rehead(
+            held.rewrite_head(
                 looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]]
             )
         kept = [record for records in held.records() for record in records]
@@ -243,11 +245,11 @@ def test_the_beginning_of_a_file_reaches_to_its_context(storage: FileStorage, ro
     for title in ("short", "x" * 20_000):
         data = document("plan", ["one" * 50_000], title)
         (root / KIND / "plan.json").write_bytes(data)
-        beginning, end = storage.beginning(storage.path(KIND, "plan"))
+        beginning, end = storage.read_head_and_end(storage.path(KIND, "plan"))
         assert data.startswith(beginning) and b'\n  "context": ' in beginning and end == data[-8:]
     (root / KIND / "plan.json").unlink()
     with pytest.raises(NotFound):
-        storage.beginning(storage.path(KIND, "plan"))
+        storage.read_head_and_end(storage.path(KIND, "plan"))
 
 
 def test_a_deleted_document_is_in_the_trash_and_can_be_restored(
@@ -259,19 +261,20 @@ def test_a_deleted_document_is_in_the_trash_and_can_be_restored(
         assert held.unchanged_header() is None and held.read() is None
     assert not storage.exists(KIND, "plan") and storage.current_header(KIND, "plan") is None
     assert (
-        storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
+        storage.trash_directories.trashed(KIND) == [trashed]
+        and storage.trash_directories.read(trashed.token) == data
     )
-    assert storage.keeping.trashed("agents") == []
+    assert storage.trash_directories.trashed("agents") == []
     with storage.hold(KIND, "plan") as held:
         held.restore(trashed.token)
         assert held.unchanged_header() is None  # It must be read as a whole before the next write.
-    assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
+    assert data_of(storage) == data and storage.trash_directories.trashed(KIND) == []
     with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
     second = put(storage, "plan", ["two"])
     with storage.hold(KIND, "plan") as held, pytest.raises(Refused):
         held.restore(trashed.token)
-    assert data_of(storage) == second and storage.keeping.trashed(KIND) == [trashed]
+    assert data_of(storage) == second and storage.trash_directories.trashed(KIND) == [trashed]
 
 
 def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) -> None:
@@ -281,7 +284,7 @@ def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) ->
         with storage.hold(KIND, "plan") as held:
             tokens.add(held.delete().token)
     assert len(tokens) == 5
-    assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
+    assert {texts_of(storage.trash_directories.read(token))[0] for token in tokens} == set("01234")
 
 
 def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(
@@ -292,8 +295,8 @@ def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
     assert [Path(path).read_bytes() for path in paths] == [b"data 0", b"data 1", b"data 2"]
     assert all("plan" in path and "why" in path for path in paths)
-    assert storage.keeping.purge(3600) == []
-    assert sorted(storage.keeping.purge(0)) == sorted(paths)
+    assert storage.trash_directories.purge(3600) == []
+    assert sorted(storage.trash_directories.purge(0)) == sorted(paths)
 
 
 def test_a_torn_document_is_mended_and_the_original_is_kept(
@@ -307,12 +310,12 @@ def test_a_torn_document_is_mended_and_the_original_is_kept(
     with storage.hold(KIND, "plan") as held:
         got = held.read()
         assert got is not None
-        assert mendable(held, *got) is None  # A program may be saving it.
-        found = mendable(held, *got, asked=True)
+        assert repaired_file(held, *got) is None  # A program may be saving it.
+        found = repaired_file(held, *got, asked=True)
         assert found is not None and found[0] == whole
         os.utime(path, (1, 1))  # A time before the machine started: no program is still saving it.
         got = held.read()
-        assert got is not None and mendable(held, *got) == found
+        assert got is not None and repaired_file(held, *got) == found
         kept = held.repair(*got, found[0])
     assert path.read_bytes() == whole and Path(kept).read_bytes() == torn
 
@@ -347,7 +350,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(
     with pytest.raises(InvalidDocument):
         storage.read(KIND, "plan")
     with pytest.raises(InvalidDocument):
-        storage.beginning(str(path))
+        storage.read_head_and_end(str(path))
     assert [(scanned.id, scanned.regular) for scanned in storage.scan(KIND)] == [("plan", False)]
     assert storage.exists(KIND, "plan")
     data = document("plan", [])
@@ -383,7 +386,7 @@ def test_a_leftover_temporary_blocks_no_writer_and_is_kept(
     put(storage, "plan", ["one"])
     (root / KIND / ".plan.tmp").write_bytes(b"half")
     with storage.hold(KIND, "plan") as held:
-        held.rehead(looked(held), head("plan", "x"), [], [])
+        held.rewrite_head(looked(held), head("plan", "x"), [], [])
     assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
     assert [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()] == [b"half"]
 

@@ -150,11 +150,11 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def put(log: Log, *records: bytes) -> Log:
-    if log.lacks_room(list(records)):
-        log = log.renewed(list(records), 0o600, Flushed(7))
-    log.make_room(list(records))
-    log.put(list(records), log.position)
-    log.take()
+    if log.needs_compaction(list(records)):
+        log = log.compacted(list(records), 0o600, Flushed(7))
+    log.ensure_space(list(records))
+    log.write_pending(list(records), log.position)
+    log.commit_pending()
     return log
 
 
@@ -176,9 +176,9 @@ def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> N
 
 
 def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
-    log.put([b"a" * 100], log.position)
-    log.put([b"a" * 100], log.position)
-    log.withdraw()
+    log.write_pending([b"a" * 100], log.position)
+    log.write_pending([b"a" * 100], log.position)
+    log.discard_pending()
     assert log.read() == [[b"0"], CHECKPOINT]
     put(log, b"short")
     assert log.read() == [[b"0"], CHECKPOINT, [b"short"]]

@@ -16,7 +16,7 @@ import pytest
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files import external_edits
-from capsule.engines.files.external_edits import forget_texts
+from capsule.engines.files.external_edits import purge_log_texts
 from capsule.errors import InvalidDocument, StorageFailed
 from capsule.maintenance import doctor
 from tests.core.storage.faults import store_on
@@ -405,7 +405,7 @@ def test_a_log_with_purged_texts_still_protects_the_other_messages(
     store.branches.remove("plan", "@1", keep_children=True)
     log = root / ".capsule" / "logs" / "conversations-plan"
     assert b"canary" in log.read_bytes()
-    forget_texts(store.engine.storage, KIND, "plan")
+    purge_log_texts(store.engine.storage, KIND, "plan")
     assert b"canary" not in log.read_bytes()
     put_over(path, stale)
     assert contents(store) == ["one", "kept", "edited"]

@@ -242,7 +242,7 @@ def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(own_writes, "_MOST", 3)
     remembered = own_writes.OwnWrites()
-    remembered.appended("c", [{"id": str(number)} for number in range(10)])
+    remembered.remember_appended("c", [{"id": str(number)} for number in range(10)])
     changes = [Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)]
-    received = remembered.marked(changes, lambda cursor, messages: cursor)
+    received = remembered.with_own_marked(changes, lambda cursor, messages: cursor)
     assert [change.own for change in received] == [False] * 7 + [True] * 3

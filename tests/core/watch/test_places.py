@@ -118,14 +118,14 @@ def test_a_failure_in_the_watch_thread_is_logged_and_the_thread_starts_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    listen, failures = store.engine.storage.notices, [KeyError("one"), OSError("other")]
+    listen, failures = store.engine.storage.wakeup_tracker, [KeyError("one"), OSError("other")]
 
     def fail(kind: str) -> Tracker:
         if failures and threading.current_thread().name == "capsule-watch":
             raise failures.pop()
         return listen(kind)
 
-    monkeypatch.setattr(store.engine.storage, "notices", fail)
+    monkeypatch.setattr(store.engine.storage, "wakeup_tracker", fail)
     follower = Follower(store)
     while failures:
         follower.cursor = store.wait_for_changes(follower.cursor, timeout_s=0.05).cursor

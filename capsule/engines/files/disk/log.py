@@ -112,11 +112,11 @@ class Log:
 
     __slots__ = (
         "_failure",
-        "_flushed",
-        "_flushing",
-        "_is_sure",
-        "_next",
+        "_flush_lock",
+        "_flushed_end",
+        "_is_reliable",
         "_path",
+        "_pending_end",
         "_sys",
         "fd",
         "position",
@@ -129,14 +129,14 @@ class Log:
         fd: int,
         position: LogPosition | None,
         *,
-        is_sure: bool = True,
+        is_reliable: bool = True,
     ) -> None:
         status = sys.fstat(fd)
         self._sys, self._path, self.fd = sys, path, fd
-        self._next: LogPosition | None = None
-        self._is_sure = is_sure
-        self._flushing = threading.Lock()
-        self._flushed = 0
+        self._pending_end: LogPosition | None = None
+        self._is_reliable = is_reliable
+        self._flush_lock = threading.Lock()
+        self._flushed_end = 0
         self._failure: FlushFailed | None = None
         if (
             position is not None
@@ -150,7 +150,7 @@ class Log:
 
     @classmethod
     def open(
-        cls, sys: Syscalls, path: str, position: LogPosition | None, *, is_sure: bool = True
+        cls, sys: Syscalls, path: str, position: LogPosition | None, *, is_reliable: bool = True
     ) -> Log | None:
         """The log of this path; None when there is none. Costs a look at the whole of it, unless
         its end is known.
@@ -159,7 +159,7 @@ class Log:
             sys: The seam to the system.
             path: Its path.
             position: Where it ended, when that is known.
-            is_sure: Whether all of it is on the medium; else it is written anew before anything is
+            is_reliable: Whether all of it is on the medium; else it is written anew before anything is
                 added.
         """
         try:
@@ -169,7 +169,7 @@ class Log:
         try:
             if not stat.S_ISREG(sys.fstat(fd).st_mode):
                 raise FileExistsError(17, "it is not a regular file", path)
-            return cls(sys, path, fd, position, is_sure=is_sure)
+            return cls(sys, path, fd, position, is_reliable=is_reliable)
         except BaseException:
             sys.close(fd)
             raise
@@ -252,24 +252,27 @@ class Log:
             at, crc = at + len(line) + 1, seeded
             if body.startswith(_CHECKPOINT_MARK):
                 durable = at
-        self.position, self._next = self.position._replace(end=at, crc=crc, durable=durable), None
+        self.position, self._pending_end = (
+            self.position._replace(end=at, crc=crc, durable=durable),
+            None,
+        )
         return writes
 
     @property
-    def is_sure(self) -> bool:
+    def is_reliable(self) -> bool:
         """Whether all of it is on the medium, or will be with the next flush."""
-        return self._is_sure
+        return self._is_reliable
 
-    def lacks_room(self, records: Records) -> bool:
+    def needs_compaction(self, records: Records) -> bool:
         """Whether it must be written anew before one more write: what is old has to go, or it isn't
         sure.
         """
-        return not self._is_sure or self._wanted(records) > max(_LARGEST, self.position.size)
+        return not self._is_reliable or self._end_after(records) > max(_LARGEST, self.position.size)
 
-    def _wanted(self, records: Records) -> int:
+    def _end_after(self, records: Records) -> int:
         return self.position.end + sum(map(len, records)) + len(records) + 9
 
-    def renewed(self, records: Records, mode: int, flushed: Flushed | None) -> Log:
+    def compacted(self, records: Records, mode: int, flushed: Flushed | None) -> Log:
         """A new log in the place of this one, with space for one more write, from which what is old
         has gone.
 
@@ -282,13 +285,13 @@ class Log:
         if flushed is not None:
             kept = _newest(without_checkpoints(kept)[0], records)
         made = Log.make(
-            self._sys, self._path, mode, kept, flushed, self._wanted(records) - self.position.end
+            self._sys, self._path, mode, kept, flushed, self._end_after(records) - self.position.end
         )
         self.close()
         return made
 
     def is_too_large(self) -> bool:
-        """Whether it is larger than usual, and would be smaller if it were `renewed`. Costs reading
+        """Whether it is larger than usual, and would be smaller if it were `compacted`. Costs reading
         a large one.
         """
         if self.position.size <= _LARGEST:
@@ -300,9 +303,9 @@ class Log:
             < self.position.size
         )
 
-    def make_room(self, records: Records) -> None:
-        """Make space for one more write, unless it `lacks_room`."""
-        had, wanted = self.position.size, self._wanted(records)
+    def ensure_space(self, records: Records) -> None:
+        """Make space for one more write, unless it `needs_compaction`."""
+        had, wanted = self.position.size, self._end_after(records)
         if wanted <= had:
             return
         size = max(had, _SMALLEST)
@@ -320,7 +323,7 @@ class Log:
             raise self._failed(error) from error
         self.position = self.position._replace(size=size)
 
-    def put(self, records: Records, position: LogPosition) -> bool:
+    def write_pending(self, records: Records, position: LogPosition) -> bool:
         """Write a line behind the end, which is there once `take` is called, and durable after
         `flush`.
 
@@ -329,18 +332,18 @@ class Log:
             position: Where the log ends, as the header of the note has it.
 
         Returns:
-            False: it ends in another file, or there is no room (`make_room`); nothing was written
+            False: it ends in another file, or there is no room (`ensure_space`); nothing was written
                 then.
         """
         inode, size, at, crc, durable = position
         line, crc = _line(records, crc)
         end = at + len(line)
-        if inode != self.position.inode or end > size or not self._is_sure:
+        if inode != self.position.inode or end > size or not self._is_reliable:
             return False
-        if at < self._flushed:  # A line that was counted by nobody stood here.
-            with self._flushing:
-                self._flushed = at
-        self.position, self._next = position, LogPosition(inode, size, end, crc, durable)
+        if at < self._flushed_end:  # A line that was counted by nobody stood here.
+            with self._flush_lock:
+                self._flushed_end = at
+        self.position, self._pending_end = position, LogPosition(inode, size, end, crc, durable)
         pwrite_all(self._sys, self.fd, line, at)
         return True
 
@@ -351,47 +354,47 @@ class Log:
         Raises `FlushFailed`, and does so ever after: once a flush has failed, another one proves
         nothing.
         """
-        with self._flushing:
+        with self._flush_lock:
             if self._failure is not None:
                 raise self._failure
             end = self.position.end
-            if self._flushed < end and self.fd >= 0:
+            if self._flushed_end < end and self.fd >= 0:
                 try:
                     self._sys.fdatasync(self.fd)
                 except OSError as error:
                     raise self._failed(error) from error
-                self._flushed = end
+                self._flushed_end = end
 
     def _failed(self, error: OSError) -> FlushFailed:
         self._failure = FlushFailed(error.errno, error.strerror)
         return self._failure
 
-    def note(self, records: Records) -> None:
+    def append(self, records: Records) -> None:
         """Write a line behind the end, durable with the next one that is `put`."""
-        self.put(records, self.position)
-        self.take()
+        self.write_pending(records, self.position)
+        self.commit_pending()
 
     def set_checkpoint(self, flushed: Flushed) -> None:
         """Add a checkpoint. Durable with `flush`."""
-        self.note([_CHECKPOINT % flushed.tail])
+        self.append([_CHECKPOINT % flushed.tail])
         self.position = self.position._replace(durable=self.position.end)
 
-    def take(self) -> LogPosition:
+    def commit_pending(self) -> LogPosition:
         """Take the line that was put for written: the document has it. Where the log ends then."""
-        self.position, self._next = self._next or self.position, None
+        self.position, self._pending_end = self._pending_end or self.position, None
         return self.position
 
-    def withdraw(self) -> None:
+    def discard_pending(self) -> None:
         """Take the line that was put out again, durably: the document does not have it."""
-        if self._next is not None:
-            self._next = None
+        if self._pending_end is not None:
+            self._pending_end = None
             self._sys.pwrite(self.fd, b"\0", self.position.end)
             try:
                 self._sys.fdatasync(self.fd)
             except OSError as error:
                 raise self._failed(error) from error
 
-    def is_at(self, position: LogPosition | None) -> bool:
+    def follow_header(self, position: LogPosition | None) -> bool:
         """Whether this is still the file that its name stands for, as the header of the note has
         it: that names none when the store removes a file, but somebody else may have done so."""
         status = self._sys.fstat(self.fd)
@@ -405,15 +408,15 @@ class Log:
         self.position = position
         return True
 
-    def forget(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close it. A thread that only the parent has may hold its lock."""
-        self._flushing = threading.Lock()
+        self._flush_lock = threading.Lock()
         self.close()
 
     def close(self, *, is_trusted: bool = True) -> None:
         """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`:
         another one then has its lines, durably, or they are not needed."""
-        with self._flushing:
+        with self._flush_lock:
             fd, self.fd = self.fd, -1
             if not is_trusted and self._failure is None:
                 self._failure = FlushFailed(errno.EIO, "its log could not be kept")
@@ -466,8 +469,8 @@ class BackgroundFlusher:
     """The documents of one store that this process appended to and that are not flushed yet."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
-        self._turn = threading.Lock()
+        self._documents: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
+        self._flush_lock = threading.Lock()
 
     def add(self, kind: str, id: str, make_durable: Callable[[str, str, float], None]) -> None:
         """Have a document flushed within a second.
@@ -477,8 +480,8 @@ class BackgroundFlusher:
             make_durable: Its store's method, which also takes how long to wait for its mutex, in
                 seconds.
         """
-        self._names[kind, id] = make_durable
-        _thread.waiting[self] = None
+        self._documents[kind, id] = make_durable
+        _thread.pending[self] = None
         if not _thread.wake.is_set():
             _thread.start()
 
@@ -486,25 +489,25 @@ class BackgroundFlusher:
         """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error
         is logged.
         """
-        self.flush_free(timeout_s)
-        if self._names:
+        self.flush_available(timeout_s)
+        if self._documents:
             _thread.start()
 
-    def flush_free(self, timeout_s: float) -> None:
+    def flush_available(self, timeout_s: float) -> None:
         """As `flush`, but what stays for later stays until somebody else starts the thread."""
-        with self._turn:
+        with self._flush_lock:
             busy = {}
-            while self._names:
-                (kind, id), make_durable = self._names.popitem()
+            while self._documents:
+                (kind, id), make_durable = self._documents.popitem()
                 try:
                     make_durable(kind, id, timeout_s)
                 except StoreBusy:
                     busy[kind, id] = make_durable
                 except CapsuleError as error:
                     _log.warning("%s %s is not flushed: %s", kind, id, error)
-            self._names.update(busy)
+            self._documents.update(busy)
         if busy:
-            _thread.waiting[self] = None
+            _thread.pending[self] = None
 
 
 class _FlushThread:
@@ -516,8 +519,8 @@ class _FlushThread:
     """
 
     def __init__(self) -> None:
-        self.waiting: dict[BackgroundFlusher, None] = {}
-        self.wake, self._end = threading.Event(), threading.Event()
+        self.pending: dict[BackgroundFlusher, None] = {}
+        self.wake, self._is_ending = threading.Event(), threading.Event()
         self._starting = threading.Lock()
         self._running: threading.Thread | None = None
         self._ident = 0
@@ -535,7 +538,7 @@ class _FlushThread:
             if self._forks:
                 return  # `after_fork` does it.
             if self._running is None:
-                self._end.clear()
+                self._is_ending.clear()
                 running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
                 running.start()
                 self._running = running
@@ -543,17 +546,17 @@ class _FlushThread:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
-        while not self._end.is_set():
+        while not self._is_ending.is_set():
             self.wake.wait()
-            if not self._end.wait(_DELAY_S):
+            if not self._is_ending.wait(_DELAY_S):
                 self.wake.clear()
                 self.flush()
         self._ident = 0  # It may be another thread's next.
 
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush all that is waiting now."""
-        for behind in list(self.waiting):
-            self.waiting.pop(behind, None)
+        for behind in list(self.pending):
+            self.pending.pop(behind, None)
             behind.flush(timeout_s)
 
     def stop(self) -> None:
@@ -561,13 +564,13 @@ class _FlushThread:
         with self._starting:
             running, self._running = self._running, None
             if running is not None:
-                self._end.set()
+                self._is_ending.set()
                 self.wake.set()
                 running.join()
                 self.wake.clear()
-        for behind in list(self.waiting):
-            self.waiting.pop(behind, None)
-            behind.flush_free(timeout_s=0)
+        for behind in list(self.pending):
+            self.pending.pop(behind, None)
+            behind.flush_available(timeout_s=0)
 
     def before_fork(self) -> None:
         """Stop, and stay so until `after_fork`."""
@@ -579,7 +582,7 @@ class _FlushThread:
         """In the parent: go on with what could not be flushed before the fork."""
         with self._starting:
             self._forks -= 1
-        if self.waiting:
+        if self.pending:
             self.start()
 
 

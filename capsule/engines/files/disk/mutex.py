@@ -44,13 +44,23 @@ class Mutex:
         document_fd: The document, kept open from one hold to the next; -1 when it isn't.
     """
 
-    __slots__ = ("document_fd", "fd", "guard", "log", "memo", "name", "place", "size", "users")
+    __slots__ = (
+        "document_fd",
+        "fd",
+        "file_id",
+        "log",
+        "memo",
+        "name",
+        "size",
+        "thread_lock",
+        "users",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.guard = threading.Lock()
+        self.thread_lock = threading.Lock()
         self.fd = -1
-        self.place = 0, 0
+        self.file_id = 0, 0
         self.size = 0
         self.memo: tuple[bytes, StateHeader, LogPosition | None] | None = None
         self.log: Log | None = None
@@ -70,7 +80,7 @@ class Mutexes:
         self._sys = sys
         self._directory = directory
         self._registry = threading.Lock()
-        self._kept: dict[str, Mutex] = {}
+        self._mutexes: dict[str, Mutex] = {}
         self._is_closed = False
 
     def path(self, name: str) -> str:
@@ -90,20 +100,20 @@ class Mutexes:
             OSError: The file can't be opened.
         """
         with self._registry:
-            mutex = self._kept.get(name)
+            mutex = self._mutexes.get(name)
             if mutex is None:
                 self._close_idle(_KEPT_OPEN - 1)
-                mutex = self._kept[name] = Mutex(name)
+                mutex = self._mutexes[name] = Mutex(name)
             mutex.users += 1
         try:
             deadline = time.monotonic() + (timeout_s or 0)
-            if not mutex.guard.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            if not mutex.thread_lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
                 raise self._busy(name, timeout_s or 0, f"another thread of process {os.getpid()}")
             try:
                 self._lock(mutex, name, deadline, timeout_s)
             except BaseException:
                 self._drop(mutex)
-                mutex.guard.release()
+                mutex.thread_lock.release()
                 raise
         except BaseException:
             self.leave(mutex)
@@ -122,7 +132,7 @@ class Mutexes:
         except OSError:
             self._drop(mutex)
         finally:
-            mutex.guard.release()
+            mutex.thread_lock.release()
 
     def _drop(self, mutex: Mutex) -> None:
         """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
@@ -136,21 +146,21 @@ class Mutexes:
         with self._registry:
             mutex.users -= 1
             if self._is_closed and not mutex.users:
-                self._kept.pop(mutex.name, None)
+                self._mutexes.pop(mutex.name, None)
                 self._close(mutex)
 
     def _close_idle(self, most: int = 0) -> bool:
         """Close the oldest mutexes that nobody uses until so many are left; whether there
         were any.
         """
-        idle = [name for name, mutex in self._kept.items() if not mutex.users][
-            : max(0, len(self._kept) - most)
+        idle = [name for name, mutex in self._mutexes.items() if not mutex.users][
+            : max(0, len(self._mutexes) - most)
         ]
         for name in idle:
-            self._close(self._kept.pop(name))
+            self._close(self._mutexes.pop(name))
         return bool(idle)
 
-    def give_up_idle(self) -> bool:
+    def close_idle(self) -> bool:
         """Close the descriptors that nobody uses just now; whether there were any."""
         with self._registry:
             return self._close_idle()
@@ -170,11 +180,11 @@ class Mutexes:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
                 status = self._sys.fstat(mutex.fd)
-                mutex.place = status.st_ino, status.st_dev
+                mutex.file_id = status.st_ino, status.st_dev
             if self._sys.try_lock(mutex.fd, False, timeout_s is None):
                 try:
                     status = self._sys.lstat(f"{self._directory.path}/{name}")
-                    if (status.st_ino, status.st_dev) == mutex.place:
+                    if (status.st_ino, status.st_dev) == mutex.file_id:
                         mutex.size = status.st_size
                         return
                 except (FileNotFoundError, NotADirectoryError):
@@ -230,10 +240,10 @@ class Mutexes:
 
         Closing them does not unlock: the parent's own descriptors keep the locks.
         """
-        kept, self._kept, self._registry = self._kept, {}, threading.Lock()
+        kept, self._mutexes, self._registry = self._mutexes, {}, threading.Lock()
         for mutex in kept.values():
             if mutex.log is not None:
-                mutex.log.forget()
+                mutex.log.close_in_child()
                 mutex.log = None
             self._close(mutex)
 

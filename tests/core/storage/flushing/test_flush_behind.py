@@ -190,7 +190,7 @@ def test_a_child_is_forked_while_another_thread_flushes(
         system.gate = threading.Event()
         threading.Thread(target=store.append, args=("plan",), kwargs={"content": "three"}).start()
         system.reached.wait()
-        store.engine.storage.behind._names.clear()  # It appended an instant after what was waiting was flushed.
+        store.engine.storage.flusher._names.clear()  # It appended an instant after what was waiting was flushed.
         if os.fork():
             hear()
             system.gate.set()
