@@ -14,7 +14,7 @@ from typing import Any
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import overview, program
+from capsule_cli.app import help_by_topic, program
 from capsule_cli.command_aliases import SHORT
 from capsule_cli.error_output import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, global_parameters, usage_of
@@ -180,7 +180,7 @@ def _overview() -> Iterator[str]:
     yield INTRODUCTION
     yield "## The commands\n"
     page_of = {name: page for page, (_, names) in PAGES.items() for name in names.split()}
-    for title, lines in overview().items():
+    for title, lines in help_by_topic().items():
         yield f"### {title}\n"
         rows = []
         for names, says in lines:

@@ -31,7 +31,7 @@ import capsule
 from capsule import Store, errors
 from capsule.locks.locks import Locks
 from capsule.store.store import StoreAttribute
-from capsule_cli.app import parts
+from capsule_cli.app import installed_parts
 from capsule_cli.framework import choices_of, global_parameters
 from tests.core.cli.test_program import command_of
 
@@ -249,7 +249,7 @@ def _options() -> Iterator[tuple[str, str, str]]:
     """Each option of each command: its name, its value as the pages show it (empty: none), and the
     command.
     """
-    for words in (words for part in parts() for words in part.command_names()):
+    for words in (words for part in installed_parts() for words in part.command_names()):
         for param in command_of(words).params:
             value = (
                 ""
@@ -280,7 +280,9 @@ def test_an_option_means_one_thing_everywhere(cli_page: Any) -> None:
 
 def test_every_command_is_on_one_page(cli_page: Any) -> None:
     pages = "".join(page for _, page in cli_page.pages())
-    commands = [words for part in parts() for words in [*part.command_names(), *part.groups]]
+    commands = [
+        words for part in installed_parts() for words in [*part.command_names(), *part.groups]
+    ]
     assert sorted(re.findall(r"^##+ capsule (.+)$", pages, re.M)) == sorted(commands)
 
 

@@ -20,9 +20,9 @@ Scope = Literal["read", "write", "admin"]
 #: From the narrowest to the widest; each holds those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 #: The tools that need `admin`; to unlock by force does too.
-_ADMIN = frozenset({"delete_conversation", "delete_messages"})
+_ADMIN_TOOLS = frozenset({"delete_conversation", "delete_messages"})
 #: The actions, of whatever tool, that change nothing.
-_READING = ("list", "show", "search")
+_READ_ACTIONS = ("list", "show", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Access:
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
 
-def needed_by(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
+def required_scope(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
     """The scope that a call needs; without arguments, the narrowest with which the tool is
     of use.
     """
@@ -47,9 +47,9 @@ def needed_by(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
         return "read"
     actions = tool.parameters["properties"].get("action", {}).get("enum", ())
     if any(
-        action in _READING and (arguments is None or arguments.get("action") == action)
+        action in _READ_ACTIONS and (arguments is None or arguments.get("action") == action)
         for action in actions
     ):
         return "read"
     forced = tool.name == "unlock_conversation" and bool((arguments or {}).get("force"))
-    return "admin" if tool.name in _ADMIN or forced else "write"
+    return "admin" if tool.name in _ADMIN_TOOLS or forced else "write"

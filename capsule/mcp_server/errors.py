@@ -27,8 +27,8 @@ from capsule.rules.locking import holder_details
 from capsule.untrusted_text import quoted, visible, word
 
 #: How much of an argument an error repeats, and how long it is at most, in characters.
-_ECHO, _LONGEST = 80, 2000
-NOT_AGAIN: Final = "Don't ask again unless they bring it up."
+_MAX_ECHO_CHARS, _MAX_ERROR_CHARS = 80, 2000
+ASK_NO_MORE: Final = "Don't ask again unless they bring it up."
 
 #: The call that helps, or what only the user can do; `{}` is what it is done with.
 REMEDIES: Final[dict[Action, str]] = {
@@ -59,7 +59,7 @@ class ExplainedError(ToolError):
     """An error that a tool or a question raises in words for the model."""
 
 
-def holder(lock: dict[str, object]) -> str:
+def describe_holder(lock: dict[str, object]) -> str:
     """Who holds a lock, in words; what the capsule says of them is stored text."""
     name = holder_details(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
@@ -73,10 +73,10 @@ def explained(error: CapsuleError) -> str:
     """An error of the store, with its way out in terms of tools."""
     match error:
         case Locked():
-            text = f"conversation {error.id} is locked by {holder(error.holder)}; nothing was done"
+            text = f"conversation {error.id} is locked by {describe_holder(error.holder)}; nothing was done"
         case LockLost():
             now = (
-                f"it is now locked by {holder(error.holder)}"
+                f"it is now locked by {describe_holder(error.holder)}"
                 if error.holder
                 else "it is not locked now"
             )
@@ -103,25 +103,25 @@ def explained(error: CapsuleError) -> str:
     return f"{text}; {visible(REMEDIES[error.remedy.action].format(error.remedy.on))}"
 
 
-def ensure_known(name: str, arguments: Mapping[str, Any], there: Collection[str]) -> None:
+def ensure_known_arguments(name: str, arguments: Mapping[str, Any], there: Collection[str]) -> None:
     """Raise unless a tool has all the arguments that it is called with."""
     unknown = [argument for argument in arguments if argument not in there]
     if unknown:
-        names = ", ".join(quoted(argument, _ECHO) for argument in unknown[:5])
+        names = ", ".join(quoted(argument, _MAX_ECHO_CHARS) for argument in unknown[:5])
         raise ToolError(
             f"{name} was not called: it has no argument {names}; its arguments are: "
             f"{', '.join(there)}"
         )
 
 
-def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError:
+def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError:
     """The error to raise in place of one that a tool ended in, which may be that one.
 
     It does not repeat more than the beginning of what the tool was called with.
     """
     cause = error.__cause__
     if isinstance(cause, CapsuleError):
-        return ToolError(_short(explained(cause), arguments))
+        return ToolError(_shortened(explained(cause), arguments))
     if isinstance(error, UnexpectedToolError) or cause is None:
         return error
     if isinstance(cause, ValidationError):
@@ -129,32 +129,38 @@ def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolEr
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
             for fault in cause.errors(include_url=False)
         ]
-        return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))
+        return ToolError(
+            _shortened(f"{name} was not called: {visible('; '.join(wrong))}", arguments)
+        )
     if isinstance(cause, ExplainedError):
         return ToolError(str(cause))
     # The SDK's own error for a wrong answer of the client; its words name the function that asked.
     return ToolError(
-        f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}"
+        f"Nothing was done: the answer to the question did not fit it, which is a no. {ASK_NO_MORE}"
     )
 
 
-def refused_by_client(error: MCPError) -> ToolError:
+def client_refusal(error: MCPError) -> ToolError:
     """The error of a tool whose question the client answered by an error."""
-    said = quoted(error.error.message, _ECHO)
+    said = quoted(error.error.message, _MAX_ECHO_CHARS)
     return ToolError(
         f"Nothing was done: the client answered the question with the error {said}, a no. "
-        f"{NOT_AGAIN}"
+        f"{ASK_NO_MORE}"
     )
 
 
-def _short(text: str, arguments: Mapping[str, Any]) -> str:
+def _shortened(text: str, arguments: Mapping[str, Any]) -> str:
     """An error with the echoes of long arguments cut, and not longer than a model should have to
     read.
     """
     for value in sorted(_texts(arguments), key=len, reverse=True):
-        if len(value) > _ECHO:
-            text = text.replace(visible(value), visible(value[:_ECHO]) + "\u2026")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]}\u2026 {text[-450:]}"
+        if len(value) > _MAX_ECHO_CHARS:
+            text = text.replace(visible(value), visible(value[:_MAX_ECHO_CHARS]) + "\u2026")
+    return (
+        text
+        if len(text) <= _MAX_ERROR_CHARS
+        else f"{text[: _MAX_ERROR_CHARS - 500]}\u2026 {text[-450:]}"
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

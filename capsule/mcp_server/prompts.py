@@ -22,7 +22,7 @@ from capsule.format import schema
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages
-from capsule.mcp_server.tools.answers.results import about, conversation_of
+from capsule.mcp_server.tools.answers.results import conversation_line, conversation_output
 from capsule.mcp_server.tools.reading import BUDGET, page_text
 from capsule.untrusted_text import quoted, visible, word
 
@@ -53,8 +53,8 @@ def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
     store = store_of(ctx)
     head = _meant(store, conversation)
     text = frozenset({"text"})
-    page = pages.filled(
-        store.page(head.id, 200), head, BUDGET, text, facts=pages.facts(store, head)
+    page = pages.fit_page(
+        store.page(head.id, 200), head, BUDGET, text, facts=pages.first_page_facts(store, head)
     )
     last = page.messages[-1].id if page.messages else ""
     return head, page_text(page, quoted(head.title)), last if word(last) == last else ""
@@ -97,7 +97,7 @@ def catch_up(
     page = store.list(Filter(since=since), limit=_LATEST)
     if not page.total:
         return f"Nothing changed in the store since {quoted(since)}. Tell the user so."
-    lines = [about(conversation_of(head, store.instance_id)) for head in page.heads]
+    lines = [conversation_line(conversation_output(head, store.instance_id)) for head in page.heads]
     left = page.total - len(page.heads)
     more = f"\nand {left} more, which list_conversations shows" if left else ""
     return (

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = "capsule://conversations"
 #: The addresses of resources.
-OURS = re.compile(
+RESOURCE_ADDRESS = re.compile(
     rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+",
     re.DOTALL,
 )
 JSON = "application/json"
-_PAGE = 100
-MOST_BYTES = 1_000_000
-_ALL = Resource(
+_PAGE_SIZE = 100
+MAX_BYTES = 1_000_000
+_ALL_CONVERSATIONS = Resource(
     uri=CONVERSATIONS,
     name="conversations",
     description="The conversations: how many there are, and the first 100, as list_conversations "
@@ -65,7 +65,7 @@ def _facts(head: Head) -> dict[str, Any]:
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
     """All conversations, or those that have a tag or whose title has a text: the first 100."""
-    page = store_of(ctx).list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE)
+    page = store_of(ctx).list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE_SIZE)
     return as_json({"total": page.total, "conversations": list(map(_facts, page.heads))})
 
 
@@ -77,21 +77,21 @@ def conversation(ctx: Context, id: str) -> str:
     standing = store.summaries.standing(head.id) if head.is_summary else None
     if standing is not None:
         facts["source"] = standing.as_json()
-    page = store.page(head.id, _PAGE)
-    while page.older() and len(orjson.dumps(page.entries)) < MOST_BYTES // 4:
+    page = store.page(head.id, _PAGE_SIZE)
+    while page.older() and len(orjson.dumps(page.entries)) < MAX_BYTES // 4:
         page = store.page(head.id, 4 * len(page.entries))
     history: list[dict[str, Any]] = []
-    left = MOST_BYTES
+    left = MAX_BYTES
     for _, entry in reversed(page.entries):
         left -= len(orjson.dumps(entry))
         if left <= 0 and history:
             break
-        history.append(_placed(page, -1 - len(history)))
+        history.append(_message_json(page, -1 - len(history)))
     omitted = page.on_branch - len(history)
     return as_json({**facts, "messages": page.total, "omitted": omitted, "history": history[::-1]})
 
 
-def _placed(page: Page, index: int) -> dict[str, Any]:
+def _message_json(page: Page, index: int) -> dict[str, Any]:
     """A message with its place in the file (`at`), and which it is of several in one place
     (`sibling`, as 2/3).
     """
@@ -106,7 +106,7 @@ def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = store_of(ctx)
     id = store.resolve(id)
-    return as_json(_placed(store.page(id, 1, around=message), 0))
+    return as_json(_message_json(store.page(id, 1, around=message), 0))
 
 
 def schema(ctx: Context, kind: str) -> str:
@@ -114,9 +114,9 @@ def schema(ctx: Context, kind: str) -> str:
     return schemas.text(kind, schemas.versions(kind)[-1])
 
 
-def page_of(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str | None]:
+def resource_page(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str | None]:
     """The resources of a page of conversations, and the cursor of the next one."""
-    page = store.list(limit=_PAGE, cursor=cursor or "")
+    page = store.list(limit=_PAGE_SIZE, cursor=cursor or "")
     listed = [
         Resource(
             uri=address(head.id),
@@ -127,7 +127,7 @@ def page_of(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str |
         for head in page.heads
         if not head.damaged
     ]
-    return [*([] if cursor else [_ALL]), *listed], page.cursor()
+    return [*([] if cursor else [_ALL_CONVERSATIONS]), *listed], page.cursor()
 
 
 def register(server: MCPServer[Any]) -> None:

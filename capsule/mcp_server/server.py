@@ -38,12 +38,12 @@ from mcp_types import (
 from capsule import rooms
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.mcp_server import errors, sdk
-from capsule.mcp_server.access import Toolset, needed_by
+from capsule.mcp_server.access import Toolset, required_scope
 from capsule.mcp_server.extensions import ServerExtension, extensions_for
 from capsule.mcp_server.logs import ClientLogHandler
 from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
-from capsule.mcp_server.tools.answers.results import in_its_form
+from capsule.mcp_server.tools.answers.results import format_for_client
 from capsule.mcp_server.tools.call_limits import RecentCalls, WriteLimiter
 from capsule.untrusted_text import visible
 
@@ -86,7 +86,7 @@ class CapsuleServer(MCPServer[Any]):
         self._turns, self._calls, self._register = WriteLimiter(), RecentCalls(), register
         bus = VisibilityBus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
-        self.middleware.extend((in_its_form, self._filter_listed_tools))
+        self.middleware.extend((format_for_client, self._filter_listed_tools))
         low = sdk.server_of(self)
         low.get_tool_input_schema = self._input_schema
         low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
@@ -156,7 +156,7 @@ class CapsuleServer(MCPServer[Any]):
             access = self.stores.access(ctx)
             tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
             result["tools"] = [
-                listed for listed, tool in tools if tool and access.has(needed_by(tool))
+                listed for listed, tool in tools if tool and access.has(required_scope(tool))
             ]
         return result
 
@@ -169,14 +169,14 @@ class CapsuleServer(MCPServer[Any]):
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
-        needed = needed_by(tool, arguments)
+        needed = required_scope(tool, arguments)
         if context is not None and not access_of(context).has(needed):
             raise ToolError(
                 f"{name} was not called: this needs the scope {needed!r}, and you have "
                 f"{access_of(context).scope!r}. Tell the user."
             )
         if tool.parameters.get("additionalProperties") is False:
-            errors.ensure_known(name, arguments, tool.parameters["properties"])
+            errors.ensure_known_arguments(name, arguments, tool.parameters["properties"])
         return tool
 
     async def call_tool(
@@ -195,9 +195,9 @@ class CapsuleServer(MCPServer[Any]):
         except MCPError as error:
             if error.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
                 raise  # The client can't be asked. Any other error is its answer to a question.
-            raise errors.refused_by_client(error) from error
+            raise errors.client_refusal(error) from error
         except ToolError as error:
-            raise errors.of_tool(name, error, arguments) from error.__cause__
+            raise errors.tool_error(name, error, arguments) from error.__cause__
 
     def _mark_repeated_call(
         self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult
@@ -205,7 +205,7 @@ class CapsuleServer(MCPServer[Any]):
         """Add to an answer that the same call was made before, if two calls do more than one."""
         hints = tool.annotations or ToolAnnotations()
         if (
-            needed_by(tool, arguments) == "read"
+            required_scope(tool, arguments) == "read"
             or hints.idempotent_hint
             or arguments.get("idempotencyKey")
         ):
@@ -323,7 +323,7 @@ def _register(named: Sequence[str], server: CapsuleServer) -> None:
     for tool, hints in chain.from_iterable(extension.tools() for extension in server.extensions):
         server.add_lean_tool(tool, hints)
     resources.register(server)
-    server.list_store_resources = resources.page_of
+    server.list_store_resources = resources.resource_page
     for room in rooms.installed(named):
         room.register_resources(server)
     prompts.register(server)

@@ -107,7 +107,7 @@ def store_of(ctx: Context) -> CoreStore:
     return stores_of(ctx).store_for(ctx.request_context)
 
 
-def conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
+def resolve_conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
     """The store of a call, and the id of the conversation that is named by `id`."""
     store = store_of(ctx)
     return store, store.resolve(id)

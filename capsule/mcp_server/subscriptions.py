@@ -104,9 +104,9 @@ class Subscriptions:
     async def _subscribe(
         self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams
     ) -> EmptyResult:
-        from capsule.mcp_server.resources import OURS
+        from capsule.mcp_server.resources import RESOURCE_ADDRESS
 
-        if not OURS.fullmatch(str(params.uri)):
+        if not RESOURCE_ADDRESS.fullmatch(str(params.uri)):
             raise MCPError(INVALID_PARAMS, f"there is no resource {visible(str(params.uri)[:200])}")
         connection = sdk.connection_of(ctx.session)
         if connection not in self._connections:

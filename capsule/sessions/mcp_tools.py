@@ -19,7 +19,12 @@ from capsule.engines.interface import DocumentNotifier
 from capsule.errors import InvalidInput
 from capsule.mcp_server.extensions import ServerExtension
 from capsule.mcp_server.stores import stores_of
-from capsule.mcp_server.tools.answers.results import RowOutput, ToolOutput, answer, rows
+from capsule.mcp_server.tools.answers.results import (
+    RowOutput,
+    ToolOutput,
+    row_list_result,
+    tool_result,
+)
 from capsule.mcp_server.tools.registry import ADDS, REPLACES, SETS, Tools
 from capsule.mcp_server.tools.waiting import wait_with_progress
 from capsule.untrusted_text import quoted, word
@@ -135,16 +140,16 @@ async def ask_question(
         question = said.id
         if said.earlier is not None:
             reply_text = f"{_not_sent(said)}, or with question to wait on."
-            return answer(reply_text, QuestionAnswer(question=question, earlier=said.earlier))
+            return tool_result(reply_text, QuestionAnswer(question=question, earlier=said.earlier))
     reply = await wait_with_progress(
         ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question)
     )
     if not reply:
-        return answer(
+        return tool_result(
             f"No answer yet to question {word(question)}.", QuestionAnswer(question=question)
         )
     chosen = QuestionAnswer(question=question, value=str(reply["value"]), sender=reply.get("from"))
-    return answer(
+    return tool_result(
         f"{word(chosen.sender or 'somebody')} chose {quoted(chosen.value or '')}.", chosen
     )
 
@@ -181,7 +186,7 @@ def schedule(
     """Give yourself tasks for later, once or by cron. update changes what is given."""
     toolkit = toolkit_of(ctx)
     if action == "list":
-        return rows(ctx, "Tasks", toolkit.scheduled())
+        return row_list_result(ctx, "Tasks", toolkit.scheduled())
     given = {
         "prompt": prompt,
         "cron": cron,
@@ -210,7 +215,7 @@ def keep(
         toolkit.clear()
     kept = {name: str(text) for name, text in toolkit.kept().items()}
     lines = [f"{word(name)}: {quoted(text, MAX_STATE_BYTES)}" for name, text in kept.items()]
-    return answer(
+    return tool_result(
         "\n".join(["Kept:", *lines]) if lines else "Kept: nothing.", SessionValuesAnswer(kept=kept)
     )
 
@@ -225,8 +230,10 @@ def toolkit_of(ctx: Context) -> Toolkit:
 
 def _sent(said: SendResult) -> CallToolResult:
     if said.earlier is None:
-        return answer(f"Noted as {word(said.id)}.", SessionSendAnswer(message=said.id))
-    return answer(f"{_not_sent(said)}.", SessionSendAnswer(message=said.id, earlier=said.earlier))
+        return tool_result(f"Noted as {word(said.id)}.", SessionSendAnswer(message=said.id))
+    return tool_result(
+        f"{_not_sent(said)}.", SessionSendAnswer(message=said.id, earlier=said.earlier)
+    )
 
 
 def _not_sent(said: SendResult) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mcp.server.mcpserver import Context
 
 from capsule.errors import InvalidInput
-from capsule.mcp_server.resources import CONVERSATIONS, MOST_BYTES
+from capsule.mcp_server.resources import CONVERSATIONS, MAX_BYTES
 from capsule.mcp_server.stores import store_of
 from capsule.transfer.exporting import Export
 from capsule.untrusted_text import escaped
@@ -21,7 +21,7 @@ def conversation_as_markdown(ctx: Context, id: str) -> str:
     """A conversation as Markdown, whole, all branches; refused if it is larger than a megabyte."""
     store, file = store_of(ctx), BytesIO()
     store.inner.object_of(Export)([store.resolve(id)], file, format="markdown")
-    if file.tell() > MOST_BYTES:
+    if file.tell() > MAX_BYTES:
         raise InvalidInput(
             f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte "
             "at most"

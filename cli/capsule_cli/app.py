@@ -21,33 +21,39 @@ from capsule import rooms
 from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule_cli.command_aliases import expand
 from capsule_cli.core_commands import CORE, HELP, room_of
-from capsule_cli.error_output import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
+from capsule_cli.error_output import (
+    BROKEN_PIPE,
+    ensure_streams,
+    is_folder_deleted,
+    print_error,
+    report_error,
+)
 from capsule_cli.framework import CapsuleGroup, Commands, program_of, with_typer_parameters
 from capsule_cli.shared import options
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.output import CommandStopped, out, out_json, quiet_stdout
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import CommandStopped, discard_stdout, print_json, print_text
 
 
-def parts() -> list[rooms.Room]:
+def installed_parts() -> list[rooms.Room]:
     """The core and the installed rooms; without those of other packages if one of these is in
     error.
     """
     with suppress(CapsuleError):
-        return [CORE, *rooms.installed(_named())]
+        return [CORE, *rooms.installed(_configured_rooms())]
     return [CORE, *rooms.installed()]
 
 
-def overview() -> dict[str, list[tuple[str, str]]]:
+def help_by_topic() -> dict[str, list[tuple[str, str]]]:
     """The lines of the help by topic."""
     topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in HELP}
     for topic, _, names, says in sorted(
-        (line for part in parts() for line in part.help), key=itemgetter(1)
+        (line for part in installed_parts() for line in part.help), key=itemgetter(1)
     ):
         topics.setdefault(topic, []).append((names, says))
     return {topic: lines for topic, lines in topics.items() if lines}
 
 
-def _named() -> tuple[str, ...]:
+def _configured_rooms() -> tuple[str, ...]:
     """The rooms of other packages that the store uses; none if there is no store, which is not made
     here.
     """
@@ -55,22 +61,24 @@ def _named() -> tuple[str, ...]:
     from capsule.engines import opening
 
     try:
-        if (url := locate.database_address(asked.meant_store)) is not None:
+        if (url := locate.database_address(global_options.meant_store)) is not None:
             return opening.settings_in_database(url).rooms
-        path = os.path.join(locate.find_store(asked.meant_store, is_made=False), "capsule.toml")
+        path = os.path.join(
+            locate.find_store(global_options.meant_store, is_made=False), "capsule.toml"
+        )
         with open(path, "rb") as file:
             return settings.parse(file.read(), path).rooms
     except (NotFound, StorageFailed, OSError):
         return ()
 
 
-def _room_of(command: str) -> rooms.Room | None:
+def _find_room(command: str) -> rooms.Room | None:
     """The core or the room that has a command; those of other packages are looked at when no other
     has it.
     """
     if room := room_of(command):
         return room
-    others = map(rooms.of_others, _named())
+    others = map(rooms.of_others, _configured_rooms())
     return next(
         (room for room in others if command in room.groups or command in room.command_names()), None
     )
@@ -81,7 +89,7 @@ class _RootCommand(CapsuleGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = Commands(parts, _room_of)  # type: ignore[assignment]
+        self.commands = Commands(installed_parts, _find_room)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -94,20 +102,20 @@ class _RootCommand(CapsuleGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from capsule_cli.commands.help import page
 
-        formatter.write(page(overview()))
+        formatter.write(page(help_by_topic()))
 
     def make_context(
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        asked.forget()
+        global_options.forget()
         # Read off the words: an option that can't be parsed may stand before --json, and its error
         # is JSON too.
         words = args[: args.index("--")] if "--" in args else args
-        self._as_json = asked.json = "--json" in words
+        self._as_json = global_options.json = "--json" in words
         completing = bool(extra.get("resilient_parsing"))
         args = expand(args, completing=completing)
         # And the command may be one that only this store has.
-        asked.meant_store = next(
+        global_options.meant_store = next(
             (after for word, after in pairwise(words) if word == "--store"), None
         )
         try:
@@ -119,8 +127,8 @@ class _RootCommand(CapsuleGroup):
     def _report_usage(self, error: typer.TyperException) -> None:
         """Print a usage error as JSON and end, where JSON was asked for; else typer prints it."""
         if self._as_json:
-            asked.json = True
-            report(error.format_message(), error.exit_code, "Usage")
+            global_options.json = True
+            print_error(error.format_message(), error.exit_code, "Usage")
             sys.exit(error.exit_code)
 
     def invoke(self, ctx: Any) -> Any:
@@ -138,12 +146,12 @@ class _RootCommand(CapsuleGroup):
                 raise
             raise typer.Exit(report_error(refused)) from error
         except FileNotFoundError as error:
-            if not is_nowhere():
+            if not is_folder_deleted():
                 raise
             reason = "the working directory was deleted; go to another one with cd, and try again"
             raise typer.Exit(report_error(NotFound(reason, id=""))) from error
         except BrokenPipeError:
-            quiet_stdout()
+            discard_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
 
 
@@ -158,14 +166,14 @@ app = typer.Typer(
 def _version(ctx: typer.Context, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    if asked.json:
+    if global_options.json:
         from capsule.software_versions import versions
 
-        out_json(versions(), line=True)
+        print_json(versions(), line=True)
     else:
         from capsule import __version__
 
-        out(f"capsule {__version__}")
+        print_text(f"capsule {__version__}")
     raise typer.Exit()
 
 
@@ -196,7 +204,7 @@ def main(run: Callable[..., Any] | None = None) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            asked.json = "--json" in sys.argv
-            report(f"argument {at} is not valid UTF-8 text: {word!a}", 2, "Usage")
+            global_options.json = "--json" in sys.argv
+            print_error(f"argument {at} is not valid UTF-8 text: {word!a}", 2, "Usage")
             sys.exit(2)
     program().main(prog_name="capsule", obj=run)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
 from capsule.errors import CapsuleError, Refused
-from capsule_cli.shared.output import counted, one_line
-from capsule_cli.shared.stores import agent_named, opened
+from capsule_cli.shared.output import one_line, with_count
+from capsule_cli.shared.stores import agent_name, open_store
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Completion = Callable[[str], list[tuple[str, str]]]
 
 
-def completing(
+def completion_of(
     opens: Callable[[], AbstractContextManager[S]],
     read: Callable[[S], Iterable[T]],
     named: Callable[[T], tuple[str, str]],
@@ -33,12 +33,16 @@ def completing(
     """
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
-        return [pair for pair in map(named, _read(opens, read)) if pair[0].startswith(incomplete)]
+        return [
+            pair
+            for pair in map(named, _read_or_nothing(opens, read))
+            if pair[0].startswith(incomplete)
+        ]
 
     return complete
 
 
-def _read(
+def _read_or_nothing(
     opens: Callable[[], AbstractContextManager[S]], read: Callable[[S], Iterable[T]]
 ) -> list[T]:
     """What is read of the store; nothing when that fails."""
@@ -49,11 +53,11 @@ def _read(
         return []
 
 
-def _named() -> AbstractContextManager[CoreStore]:
+def _open_for_agent() -> AbstractContextManager[CoreStore]:
     """The store for the agent of the option or the environment, else for its owner."""
     from capsule.store.store import CoreStore
 
-    return opened(CoreStore, agent_named())
+    return open_store(CoreStore, agent_name())
 
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
@@ -62,7 +66,7 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """
     from capsule.engines.queries import Filter
 
-    heads = _read(_named, lambda store: store.list(Filter(archived=None)).heads)
+    heads = _read_or_nothing(_open_for_agent, lambda store: store.list(Filter(archived=None)).heads)
     pairs = [
         (head.id, "damaged" if head.damaged else one_line(head.title) or "untitled")
         for head in heads
@@ -83,9 +87,11 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     """The tags that begin with `incomplete`, the most used first."""
     from collections import Counter
 
-    tags = _read(_named, lambda store: [tag for head in store.heads() for tag in head.tags])
+    tags = _read_or_nothing(
+        _open_for_agent, lambda store: [tag for head in store.heads() for tag in head.tags]
+    )
     counts = Counter(tag for tag in tags if tag.startswith(incomplete))
-    return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
+    return [(tag, with_count(count, "conversation")) for tag, count in counts.most_common()]
 
 
 def complete_agent(incomplete: str) -> list[tuple[str, str]]:
@@ -96,8 +102,8 @@ def complete_agent(incomplete: str) -> list[tuple[str, str]]:
         return []
 
 
-complete_trashed = completing(
-    _named,
+complete_trashed = completion_of(
+    _open_for_agent,
     lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())],
     lambda item: (item.id, f"deleted {item.deleted_at}"),
 )

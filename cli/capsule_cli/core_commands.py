@@ -79,7 +79,7 @@ def _watch_commands() -> Mapping[str, Command]:
     }
 
 
-def _summarie_commands() -> Mapping[str, Command]:
+def _summary_commands() -> Mapping[str, Command]:
     from capsule_cli.commands.reading import summaries
 
     return {
@@ -116,7 +116,7 @@ def _trash_commands() -> Mapping[str, Command]:
     }
 
 
-def _branche_commands() -> Mapping[str, Command]:
+def _branch_commands() -> Mapping[str, Command]:
     from capsule_cli.commands import branches
 
     return {
@@ -196,13 +196,13 @@ CORE = rooms.Room(
         "show": _show_commands,
         "search, store stats, store reindex": _search_commands,
         "watch": _watch_commands,
-        "summarize": _summarie_commands,
+        "summarize": _summary_commands,
         "edit": _edit_commands,
         "lock list, lock take, lock release": _lock_commands,
         "delete, restore, trash list, trash purge": _trash_commands,
         (
             "branch list, branch switch, branch regenerate, branch fork, branch trim"
-        ): _branche_commands,
+        ): _branch_commands,
         "mcp serve": _server_commands,
         "mcp install, mcp uninstall, mcp doctor": _client_commands,
         "mcp tokens list, mcp tokens add, mcp tokens revoke": _token_commands,

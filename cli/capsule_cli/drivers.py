@@ -13,7 +13,7 @@ import signal
 import sys
 
 from capsule.errors import CapsuleError
-from capsule_cli.shared.output import quiet_stdout, say
+from capsule_cli.shared.output import discard_stdout, print_notice
 
 _USAGE = """\
 usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git setup` writes it
@@ -48,7 +48,7 @@ def main() -> int:
         _tell(error.message)
         return error.exit_code
     except BrokenPipeError:
-        quiet_stdout()
+        discard_stdout()
         return 0
     sys.stderr.write(_USAGE)
     return 2
@@ -114,7 +114,7 @@ def _version(arguments: list[str]) -> int:
 
 def _tell(words: str) -> None:
     for line in words.replace("\r\n", "\n").split("\n"):
-        say(line)
+        print_notice(line)
 
 
 if __name__ == "__main__":

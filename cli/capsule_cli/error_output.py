@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from capsule.errors import Action, CapsuleError, Remedy
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.output import CommandStopped, say, to_stderr
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import CommandStopped, print_json_to_stderr, print_notice
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130
@@ -64,7 +64,7 @@ def ensure_streams() -> None:
             setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
 
 
-def is_nowhere() -> bool:
+def is_folder_deleted() -> bool:
     """Whether the working directory was deleted."""
     try:
         os.getcwd()
@@ -73,17 +73,17 @@ def is_nowhere() -> bool:
     return False
 
 
-def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
+def print_error(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
     """Write an error to stderr: in words, or as one line that holds a JSON object."""
-    if asked.json:
+    if global_options.json:
         facts = {"code": code, "kind": kind, "message": message}
-        to_stderr({"error": facts | (fields or {}) | facts})
+        print_json_to_stderr({"error": facts | (fields or {}) | facts})
     else:
         for line in message.replace("\r\n", "\n").split("\n"):
-            say(line)
+            print_notice(line)
 
 
-def command(remedy: Remedy) -> str:
+def remedy_command(remedy: Remedy) -> str:
     """The command that a remedy is."""
     import shlex
 
@@ -96,13 +96,15 @@ def report_error(error: CapsuleError | CommandStopped) -> int:
     if isinstance(error, CapsuleError):
         fields = error.fields
         if remedy := error.remedy:
-            message = f"{message}; {REMEDIES[remedy.action][0]} {command(remedy)}"
-            fields = fields | {"remedy": {"action": remedy.action, "command": command(remedy)}}
-    report(message, error.exit_code, type(error).__name__, fields)
+            message = f"{message}; {REMEDIES[remedy.action][0]} {remedy_command(remedy)}"
+            fields = fields | {
+                "remedy": {"action": remedy.action, "command": remedy_command(remedy)}
+            }
+    print_error(message, error.exit_code, type(error).__name__, fields)
     return error.exit_code
 
 
-def end_with(failed: Sequence[CapsuleError]) -> None:
+def exit_with_errors(failed: Sequence[CapsuleError]) -> None:
     """Print the errors of what failed while the rest was done; the exit code is that of
     the first.
     """

@@ -18,8 +18,8 @@ from capsule_cli.core_commands import room_of
 from capsule_cli.error_output import ensure_streams
 from capsule_cli.in_session import ensure_permitted
 from capsule_cli.shared import options
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.stores import session_named
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.stores import session_name
 
 Values = dict[str, Any]
 
@@ -34,7 +34,7 @@ def run(words: Sequence[str]) -> None:
         return
     ensure_streams()
     for name, value in shared.items():
-        setattr(asked, name, value)
+        setattr(global_options, name, value)
     try:
         function(**values)
         sys.stdout.flush()
@@ -62,7 +62,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     names: list[str] = []
     shared: Values = {}
     values: Values = {}
-    known, arguments = _setters(options.everywhere, shared)
+    known, arguments = _setters(options.every_command, shared)
     rest = iter(words)
     for word in rest:
         if word == "--":
@@ -82,7 +82,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
             arguments.pop(0)(word)
     if function is None or ... in values.values():
         raise ValueError("there is no command, or it lacks an argument")
-    ensure_permitted(" ".join(names), session_named())
+    ensure_permitted(" ".join(names), session_name())
     return function, shared, values
 
 

@@ -22,8 +22,8 @@ from typer.models import CommandInfo, TyperInfo
 from capsule_cli.command_aliases import suggestions
 from capsule_cli.in_session import ensure_permitted
 from capsule_cli.shared import options
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.stores import session_named
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.stores import session_name
 
 if TYPE_CHECKING:
     from capsule.rooms import Room
@@ -37,7 +37,7 @@ program_of = get_command
 def global_parameters() -> tuple[Any, ...]:
     """The parameters that every command has."""
     callback = with_typer_parameters(
-        options.everywhere, callback=_ask, expose_value=False, is_eager=True
+        options.every_command, callback=_ask, expose_value=False, is_eager=True
     )
     return tuple(get_command_from_info(CommandInfo(callback=callback), **_PLAIN).params)
 
@@ -46,7 +46,7 @@ def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     # The option stands before the command's name or after it; where it doesn't stand it must not
     # undo the other.
     if value:
-        setattr(asked, str(param.name), value)
+        setattr(global_options, str(param.name), value)
     return value
 
 
@@ -98,7 +98,7 @@ class CapsuleCommand(_WithGlobalOptions, TyperCommand):
         Raises Refused: the command is not for the session that runs it.
         """
         root = ctx.find_root().command_path
-        ensure_permitted(ctx.command_path.removeprefix(root).strip(), session_named())
+        ensure_permitted(ctx.command_path.removeprefix(root).strip(), session_name())
         self.callback = ctx.obj or self.callback
         return super().invoke(ctx)
 

@@ -10,35 +10,35 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import usage
-from capsule_cli.shared.stores import agent_named, opened
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import usage_error
+from capsule_cli.shared.stores import agent_name, open_store
 
 if TYPE_CHECKING:
     from capsule import Store
 
 
-def store_as(agent: str | None) -> AbstractContextManager[Store]:
-    """The store for an agent (None: for its owner), as `opened` gives it."""
+def open_store_as(agent: str | None) -> AbstractContextManager[Store]:
+    """The store for an agent (None: for its owner), as `open_store` gives it."""
     from capsule import Store
 
-    return opened(Store, agent)
+    return open_store(Store, agent)
 
 
-def store_of() -> AbstractContextManager[Store]:
-    """The store for the agent of the option, else for its owner, as `opened` gives it."""
-    return store_as(asked.as_)
+def open_full_store() -> AbstractContextManager[Store]:
+    """The store for the agent of the option, else for its owner, as `open_store` gives it."""
+    return open_store_as(global_options.as_)
 
 
-def named() -> AbstractContextManager[Store]:
-    """The store for the agent of the option or the environment, else for its owner, as `opened`
+def open_named_agent_store() -> AbstractContextManager[Store]:
+    """The store for the agent of the option or the environment, else for its owner, as `open_store`
     gives it.
     """
-    return store_as(agent_named())
+    return open_store_as(agent_name())
 
 
 @contextmanager
-def acting() -> Iterator[tuple[Store, str]]:
+def open_agent_store() -> Iterator[tuple[Store, str]]:
     """The store of the agent that the command acts for, open while the body runs, and the agent's
     id.
 
@@ -46,7 +46,7 @@ def acting() -> Iterator[tuple[Store, str]]:
         typer.BadParameter: Neither the option nor the environment names it, nor is one agent
             registered for the folder.
     """
-    with acting_or_owner() as (store, agent):
+    with open_agent_or_owner_store() as (store, agent):
         if agent is None:
             agents = store.agents.at(os.path.realpath(os.getcwd()))
             who = (
@@ -58,16 +58,16 @@ def acting() -> Iterator[tuple[Store, str]]:
                 "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agent "
                 "register"
             )
-            raise usage(f"which agent is this? {who}; {ways}", "--as")
+            raise usage_error(f"which agent is this? {who}; {ways}", "--as")
         yield store, agent
 
 
 @contextmanager
-def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
+def open_agent_or_owner_store() -> Iterator[tuple[Store, str | None]]:
     """The store of the agent that the command acts for, and its id; of the owner, and None, where
     there is no agent.
     """
-    with named() as store:
+    with open_named_agent_store() as store:
         if store.agent is not None:
             yield store, store.agent
         elif len(agents := store.agents.at(os.path.realpath(os.getcwd()))) == 1:

@@ -277,7 +277,7 @@ def add_prompts(server: CapsuleServer) -> None:
 
 def build(stores: ClientStores, tokens: Tokens) -> CapsuleServer:
     """Our server class, with the tools and resources of the suite in place of the product's."""
-    resources.OURS = re.compile("test://.*")
+    resources.RESOURCE_ADDRESS = re.compile("test://.*")
     server = CapsuleServer(
         stores,
         version=capsule.__version__,

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from capsule.mcp_server.clients.programs import LaunchCommand
-from capsule.mcp_server.tools.answers.results import tokens
+from capsule.mcp_server.tools.answers.results import token_cost
 
 #: Seconds that the server has for all requests together.
 TIMEOUT_S = 30.0
 #: The tool that is called: it changes nothing, and needs nothing.
-READS = "list_conversations"
+PROBE_TOOL = "list_conversations"
 #: Characters of stderr, from the end, that a finding repeats.
-_SAID = 2000
+_MAX_STDERR_CHARS = 2000
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def probe(
         if seen.problems:
             stderr.seek(0)
             if said := stderr.read().decode("utf-8", "replace").strip():
-                seen.problems[-1] += f"; it said: {said[-_SAID:]}"
+                seen.problems[-1] += f"; it said: {said[-_MAX_STDERR_CHARS:]}"
     if (
         not seen.problems
         and store is not None
@@ -129,16 +129,16 @@ def _talk(
                 listed = (await client.list_tools()).tools
                 seen.tools = len(listed)
                 seen.tokens = sum(
-                    tokens(f"{tool.name}: {tool.description} {tool.input_schema}")
+                    token_cost(f"{tool.name}: {tool.description} {tool.input_schema}")
                     for tool in listed
                 )
-                if READS not in {tool.name for tool in listed}:
+                if PROBE_TOOL not in {tool.name for tool in listed}:
                     seen.problems.append(
-                        f"it has no tool {READS}, so it is no Capsule; write the entry anew"
+                        f"it has no tool {PROBE_TOOL}, so it is no Capsule; write the entry anew"
                     )
-                elif (answer := await client.call_tool(READS, {"limit": 1})).is_error:
+                elif (answer := await client.call_tool(PROBE_TOOL, {"limit": 1})).is_error:
                     said = " ".join(getattr(block, "text", "") for block in answer.content)
-                    seen.problems.append(f"{READS} failed: {said}")
+                    seen.problems.append(f"{PROBE_TOOL} failed: {said}")
         if scope.cancelled_caught:
             failed, words = (
                 "stop" if seen.tools else "answer",
@@ -153,12 +153,12 @@ def _talk(
     except (
         Exception
     ) as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
-        seen.problems.append(f"it went away, or did not speak the protocol: {_words(error)}")
+        seen.problems.append(f"it went away, or did not speak the protocol: {_error_text(error)}")
     if garbage:
         seen.problems.append("it writes to stdout what is no protocol, which programs choke on")
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What an error says; of a group, what its first one says."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -147,13 +147,15 @@ def install(
             column.
         Refused: There is an entry of our name that isn't ours.
     """
-    ensure_plain((launch.command, *launch.args))
+    ensure_literal((launch.command, *launch.args))
     file = _files(client, scope, places)[0]
     entry = file.entry()
     if entry is not None:
         file.ensure_ours(entry, force)
         if entry.ours and entry.launch is not None:
-            launch = replace(launch, args=(*launch.args, *_kept(entry.launch.args, launch.args)))
+            launch = replace(
+                launch, args=(*launch.args, *_preserved_options(entry.launch.args, launch.args))
+            )
     wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
@@ -165,7 +167,7 @@ def install(
     return replace(file.plan(scope, value), launch=launch)
 
 
-def ensure_plain(words: Iterable[str]) -> None:
+def ensure_literal(words: Iterable[str]) -> None:
     """Raise InvalidInput when a program would read one of the words that start the server as
     something else.
     """
@@ -176,7 +178,7 @@ def ensure_plain(words: Iterable[str]) -> None:
             )
 
 
-def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
+def _preserved_options(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
     """The options of the server that an entry has and a new one says nothing of."""
     groups: list[list[str]] = []
     for word in old[old.index("mcp") + 1 :] if "mcp" in old else ():
@@ -366,7 +368,7 @@ class SettingsFile:
         return SettingsChange(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
-        return self.saying(_changed(copy.deepcopy(self.value), self.keys, value))
+        return self.saying(_set_nested(copy.deepcopy(self.value), self.keys, value))
 
     def saying(self, wanted: dict[str, Any]) -> str | None:
         """The text of the file when it says `wanted`, in its own layout; None: it would lose
@@ -381,7 +383,7 @@ class SettingsFile:
         return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
 
 
-def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:
+def _set_nested(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:
     """`document`, with the value under these names; or without it, and without a table that held
     nothing else.
     """
@@ -390,7 +392,7 @@ def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None)
         for key in keys[:-1]:
             table = table.setdefault(key, {})
         table[keys[-1]] = value
-    elif len(keys) == 1 or not _changed(table[keys[0]], keys[1:], None):
+    elif len(keys) == 1 or not _set_nested(table[keys[0]], keys[1:], None):
         del table[keys[0]]
     return document
 
@@ -418,7 +420,7 @@ def read_settings(client: McpProgram, path: str) -> SettingsFile:
         if path.endswith(".toml"):
             value = tomllib.loads(text or "")
         else:
-            plain = _plain((text or "").removeprefix("\ufeff"))
+            plain = _without_comments((text or "").removeprefix("\ufeff"))
             value = json.loads(plain) if plain.strip() else {}
     except (ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
@@ -435,7 +437,7 @@ def read_settings(client: McpProgram, path: str) -> SettingsFile:
     return SettingsFile(client, path, text, value)
 
 
-def _plain(text: str) -> str:
+def _without_comments(text: str) -> str:
     """A document without comments and trailing commas, every other character in its place."""
     for pattern in (_COMMENT, _TRAILING):
         text = pattern.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)

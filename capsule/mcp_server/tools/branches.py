@@ -15,9 +15,14 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
-from capsule.mcp_server.stores import author_field, author_of_call, conversation
+from capsule.mcp_server.stores import author_field, author_of_call, resolve_conversation
 from capsule.mcp_server.tools import confirmations
-from capsule.mcp_server.tools.answers.results import BranchOutput, about, answer, conversation_of
+from capsule.mcp_server.tools.answers.results import (
+    BranchOutput,
+    conversation_line,
+    conversation_output,
+    tool_result,
+)
 from capsule.mcp_server.tools.confirmations import (
     Confirmation,
     PlannedRemoval,
@@ -59,14 +64,16 @@ def branch(
         raise InvalidInput(f"action {action} {needs}")
     if idempotencyKey and action in _STEPS:
         raise InvalidInput(f"action {action} makes nothing, so it takes no idempotencyKey")
-    (store, id), key = conversation(ctx, id), idempotencyKey or None
+    (store, id), key = resolve_conversation(ctx, id), idempotencyKey or None
     match action:
         case "fork":
             forked = store.forks.create(
                 id, at=message or None, created_by=author_of_call(ctx), key=key
             )
-            made = conversation_of(forked, store.instance_id)
-            return answer(f"Forked from {id}: {about(made)}", BranchOutput(id=made.id))
+            made = conversation_output(forked, store.instance_id)
+            return tool_result(
+                f"Forked from {id}: {conversation_line(made)}", BranchOutput(id=made.id)
+            )
         case "edit":
             return _beside(
                 id, store.branches.revise(id, message, content, key=key, **author_field(ctx))
@@ -82,7 +89,7 @@ def branch(
     leaf = visible(switched.leaf)
     done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
     said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
-    return answer(
+    return tool_result(
         f"{done}: the active branch of conversation {id} {said}.", BranchOutput(id=id, leaf=leaf)
     )
 
@@ -93,7 +100,7 @@ def _beside(id: str, message: Message) -> CallToolResult:
         f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch "
         "leads through it."
     )
-    return answer(said, BranchOutput(id=id, leaf=leaf))
+    return tool_result(said, BranchOutput(id=id, leaf=leaf))
 
 
 def delete_messages(
@@ -110,9 +117,9 @@ def delete_messages(
     """Move a message and all its answers, or it alone, or the other branches to the trash, after
     asking the user. Your own message goes alone."""
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     if not leaving.ids:
-        return answer(
+        return tool_result(
             f"Nothing was done: conversation {id} has no other branch.", BranchOutput(id=id)
         )
     is_agreed = confirmations.can_ask(ctx)  # Else all that goes is the caller's own.
@@ -132,4 +139,4 @@ def delete_messages(
         f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them "
         f"back: capsule restore {id}"
     )
-    return answer(said, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))
+    return tool_result(said, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))

@@ -22,9 +22,9 @@ import anyio.to_thread
 import orjson
 
 _THREADS = 64
-_OF_ONE_CONVERSATION = 4
+_THREADS_PER_CONVERSATION = 4
 #: How long a call is known, in seconds; and how many calls are.
-_REMEMBERED_S, _MAX_REMEMBERED = 600.0, 10_000
+_MEMORY_S, _MAX_CALLS = 600.0, 10_000
 
 
 class WriteLimiter:
@@ -45,7 +45,7 @@ class WriteLimiter:
             turn = self._turns.get(id)
             if turn is None:
                 turn = self._turns[id] = anyio.CapacityLimiter(
-                    _OF_ONE_CONVERSATION if id else _THREADS
+                    _THREADS_PER_CONVERSATION if id else _THREADS
                 )
             async with turn:
                 return await anyio.to_thread.run_sync(
@@ -81,6 +81,6 @@ class RecentCalls:
         now = time.monotonic()
         before = self._made.pop((agent, session, inside), None)
         self._made[agent, session, inside] = now
-        if len(self._made) > _MAX_REMEMBERED:
+        if len(self._made) > _MAX_CALLS:
             del self._made[next(iter(self._made))]
-        return now - before if before is not None and now - before <= _REMEMBERED_S else None
+        return now - before if before is not None and now - before <= _MEMORY_S else None

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format.references import find_message
-from capsule.mcp_server.errors import NOT_AGAIN, ExplainedError, holder
-from capsule.mcp_server.stores import access_of, conversation, store_of
+from capsule.mcp_server.errors import ASK_NO_MORE, ExplainedError, describe_holder
+from capsule.mcp_server.stores import access_of, resolve_conversation, store_of
 from capsule.store.objects.edits import whose
 from capsule.untrusted_text import counted, quoted, word
 
@@ -84,7 +84,7 @@ def ensure_confirmed(asked: ElicitationResult[Confirmation]) -> None:
         said = "said no"
     else:
         said = "declined" if asked.action == "decline" else "closed the question without an answer"
-    raise ExplainedError(f"Nothing was done: the user {said}. {NOT_AGAIN}")
+    raise ExplainedError(f"Nothing was done: the user {said}. {ASK_NO_MORE}")
 
 
 def _named(head: Head) -> str:
@@ -93,7 +93,7 @@ def _named(head: Head) -> str:
 
 def ask_to_delete(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Delete this conversation?"""
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     try:
         named = _named(store.head(id))
         history: list[dict[str, Any]] = store.document(id)["history"]
@@ -162,7 +162,7 @@ def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedR
     if bool(message) == (what == "other_branches"):
         needs = "takes no message" if message else "needs message: its id, @N or @last"
         raise InvalidInput(f"what {what} {needs}")
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     if not message:
         removal = store.branches.trim(id, dry_run=True)
         are_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
@@ -199,7 +199,7 @@ def ask_to_remove(
     """Delete these messages?"""
     if not leaving.ids:
         return Confirmation()
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     head = store.head(id)
     planned_removal = f"{leaving.words}, {leaving.count}? They go to the store's trash."
     question = f"Delete from the conversation {_named(head)}: {planned_removal}"
@@ -235,7 +235,7 @@ def ask_to_edit(
     """Replace words that are not the caller's own?"""
     if not meant.needs_yes:
         return Confirmation()
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     message = store.find_message(id, meant.id)
     beside = "To put a new version beside it: branch with action edit."
     if whose({"role": message.role, "from": message.from_}, access_of(ctx).name) == "agent":
@@ -257,13 +257,13 @@ def ask_to_edit(
 
 def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Take over the lock of somebody who is gone?"""
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Confirmation()
     question = (
-        f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose "
+        f"Take over the lock on {_named(head)}? It is of {describe_holder(head.lock or {})}, whose "
         "program is gone."
     )
     return _ask(ctx, question, confirm)
@@ -273,7 +273,7 @@ def ask_to_unlock(
     ctx: Context, id: str, force: bool, confirm: bool
 ) -> Confirmation | Elicit[Confirmation]:
     """Take the lock from somebody else?"""
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
@@ -284,5 +284,7 @@ def ask_to_unlock(
         else "who may be in the middle of something"
     )
     return _ask(
-        ctx, f"Take the lock on {_named(head)} from {holder(head.lock or {})}, {gone}?", confirm
+        ctx,
+        f"Take the lock on {_named(head)} from {describe_holder(head.lock or {})}, {gone}?",
+        confirm,
     )

@@ -26,9 +26,9 @@ from capsule.mcp_server.tools.answers.results import (
     HitOutput,
     MessagePageOutput,
     SearchOutput,
-    answer,
-    fitting,
-    forms_of,
+    fit_to_budget,
+    output_forms,
+    tool_result,
 )
 from capsule.mcp_server.tools.waiting import wait_with_progress
 from capsule.untrusted_text import TextFence, counted, quoted, visible, word
@@ -67,25 +67,25 @@ def list_conversations(
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, results.ConversationListOutput]:
     """List conversations: pinned ones, then the newest change first."""
-    store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
+    store, forms = store_of(ctx), output_forms(ctx.client_capabilities)
     chosen = Filter((tag,) if tag else (), title, archived=archived, since=since)
     chosen = replace(chosen, agent=agent or None, project=project or None, source=source or None)
     page = store.list(chosen, limit=limit, cursor=cursor)
-    listed = (results.conversation_of(head, store.instance_id) for head in page.heads)
-    shown = fitting(listed, results.about, BUDGET - 300, forms)
+    listed = (results.conversation_output(head, store.instance_id) for head in page.heads)
+    shown = fit_to_budget(listed, results.conversation_line, BUDGET - 300, forms)
     more = page.cursor(len(shown))
     lines = [
         (
             f"{counted(page.total, 'conversation')}, pinned ones, then the newest change first; id | "
             "title | type | changed:"
         ),
-        *map(results.about, shown),
+        *map(results.conversation_line, shown),
     ]
     if more:
         lines.append(f"For more: cursor: {quoted(more, _CURSOR)}")
     if not page.total:
         lines = ["No conversation fits. Make one with create_conversation."]
-    return answer(
+    return tool_result(
         "\n".join(lines),
         results.ConversationListOutput(conversations=shown, total=page.total, cursor=more),
     )
@@ -111,13 +111,18 @@ def read_conversation(
         raise InvalidInput("give cursor alone, or message: each says where to read")
     if offset and not message:
         raise InvalidInput("offset needs message: the id of the message to go on in")
-    store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
+    store, forms = store_of(ctx), output_forms(ctx.client_capabilities)
     head = store.head(store.resolve(id))
     read = store.page(head.id, 1 if offset else last, around=message or None, cursor=cursor or None)
-    page = pages.filled(
-        read, head, maxTokens, forms, offset, None if cursor or offset else pages.facts(store, head)
+    page = pages.fit_page(
+        read,
+        head,
+        maxTokens,
+        forms,
+        offset,
+        None if cursor or offset else pages.first_page_facts(store, head),
     )
-    return answer(page_text(page, quoted(head.title)), page)
+    return tool_result(page_text(page, quoted(head.title)), page)
 
 
 def page_text(page: MessagePageOutput, title: str) -> str:
@@ -139,7 +144,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
     if page.source:
         lines.append(f"It is {page.source}.")
     if page.mcp_servers:
-        lines.append(f"Other than by default: {results.said_of(page.mcp_servers)}.")
+        lines.append(f"Other than by default: {results.describe_servers(page.mcp_servers)}.")
     if any(message.sibling for message in page.messages):
         lines.append(
             "2/3 beside a message: it is the second of 3 that stand in one place; the tool branch "
@@ -148,7 +153,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
     if page.messages:
         fence = TextFence(message.text for message in page.messages)
         before = ["", *(message.time or "" for message in page.messages)]
-        marked = zip(map(pages.about_message, page.messages, before), page.messages, strict=True)
+        marked = zip(map(pages.message_label, page.messages, before), page.messages, strict=True)
         lines.append(fence.enclose((about, message.text) for about, message in marked))
     for way in ("older", "newer"):
         cursor = getattr(page, way)
@@ -177,7 +182,7 @@ def search(
     """Search messages and titles, best match first."""
     store = store_of(ctx)
     ids = [store.resolve(id)] if id else ()
-    forms = forms_of(ctx.client_capabilities)
+    forms = output_forms(ctx.client_capabilities)
     while True:
         got = store.search(
             query,
@@ -191,7 +196,9 @@ def search(
         )
         hits = list(map(_hit, got.hits))
         lines = list(map(_found, hits))
-        costs = sum(results.cost(hit, line, forms) for hit, line in zip(hits, lines, strict=True))
+        costs = sum(
+            results.output_cost(hit, line, forms) for hit, line in zip(hits, lines, strict=True)
+        )
         if limit == 1 or costs <= BUDGET - 500:
             break
         limit = (
@@ -206,7 +213,7 @@ def search(
         first = f"Nothing has all {got.words} words; these have {got.having} of them. {first}"
     more = [f"For more: cursor: {quoted(got.cursor, _CURSOR)}"] if got.cursor else []
     matches = SearchOutput(hits=hits, having=got.having, words=got.words, cursor=got.cursor)
-    return answer("\n".join([first, *lines, *more]), matches)
+    return tool_result("\n".join([first, *lines, *more]), matches)
 
 
 def _hit(hit: FoundHit) -> HitOutput:
@@ -245,13 +252,13 @@ async def watch_changes(
         news = await wait_with_progress(ctx, seconds, "waiting for changes", wait)
     else:
         news = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
-    shown = fitting(
-        map(_changed, news.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities)
+    shown = fit_to_budget(
+        map(_changed, news.changes), _line, BUDGET - 500, output_forms(ctx.client_capabilities)
     )
     after = news.cursor if len(shown) == len(news.changes) else news.changes[len(shown) - 1].cursor
     lines = list(map(_line, shown)) or [f"Nothing changed within {seconds:g} seconds."]
     lines.append(f"To go on: cursor: {quoted(after, 400)}")
-    return answer("\n".join(lines), ChangeListOutput(changes=shown, cursor=after))
+    return tool_result("\n".join(lines), ChangeListOutput(changes=shown, cursor=after))
 
 
 def _changed(change: Change) -> ChangeOutput:

@@ -19,7 +19,7 @@ from capsule.mcp_server.stores import (
     access_of,
     author_field,
     author_of_call,
-    conversation,
+    resolve_conversation,
     store_of,
 )
 from capsule.mcp_server.tools import confirmations
@@ -28,9 +28,9 @@ from capsule.mcp_server.tools.answers.results import (
     AppendOutput,
     ConversationOutput,
     WriteOutput,
-    about,
-    answer,
-    conversation_of,
+    conversation_line,
+    conversation_output,
+    tool_result,
 )
 from capsule.mcp_server.tools.confirmations import (
     Confirmation,
@@ -101,8 +101,8 @@ def create_conversation(
             created_by=author_of_call(ctx),
             key=key,
         )
-    made = conversation_of(head, store.instance_id)
-    return answer(f"Made: {about(made)}", made)
+    made = conversation_output(head, store.instance_id)
+    return tool_result(f"Made: {conversation_line(made)}", made)
 
 
 def append_message(
@@ -114,7 +114,7 @@ def append_message(
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, AppendOutput]:
     """Write a message into a conversation's own history. It is on disk when this answers."""
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     more = author_field(ctx, sender)
     repeated = False
     if idempotencyKey:
@@ -125,7 +125,7 @@ def append_message(
         message = store.append(id, role=role, content=content, **more)
     written = AppendOutput(**_written(id, message).model_dump(), repeated=repeated)
     said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
-    return answer(
+    return tool_result(
         f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written
     )
 
@@ -148,9 +148,9 @@ def edit_message(
     the trash.
     """
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     written = _written(id, store.edits.message(id, meant.id, content, is_agreed=meant.needs_yes))
-    return answer(
+    return tool_result(
         f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written
     )
 
@@ -172,7 +172,7 @@ def update_conversation(
 ) -> Annotated[CallToolResult, ConversationOutput]:
     """Change what is given. Asks the user before it replaces a title they gave."""
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     head = store.update(
         id,
         title=title or None,
@@ -182,8 +182,8 @@ def update_conversation(
         archived=archived,
         mcp_servers=mcpServers,
     )
-    changed = conversation_of(head, store.instance_id)
-    return answer(f"Changed: {about(changed)}", changed)
+    changed = conversation_output(head, store.instance_id)
+    return tool_result(f"Changed: {conversation_line(changed)}", changed)
 
 
 def delete_conversation(
@@ -194,11 +194,11 @@ def delete_conversation(
 ) -> Annotated[CallToolResult, results.DeletionOutput]:
     """Move a conversation to the trash, after asking the user."""
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
     trashed = store.delete(id, is_agreed=confirmations.can_ask(ctx))
     deleted = results.DeletionOutput(id=trashed.id, deleted_at=trashed.deleted_at)
-    return answer(
+    return tool_result(
         f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted
     )
 
@@ -213,11 +213,13 @@ def lock_conversation(
     server ends.
     """
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
-    about = ctx.session.client_params  # The program that is the client, as it calls itself.
-    program = about and f"{about.client_info.name} {about.client_info.version}".strip()[:100]
+    store, id = resolve_conversation(ctx, id)
+    client = ctx.session.client_params
+    program = None
+    if client is not None:
+        program = f"{client.client_info.name} {client.client_info.version}".strip()[:100]
     store.locks.take(id, client=program, agent=access_of(ctx).name)
-    return answer(f"Locked for you: {id}.", results.LockOutput(id=id, locked=True))
+    return tool_result(f"Locked for you: {id}.", results.LockOutput(id=id, locked=True))
 
 
 def unlock_conversation(
@@ -231,9 +233,9 @@ def unlock_conversation(
 ) -> Annotated[CallToolResult, results.LockOutput]:
     """Release the lock you hold."""
     ensure_confirmed(asked)
-    store, id = conversation(ctx, id)
+    store, id = resolve_conversation(ctx, id)
     had = store.locks.release(id, force=force)
-    return answer(
+    return tool_result(
         f"Unlocked: {id}." if had else f"{id} was not locked.",
         results.LockOutput(id=id, locked=False),
     )

@@ -37,7 +37,7 @@ from capsule.mcp_server.stores import log
 from capsule.mcp_server.transport import http_process
 from capsule.mcp_server.transport.event_stream import stream_events
 from capsule.mcp_server.transport.http_process import ListeningSocket
-from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
+from capsule.mcp_server.transport.jsonrpc import MalformedMessage, encode_error, parse_message
 from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
 from capsule.untrusted_text import visible
 from capsule.watch.events import check_topics
@@ -193,7 +193,7 @@ class _GuardedResponse:
         """The error for a body that is no message; empty: it is one, or none is needed."""
         if self._scope["method"] == "POST":
             try:
-                message_of(b"".join(self._request_chunks))
+                parse_message(b"".join(self._request_chunks))
             except MalformedMessage as error:
                 return error.answer
         return b""
@@ -207,7 +207,7 @@ class _GuardedResponse:
             if status in (403, 421):
                 self._edge.log_refusal(self._scope, words)
                 words += "; a name is allowed with --allow-host NAME"
-            body = error_of(None, INVALID_REQUEST, words)
+            body = encode_error(None, INVALID_REQUEST, words)
         own = (b"content-type", b"content-length")
         headers = [
             (name, value) for name, value in self._start["headers"] if name.lower() not in own

@@ -39,10 +39,10 @@ class MalformedMessage(Exception):
 
     def __init__(self, id: Any, code: int, reason: str) -> None:
         super().__init__(reason)
-        self.answer = error_of(id, code, reason)
+        self.answer = encode_error(id, code, reason)
 
 
-def message_of(data: bytes) -> JSONRPCMessage:
+def parse_message(data: bytes) -> JSONRPCMessage:
     """The message that these bytes are. Raises Unacceptable: they are none."""
     value = _value(data)
     message: JSONRPCMessage | None = None
@@ -96,7 +96,7 @@ def _id(value: Any) -> Any:
     return id if is_id else None
 
 
-def error_of(id: Any, code: int, message: str) -> bytes:
+def encode_error(id: Any, code: int, message: str) -> bytes:
     """The bytes of an error. An id with a lone surrogate comes back as it came, escaped."""
     answer = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
     return json.dumps(answer, separators=(",", ":")).encode()

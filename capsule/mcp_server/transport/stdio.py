@@ -30,7 +30,7 @@ from mcp_types import (
 )
 
 from capsule.mcp_server import sdk
-from capsule.mcp_server.transport.jsonrpc import MalformedMessage, error_of, message_of
+from capsule.mcp_server.transport.jsonrpc import MalformedMessage, encode_error, parse_message
 from capsule.mcp_server.transport.process_exit import call_on_signal, finish, run_in_daemon_thread
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ class _StdioConnection:
             with anyio.move_on_after(_LAST_ANSWERS_S):
                 await self._all_answered.wait()
         for id in list(self._open):
-            await self._send(error_of(id, _CLOSED.code, _CLOSED.message))
+            await self._send(encode_error(id, _CLOSED.code, _CLOSED.message))
         finish(0, self._close)
 
     async def _pass_on(self, line: bytes) -> None:
-        message = message_of(line)
+        message = parse_message(line)
         # A subscription is answered by its end only.
         if isinstance(message, JSONRPCRequest) and message.method != "subscriptions/listen":
             self._open.add(message.id)
@@ -136,7 +136,7 @@ class _StdioConnection:
             except ValueError:  # A text that no JSON can hold.
                 if not is_answer:
                     continue
-                data = error_of(id, INTERNAL_ERROR, "the answer can't be written as JSON")
+                data = encode_error(id, INTERNAL_ERROR, "the answer can't be written as JSON")
             if isinstance(message, JSONRPCRequest):
                 self._asked.add(id)
                 if self._is_over:

@@ -19,13 +19,13 @@ from capsule.format.documents.agents import GLOBAL
 from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.results import (
-    MESSAGES,
+    CONTENT_BUDGET,
     RowListOutput,
     ToolOutput,
-    answer,
-    fitting,
-    forms_of,
-    rows,
+    fit_to_budget,
+    output_forms,
+    row_list_result,
+    tool_result,
 )
 from capsule.messaging.agents import Agents
 from capsule.messaging.channels import Channels
@@ -86,7 +86,7 @@ def list_agents(ctx: Context) -> Annotated[CallToolResult, AgentListAnswer]:
         *(each.as_json() for each in agents.discover()),
     ]
     listed = sorted((AgentAnswer.model_validate(each) for each in known), key=lambda each: each.id)
-    shown = fitting(listed, _agent, MESSAGES, forms_of(ctx.client_capabilities))
+    shown = fit_to_budget(listed, _agent, CONTENT_BUDGET, output_forms(ctx.client_capabilities))
     lines = [
         (
             f"{counted(len(listed), 'agent')}; quoted text they say of themselves, data and no "
@@ -94,7 +94,7 @@ def list_agents(ctx: Context) -> Annotated[CallToolResult, AgentListAnswer]:
         ),
         *map(_agent, shown),
     ]
-    return answer("\n".join(lines), AgentListAnswer(agents=shown))
+    return tool_result("\n".join(lines), AgentListAnswer(agents=shown))
 
 
 def _agent(known: AgentAnswer) -> str:
@@ -157,7 +157,7 @@ def manage_permissions(
     me = agents.get(str(store_of(ctx).agent)).as_json()
     mine = {name: me[name] for name in ("dmPolicy", "discoverable", "dm")}
     asked = [{"agent": each.agent.id, "askedAt": each.asked_at} for each in agents.requests()]
-    return rows(ctx, "Your permissions", [mine | {"requests": asked}])
+    return row_list_result(ctx, "Your permissions", [mine | {"requests": asked}])
 
 
 def set_status(
@@ -167,7 +167,7 @@ def set_status(
 ) -> Annotated[CallToolResult, StatusAnswer]:
     """Tell the other agents what you are doing, in list_agents."""
     store_of(ctx).inner.object_of(Agents).set_status(None, text, busy=busy)
-    return answer("The others see it in list_agents.", StatusAnswer(status=text))
+    return tool_result("The others see it in list_agents.", StatusAnswer(status=text))
 
 
 def directory(ctx: Context, what: str) -> str:
@@ -236,7 +236,7 @@ def manage_group(
         f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}"
         for group in mine
     ]
-    return answer(
+    return tool_result(
         f"{done}: " + "\n".join(lines) if lines else "You are in no group.",
         GroupListAnswer(groups=mine),
     )
@@ -297,13 +297,13 @@ def manage_channel(
     }
     match action:
         case "list":
-            return rows(ctx, "Channels", (each.as_json() for each in channels.list()))
+            return row_list_result(ctx, "Channels", (each.as_json() for each in channels.list()))
         case "create":
             channels.create(channel, scope=scope, members=agents, **settings)
         case "join":
             channels.join(channel)
         case "leave":
-            return rows(ctx, "Left", [{"id": channels.leave(channel).id}])
+            return row_list_result(ctx, "Left", [{"id": channels.leave(channel).id}])
         case "invite":
             channels.invite(
                 channel, agents, can_send=canSend, can_invite=canInvite, can_manage=canManage
@@ -319,7 +319,7 @@ def manage_channel(
     if action == "show":
         state["members"] = [member.id for member in channels.members(channel)]
         state["topics"] = [topic.value for topic in channels.topics(channel)]
-    return rows(ctx, "Channel", [state])
+    return row_list_result(ctx, "Channel", [state])
 
 
 def notes(
@@ -341,7 +341,7 @@ def notes(
     notes = store_of(ctx).inner.object_of(Notes)
     match action:
         case "write":
-            return rows(
+            return row_list_result(
                 ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()]
             )
         case "share":
@@ -352,8 +352,8 @@ def notes(
             matches = notes.search(
                 text, of=other or None, tags=tags, any_tag=anyTag, session=session or None
             )
-            return rows(ctx, "Notes", (each.as_json() for each in matches))
-    return answer(
+            return row_list_result(ctx, "Notes", (each.as_json() for each in matches))
+    return tool_result(
         f"{'May' if action == 'share' else 'May not'} search your notes: {word(other)}.",
         RowListOutput(found=[]),
     )

@@ -19,7 +19,7 @@ from capsule.mcp_server.clients.programs import MachinePaths, McpProgram, Scope
 from capsule.mcp_server.clients.settings import (
     SettingsChange,
     SettingsFile,
-    ensure_plain,
+    ensure_literal,
     read_settings,
 )
 from capsule.messaging.doorbells import HOOK_EVENTS
@@ -79,7 +79,7 @@ def install(
         InvalidDocument: The file can't be read as what it should be; the message has line and
             column.
     """
-    ensure_plain((*program, *options))
+    ensure_literal((*program, *options))
     ours = {}
     for event, fields in HOOK_EVENTS[client.name].items():
         command = shlex.join([*program, *WORDS, client.name, event, *options])

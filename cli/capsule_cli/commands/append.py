@@ -15,9 +15,9 @@ import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.shared.inputs import STDIN, message_text
-from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, refuse
-from capsule_cli.shared.output import answer, out_bytes
-from capsule_cli.shared.stores import conversation, store_of
+from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, refuse_if
+from capsule_cli.shared.output import print_answer, print_stored_bytes
+from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -61,21 +61,21 @@ def append(
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
         other = text is not None or file is not None or parent is not None
-        refuse(
+        refuse_if(
             other,
             "the messages come from standard input; give no text, no --file and no --parent",
             "--jsonl",
         )
         from capsule_cli.signals import SignalGuard
 
-        with store_of(keep_locks=True) as store, SignalGuard():
+        with open_core_store(keep_locks=True) as store, SignalGuard():
             for batch in appended(
                 store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait
             ):
-                out_bytes(batch)
+                print_stored_bytes(batch)
         return
     content = message_text(text, file)
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         if parent is not None:
             # A full id is left to the append to look for.
             known = len(parent) == 36
@@ -85,7 +85,7 @@ def append(
         at, (message,) = store.append_entries(
             id, [{**defaults, "content": content}], wait=not no_wait
         )
-    answer({"id": message["id"], "at": at}, message["id"], line=True)
+    print_answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
 def appended(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.inputs import ensure_agreed, message_text
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.inputs import ensure_confirmed, message_text
 from capsule_cli.shared.options import (
     At,
     DryRun,
@@ -20,11 +20,11 @@ from capsule_cli.shared.options import (
     argument,
     flag,
     option,
-    refuse,
+    refuse_if,
 )
-from capsule_cli.shared.output import CommandStopped, answer, one_line
+from capsule_cli.shared.output import CommandStopped, one_line, print_answer
 from capsule_cli.shared.pager import paged
-from capsule_cli.shared.stores import conversation, store_of, version
+from capsule_cli.shared.stores import open_conversation, open_core_store, open_version
 
 if TYPE_CHECKING:
     from capsule import Removal
@@ -36,10 +36,10 @@ def list_(id: Id, at: At = None) -> None:
     """
     from capsule_cli.shared.trees import as_lines, as_objects
 
-    with version(id, at) as (store, id), paged():
+    with open_version(id, at) as (store, id), paged():
         history, tree, current = store.branches.tree(id)
-        text = "" if asked.json else "\n".join(as_lines(history, tree, current))
-        answer(as_objects(tree, history, current) if asked.json else None, text)
+        text = "" if global_options.json else "\n".join(as_lines(history, tree, current))
+        print_answer(as_objects(tree, history, current) if global_options.json else None, text)
 
 
 def switch(
@@ -53,13 +53,13 @@ def switch(
     previous: bool = flag("--previous", "Switch to the previous alternative."),
 ) -> None:
     """Make another branch the active one: the branch through a message, up to its newest answer."""
-    refuse(next_ and previous, "give --next or --previous, not both", "--next")
-    refuse(
+    refuse_if(next_ and previous, "give --next or --previous, not both", "--next")
+    refuse_if(
         message is None and not (next_ or previous),
         "name a message, or give --next or --previous",
         "MESSAGE",
     )
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         done = store.branches.switch(id, message, step=next_ - previous)
         beside = store.branches.alternatives(id, done.message)
     number, count = beside.index + 1, len(beside.ids)
@@ -71,7 +71,9 @@ def switch(
         "count": count,
     }
     which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
-    answer(facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
+    print_answer(
+        facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True
+    )
 
 
 def regenerate(
@@ -92,29 +94,31 @@ def regenerate(
     file: File = None,
 ) -> None:
     """Add an alternative to an answer of an assistant, and make it the active one."""
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         if text is None and file is None:
             slot = store.branches.slot(id, message)
-            if slot.parent is None and not asked.json:
+            if slot.parent is None and not global_options.json:
                 raise CommandStopped(
                     f"message {slot.message} answers none; give the other text, and it is put "
                     "beside it"
                 )
-            answer({"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True)
+            print_answer(
+                {"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True
+            )
             return
         more: dict[str, Any] = {"from": from_, "model": model}
         made = store.branches.regenerate(id, message_text(text, file), message, **more)
-    answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
+    print_answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
 
 
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove every branch but the active one; the messages stay in the trash until
     `trash purge`.
     """
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         planned = store.branches.trim(id, dry_run=True)
         if planned.ids and not dry_run:
-            ensure_agreed(
+            ensure_confirmed(
                 f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes
             )
             planned = store.branches.trim(id, expected=None if yes else planned.ids)
@@ -133,20 +137,20 @@ def fork(
     ),
 ) -> None:
     """Copy a branch, up to a message, into a new conversation and print its id."""
-    with store_of() as store:
+    with open_core_store() as store:
         head = store.forks.create(
             store.resolve(id), at=at, title=title, attachments=not without_attachments
         )
-    answer(head.as_json(), head.id)
+    print_answer(head.as_json(), head.id)
 
 
 def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool, yes: bool) -> None:
     """Remove a message and what answers it, or it alone."""
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         which = str(store.find_message(id, message).id)
         planned = store.branches.remove(id, which, keep_children=keep_children, dry_run=True)
         if not dry_run:
-            ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
+            ensure_confirmed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
             expected = None if yes else planned.ids
             planned = store.branches.remove(
                 id, which, keep_children=keep_children, expected=expected
@@ -165,6 +169,6 @@ def _tell(id: str, removal: Removal, *, dry_run: bool) -> None:
     if removal.ids and not dry_run:
         facts["undo"] = f"capsule restore {id}"
         undone = f"; undo: {facts['undo']}"
-    answer(
+    print_answer(
         facts, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}")
     )

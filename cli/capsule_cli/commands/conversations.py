@@ -11,7 +11,7 @@ from capsule.engines.queries import Filter, Order
 from capsule.errors import NotFound, Refused
 from capsule.ids import is_id
 from capsule_cli.completion import complete_agent, complete_id, complete_tag
-from capsule_cli.shared.inputs import ensure_agreed
+from capsule_cli.shared.inputs import ensure_confirmed
 from capsule_cli.shared.options import (
     Id,
     Limit,
@@ -21,13 +21,13 @@ from capsule_cli.shared.options import (
     Yes,
     argument,
     flag,
-    moment,
     option,
-    refuse,
+    parse_time,
+    refuse_if,
 )
-from capsule_cli.shared.output import answer, in_terminal, listing, one_line, progress
+from capsule_cli.shared.output import in_terminal, one_line, print_answer, print_list, progress
 from capsule_cli.shared.pager import paged
-from capsule_cli.shared.stores import conversation, store_of
+from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -52,14 +52,14 @@ def new(
     id: str | None = option("--id ID", "Give it this id. Without it, it gets a new UUID."),
 ) -> None:
     """Start a conversation and print its id."""
-    refuse(message is not None and not message.strip(), "the message is empty", "--message")
+    refuse_if(message is not None and not message.strip(), "the message is empty", "--message")
     messages = [] if message is None else [{"role": "user", "content": message}]
-    with store_of() as store:
+    with open_core_store() as store:
         head = store.create(
             title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages
         )
     made = f"Made {one_line(head.title)!r} ({head.type})\n" if in_terminal() else ""
-    answer(head.as_json(), made + head.id)
+    print_answer(head.as_json(), made + head.id)
 
 
 def list_(
@@ -98,8 +98,8 @@ def list_(
     ),
 ) -> None:
     """List the conversations: pinned ones first, then the latest, and damaged files at the end."""
-    after = moment(since, "--since") if since else ""
-    with store_of() as store, progress("indexing") as bar:
+    after = parse_time(since, "--since") if since else ""
+    with open_core_store() as store, progress("indexing") as bar:
         of = None if summaries_of is None else _source(store, summaries_of)
         in_archive = None if archived else False
         folder = None if project is None else os.path.realpath(project)
@@ -137,7 +137,7 @@ def list_(
     with paged():
         rows = [row(head, page.messages[head.id], _state(head, moved)) for head in page.heads]
         # Short ids are unique in the whole store, and not only among those in the list.
-        listing(value, columns, rows, empty, ids=ids)
+        print_list(value, columns, rows, empty, ids=ids)
 
 
 def _source(store: CoreStore, id: str) -> str:
@@ -201,7 +201,7 @@ def set_(
     yes: Yes = False,
 ) -> None:
     """Change the title, the tags, the pin or the archive flag of a conversation."""
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         if suggest:
             head, title = _suggested(store, id, title, yes=yes), None
         if not suggest or add or remove or not pin is archive is None:
@@ -215,7 +215,7 @@ def set_(
             )
     flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
     said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
-    answer(head.as_json(), f"{head.id}: {' · '.join(said)}")
+    print_answer(head.as_json(), f"{head.id}: {' · '.join(said)}")
 
 
 def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
@@ -226,7 +226,7 @@ def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> He
         Stopped: They want to keep it.
     """
     title = store.titles.by_rule(id) if title is None else title
-    refuse(not title, "no user message says what it is about; give a title", "TITLE")
+    refuse_if(not title, "no user message says what it is about; give a title", "TITLE")
     head = store.titles.suggest(id, title)
     while head is None:
         there = store.head(id)
@@ -238,7 +238,7 @@ def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> He
                 "they agree; "
             )
             raise Refused(reason + "say so with --yes", path=there.path)
-        ensure_agreed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
+        ensure_confirmed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
         head = store.titles.suggest(
             id, title, instead_of=there.title
         )  # None: it was renamed while the person thought.

@@ -20,10 +20,10 @@ import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.error_output import report_error
-from capsule_cli.shared.inputs import decoded, message_text, read_file
-from capsule_cli.shared.options import Id, argument, flag, option, refuse
-from capsule_cli.shared.output import CommandStopped, answer, how_it_ended, say
-from capsule_cli.shared.stores import conversation
+from capsule_cli.shared.inputs import decode_text, message_text, read_file
+from capsule_cli.shared.options import Id, argument, flag, option, refuse_if
+from capsule_cli.shared.output import CommandStopped, exit_reason, print_answer, print_notice
+from capsule_cli.shared.stores import open_conversation
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -47,22 +47,22 @@ def edit(
     ),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
-    refuse(
+    refuse_if(
         beside and message is None,
         "say which message gets another one beside it: --which MESSAGE",
         "--beside",
     )
-    refuse(
+    refuse_if(
         text is not None and message is None,
         "a text changes a message: say which with --which MESSAGE",
         "TEXT",
     )
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         if message is None:
             with _held(store, id):
                 head = _edit_capsule(store, id)
             value = {"changed": head is not None, **(head or store.head(id)).as_json()}
-            answer(value, f"{id}: " + ("saved" if head else "nothing changed"))
+            print_answer(value, f"{id}: " + ("saved" if head else "nothing changed"))
         else:
             made = _edit_message(store, id, message, text, beside=beside)
             facts = {"id": made.id, "at": made.at} if made else {}
@@ -71,7 +71,7 @@ def edit(
                 if made
                 else "nothing changed"
             )
-            answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
+            print_answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
 
 
 def _edit_capsule(store: CoreStore, id: str) -> Head | None:
@@ -105,7 +105,7 @@ def _edit_message(
         message = store.find_message(id, message_id)
 
         def save(data: bytes, path: str) -> Message:
-            text = decoded(data, path)
+            text = decode_text(data, path)
             if not text.strip():
                 raise InvalidInput(
                     "the message is empty; to remove it: capsule delete ID --which MESSAGE"
@@ -136,7 +136,7 @@ def through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) 
                     raise
     except BaseException:
         if os.path.isfile(path) and read_file(path) != before:
-            say(f"what you typed is kept in {path}")
+            print_notice(f"what you typed is kept in {path}")
         else:
             with suppress(OSError):
                 os.unlink(path)
@@ -168,7 +168,7 @@ def _run_editor(path: str) -> None:
         ) from None
     if code:
         raise CommandStopped(
-            f"the editor {editor!r} failed with {how_it_ended(code)}; nothing was changed"
+            f"the editor {editor!r} failed with {exit_reason(code)}; nothing was changed"
         )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 from capsule_cli.command_aliases import expand
-from capsule_cli.shared.options import argument, usage
-from capsule_cli.shared.output import out
+from capsule_cli.shared.options import argument, usage_error
+from capsule_cli.shared.output import print_text
 
 FIRST_STEPS = """\
 Capsule keeps conversations as files, written by many and lost by none.
@@ -52,6 +52,8 @@ def help_(
     for word in (word for word in expand(words or [], completing=True) if word[:1] != "-"):
         name = getattr(context.command, "get_command", lambda *_: None)(context, word)
         if name is None:
-            raise usage(f"there is no command {word!r}; see them all with: capsule help", "COMMAND")
+            raise usage_error(
+                f"there is no command {word!r}; see them all with: capsule help", "COMMAND"
+            )
         context = typer.Context(name, info_name=name.name, parent=context)
-    out(context.command.get_help(context).rstrip("\n"))
+    print_text(context.command.get_help(context).rstrip("\n"))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import Id, flag, usage
-from capsule_cli.shared.output import answer, in_terminal, listing, say, short_ids
-from capsule_cli.shared.stores import conversation, holder, store_of
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import Id, flag, usage_error
+from capsule_cli.shared.output import in_terminal, print_answer, print_list, print_notice, short_ids
+from capsule_cli.shared.stores import instance_name, open_conversation, open_core_store
 
 
 def take(id: Id) -> None:
     """Lock a conversation for a named holder until it is released. Nobody else can write to it
     meanwhile.
     """
-    name = holder()
+    name = instance_name()
     if name is None:
-        raise usage(
+        raise usage_error(
             "a lock needs a holder that outlives the command: name one with --instance NAME, "
             "or in the environment with CAPSULE_INSTANCE=NAME",
             "--instance",
         )
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         # Not in a `with`: the lock is to stay when the command is over.
         store.locks.take(id)
         head = store.head(id)
-    answer(
+    print_answer(
         head.as_json(),
         f"{id}: locked for {name}; release it with: capsule lock release {id} --instance {name}",
     )
@@ -35,9 +35,9 @@ def release(
     id: Id, force: bool = flag("--force", "Release it even if another holder has it.")
 ) -> None:
     """Release the lock of a conversation."""
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         was_locked = store.locks.release(id, force=force)
-    answer(
+    print_answer(
         {"id": id, "released": was_locked},
         f"{id}: {'unlocked' if was_locked else 'was not locked'}",
     )
@@ -47,7 +47,7 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is d
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on
     another host).
     """
-    with store_of() as store:
+    with open_core_store() as store:
         states = [
             state for state in store.locks.list() if not orphaned or state.state == "orphaned"
         ]
@@ -65,11 +65,11 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is d
         for lock in states
     ]
     columns = ("id", "state", "holder", "who", "since", "title")
-    listing(
+    print_list(
         [asdict(state) for state in states], columns, rows, "no conversation is locked", ids=ids
     )
-    if not asked.json and any(state.state == "orphaned" for state in states):
-        say(
+    if not global_options.json and any(state.state == "orphaned" for state in states):
+        print_notice(
             "an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock "
             "release ID --force"
         )

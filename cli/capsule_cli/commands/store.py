@@ -27,22 +27,22 @@ from capsule.errors import (
     StoreBusy,
 )
 from capsule_cli.completion import complete_id
-from capsule_cli.error_output import end_with
-from capsule_cli.shared.global_options import asked
+from capsule_cli.error_output import exit_with_errors
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import read_file
-from capsule_cli.shared.options import argument, flag, option, refuse
+from capsule_cli.shared.options import argument, flag, option, refuse_if
 from capsule_cli.shared.output import (
-    answer,
-    counted,
-    out,
-    out_bytes,
-    out_json,
+    print_answer,
+    print_json,
+    print_notice,
+    print_stored_bytes,
+    print_text,
     progress,
-    say,
     shown,
-    with_bar,
+    with_count,
+    with_progress,
 )
-from capsule_cli.shared.stores import ensure_person, store_of
+from capsule_cli.shared.stores import ensure_person, open_core_store
 
 if TYPE_CHECKING:
     from capsule.maintenance.conflict_copies import Ancestor
@@ -61,7 +61,7 @@ def init(
     from capsule.engines import opening
     from capsule.store.store import CoreStore
 
-    place = directory or asked.store or os.environ.get("CAPSULE_STORE") or "."
+    place = directory or global_options.store or os.environ.get("CAPSULE_STORE") or "."
     place = (
         locate.database_address(place) or place
     )  # With the password, which the environment has no more.
@@ -72,20 +72,20 @@ def init(
         if made
         else f"{root} is a store already; nothing was changed"
     )
-    answer({"root": root, "made": made}, shown(said))
+    print_answer({"root": root, "made": made}, shown(said))
 
 
 def show() -> None:
     """Print the directory of the store that commands use here, and the reason."""
     from capsule import locate
 
-    found, facts = locate.locate_store(asked.store), {}
-    if (url := locate.database_address(asked.store)) is not None:
+    found, facts = locate.locate_store(global_options.store), {}
+    if (url := locate.database_address(global_options.store)) is not None:
         from capsule.engines import opening
 
         facts = {"durability": opening.durability(url)}
     said = [found.root, found.words, *facts.values()]
-    answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
+    print_answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
 
 
 def settings(
@@ -100,8 +100,8 @@ def settings(
     Invalid settings are not written. A program that has the store open keeps the settings that it
     read.
     """
-    refuse(edit and new is not None, "give one of the two", "--set")
-    with store_of() as store:
+    refuse_if(edit and new is not None, "give one of the two", "--set")
+    with open_core_store() as store:
         there = store.read_settings()
         saved = None
         if edit:
@@ -114,13 +114,13 @@ def settings(
             saved = store.set_settings(sys.stdin.buffer.read() if new == "-" else read_file(new))
         now = store.read_settings()
     for problem in saved.unknown if saved else ():
-        say(str(problem))
-    if asked.json:
-        out_json({"settings": now, "changed": now != there})
+        print_notice(str(problem))
+    if global_options.json:
+        print_json({"settings": now, "changed": now != there})
     elif edit or new is not None:
-        out("saved" if now != there else "nothing changed")
+        print_text("saved" if now != there else "nothing changed")
     else:
-        out_bytes(now.encode())
+        print_stored_bytes(now.encode())
 
 
 def doctor(
@@ -144,19 +144,19 @@ def doctor(
     """
     from capsule.maintenance.doctor import examine
 
-    refuse(
+    refuse_if(
         flush and repair,
         "it examines nothing, so it has nothing to mend; give one of the two",
         "--flush",
     )
-    refuse(report and (repair or flush), "is given alone", "--report")
+    refuse_if(report and (repair or flush), "is given alone", "--report")
     if report:
         _report()
         return
-    with store_of() as store:
+    with open_core_store() as store:
         if flush:
             completed = store.flush()
-            answer(
+            print_answer(
                 {"completed": completed},
                 shown("\n".join(["every document is on the disk", *_of_cut(completed)])),
             )
@@ -180,7 +180,7 @@ def doctor(
         "completed": completed,
         "findings": [asdict(finding) for finding in findings],
     }
-    answer(
+    print_answer(
         facts,
         shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])),
     )
@@ -194,11 +194,11 @@ def _report() -> None:
     from capsule.software_versions import versions
 
     try:
-        with store_of() as store, progress("examining") as bar:
+        with open_core_store() as store, progress("examining") as bar:
             facts = report(store, bar)
     except CapsuleError as error:
         facts = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
-    answer(facts, shown("\n".join(_named_values(facts))))
+    print_answer(facts, shown("\n".join(_named_values(facts))))
     if code := facts["exitCode"]:
         raise typer.Exit(code)
 
@@ -223,7 +223,7 @@ def _flushed(store: CoreStore) -> int:
     try:
         return store.flush()
     except (Refused, StorageFailed, StoreBusy) as error:
-        say(f"not everything is known to be on the disk: {error.message}")
+        print_notice(f"not everything is known to be on the disk: {error.message}")
         return 0
 
 
@@ -232,7 +232,7 @@ def _of_cut(completed: int) -> list[str]:
         "were not on the disk as a whole when the power went or the disk was gone, and were "
         "completed from the log"
     )
-    return [f"{counted(completed, 'document')} {words}"] if completed else []
+    return [f"{with_count(completed, 'document')} {words}"] if completed else []
 
 
 def _ancestor(store: CoreStore) -> Ancestor | None:
@@ -247,7 +247,7 @@ def _ancestor(store: CoreStore) -> Ancestor | None:
 
 
 def _summary(many: int, troubles: list[DoctorFinding]) -> str:
-    examined = f"{counted(many, 'conversation')} examined: "
+    examined = f"{with_count(many, 'conversation')} examined: "
     if not troubles:
         return examined + "all is well"
     left = [finding for finding in troubles if not finding.repaired]
@@ -262,7 +262,7 @@ def _summary(many: int, troubles: list[DoctorFinding]) -> str:
         else ""
     )
     by_hand = "; --repair can't mend what is left: each line says what you can do" if left else ""
-    return examined + counted(len(troubles), "finding") + mended + (advice or by_hand)
+    return examined + with_count(len(troubles), "finding") + mended + (advice or by_hand)
 
 
 From = Annotated[
@@ -292,7 +292,7 @@ def copy(source: From, target: To) -> None:
         names = before.root, after.root
     lines = [
         (
-            f"{names[0]} -> {names[1]}: {counted(done.written, 'document')} written, {done.same} "
+            f"{names[0]} -> {names[1]}: {with_count(done.written, 'document')} written, {done.same} "
             "there already"
         )
     ]
@@ -300,7 +300,7 @@ def copy(source: From, target: To) -> None:
         f"{kind}/{id}: the other store has a version of its own; it stays" for kind, id in done.kept
     ]
     lines += [f"{kind}/{id}: {error}" for kind, id, error in done.failed]
-    answer(done.as_json(), shown("\n".join(lines)), ok=not (done.kept or done.failed))
+    print_answer(done.as_json(), shown("\n".join(lines)), ok=not (done.kept or done.failed))
 
 
 #: The one document of a store that is no capsule.
@@ -320,16 +320,18 @@ def validate(
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
-        with store_of() as store:
+        with open_core_store() as store:
             store.engine.outside_edits()  # An agent does not even learn how many there are.
             folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
     problems = [
-        problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)
+        problem
+        for file in with_progress("validating", files, len(files))
+        for problem in _problems(file)
     ]
-    if asked.json:
-        out_json(
+    if global_options.json:
+        print_json(
             {
                 "ok": not problems,
                 "files": len(files),
@@ -338,9 +340,9 @@ def validate(
         )
     else:
         for problem in problems:
-            out(shown(str(problem)))
-        verdict = counted(len(problems), "problem") if problems else "all valid"
-        say(f"{counted(len(files), 'file')} checked: {verdict}")
+            print_text(shown(str(problem)))
+        verdict = with_count(len(problems), "problem") if problems else "all valid"
+        print_notice(f"{with_count(len(files), 'file')} checked: {verdict}")
     if problems:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -397,12 +399,12 @@ def migrate(
     failed: list[CapsuleError] = []
     if ids or not names:
         _migrate_database(check=check)
-    with store_of() if ids or not names else nullcontext() as store:
+    with open_core_store() if ids or not names else nullcontext() as store:
         jobs = {("path", file): partial(_migrate_file, file) for file in files}
         if store is not None:
             wanted = map(store.resolve, ids) if names else sorted(store.ids())
             jobs |= {("id", id): partial(store.edits.migrate, id) for id in wanted}
-        for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
+        for (kind, name), migrated in with_progress("migrating", jobs.items(), len(jobs)):
             try:
                 results.append({kind: name, "changes": migrated(check=check)})
             except CapsuleError as error:
@@ -414,12 +416,12 @@ def migrate(
         for of in changed
         for change in of["changes"]
     ]
-    total = f"{counted(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
+    total = f"{with_count(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
     total += ("would change" if check else "changed") + (
         f", {len(failed)} failed" if failed else ""
     )
-    answer(results, "\n".join([*lines, total]))
-    end_with(failed)
+    print_answer(results, "\n".join([*lines, total]))
+    exit_with_errors(failed)
     if check and changed:
         raise typer.Exit(1)
 
@@ -433,10 +435,10 @@ def _migrate_database(*, check: bool) -> None:
 
     if (
         not check
-        and (url := locate.database_address(asked.store)) is not None
+        and (url := locate.database_address(global_options.store)) is not None
         and opening.make_in_database(url)
     ):
-        say("the tables of the store were brought to this version")
+        print_notice("the tables of the store were brought to this version")
 
 
 def _is_path(name: str) -> bool:
@@ -485,4 +487,4 @@ def schema(
     """Print the JSON Schema of a kind of document."""
     from capsule.format.schema import text
 
-    out_bytes(text(kind, format_version).encode())
+    print_stored_bytes(text(kind, format_version).encode())

@@ -18,8 +18,8 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.references import one_of
 from capsule.ids import is_id
 from capsule_cli.completion import complete_id, complete_trashed
-from capsule_cli.error_output import end_with
-from capsule_cli.shared.inputs import ensure_agreed
+from capsule_cli.error_output import exit_with_errors
+from capsule_cli.shared.inputs import ensure_confirmed
 from capsule_cli.shared.options import (
     CONVERSATION,
     DryRun,
@@ -27,11 +27,11 @@ from capsule_cli.shared.options import (
     argument,
     flag,
     option,
-    refuse,
-    seconds,
+    parse_duration,
+    refuse_if,
 )
-from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.output import one_line, print_answer, print_list, with_count, with_progress
+from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule.store.objects.trash import RemovedMessages
@@ -61,7 +61,7 @@ def delete(
     if message is not None:
         from capsule_cli.commands.branches import delete_message
 
-        refuse(
+        refuse_if(
             all_ or with_forks or len(ids or ()) != 1,
             "a message is of one conversation: give its id, and neither --all nor --with-forks",
             "--which",
@@ -70,15 +70,15 @@ def delete(
             (ids or [""])[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes
         )
         return
-    refuse(keep_children, "say which message is to go: --which MESSAGE", "--keep-children")
-    refuse(
+    refuse_if(keep_children, "say which message is to go: --which MESSAGE", "--keep-children")
+    refuse_if(
         all_ and (with_forks or dry_run),
         "all go: --all takes neither --with-forks nor --dry-run",
         "--all",
     )
-    refuse(all_ and ids, "give ids or --all, not both", "--all")
-    refuse(not all_ and not ids, "name the conversations, or give --all", "ID")
-    with store_of() as store:
+    refuse_if(all_ and ids, "give ids or --all, not both", "--all")
+    refuse_if(not all_ and not ids, "name the conversations, or give --all", "ID")
+    with open_core_store() as store:
         if all_:
             _delete_all(store, yes=yes)
         else:
@@ -98,12 +98,14 @@ def _delete(
     titles = {id: one_line(_title_of(store, id)) for id in doomed}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
-        answer(
+        print_answer(
             plan,
             "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()),
         )
         return
-    ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
+    ensure_confirmed(
+        "Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True
+    )
     trashed: dict[str, dict[str, Any]] = {}
     try:
         for id in named:
@@ -116,13 +118,13 @@ def _delete(
             for id, item in trashed.items()
         )
         if trashed:
-            answer(list(trashed.values()), "\n".join(lines))
+            print_answer(list(trashed.values()), "\n".join(lines))
 
 
 def _delete_all(store: CoreStore, *, yes: bool) -> None:
     many = len(store.ids())
     if many:
-        ensure_agreed(
+        ensure_confirmed(
             f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and "
             "pinned ones too?",
             f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
@@ -130,7 +132,7 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
         )
     facts: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
-    for id, became in with_bar("deleting", store.delete_all(), many):
+    for id, became in with_progress("deleting", store.delete_all(), many):
         if isinstance(became, Trashed):
             facts.append(_gone(became))
             continue
@@ -142,10 +144,10 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
         failed.append(became)
         facts.append({"id": id, "error": became.message})
     gone = len(facts) - len(failed)
-    said = f"{counted(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
+    said = f"{with_count(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
     said += "; undo one: capsule restore ID" if gone else ""
-    answer(facts, said + (f"; {len(failed)} stayed" if failed else ""))
-    end_with(failed)
+    print_answer(facts, said + (f"; {len(failed)} stayed" if failed else ""))
+    exit_with_errors(failed)
 
 
 def _gone(trashed: Trashed) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
 def list_() -> None:
     """List the conversations and messages in the trash, the latest first."""
     facts, rows = [], []
-    with store_of() as store:
+    with open_core_store() as store:
         for item, removed in _in_trash(store):
             fact: dict[str, Any] = {"id": item.id, "deletedAt": item.deleted_at, "path": item.path}
             if removed is not None:
@@ -169,7 +171,7 @@ def list_() -> None:
                     "messages": [m["id"] for m in removed.messages],
                 }
                 line = (
-                    f"{counted(len(removed.messages), 'message')} {removed.reason} in "
+                    f"{with_count(len(removed.messages), 'message')} {removed.reason} in "
                     f"{removed.title!r}"
                 )
             else:
@@ -177,7 +179,7 @@ def list_() -> None:
                 fact["title"] = line = "damaged" if head.damaged else head.title
             facts.append(fact)
             rows.append((item.id, item.deleted_at, line))
-    listing(
+    print_list(
         facts, ("id", "deleted", "title"), rows, "the trash is empty", ids=[row[0] for row in rows]
     )
 
@@ -198,7 +200,7 @@ def restore(
     """Bring back a conversation or messages from the trash. To bring back a version from git:
     capsule git restore.
     """
-    with store_of() as store:
+    with open_core_store() as store:
         item, removed = _chosen(store, id, deleted)
         came: dict[str, Any] = {}
         if removed is None:
@@ -211,10 +213,8 @@ def restore(
         else:
             came["restored"] = store.trash.restore_messages(item)
             head = store.head(item.id)
-            said = (
-                f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
-            )
-    answer(head.as_json() | came, f"{head.id}: {said}")
+            said = f"{with_count(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
+    print_answer(head.as_json() | came, f"{head.id}: {said}")
 
 
 def purge(
@@ -226,16 +226,16 @@ def purge(
     yes: Yes = False,
 ) -> None:
     """Remove the trash and the quarantine permanently, with every trace in .capsule/."""
-    age_s = seconds(older_than, "--older-than")
-    with store_of() as store:
+    age_s = parse_duration(older_than, "--older-than")
+    with open_core_store() as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
         many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
-        ensure_agreed(
+        ensure_confirmed(
             f"Remove {many} in the trash, and everything as old in the quarantine, permanently?",
             yes=yes,
         )
         gone = store.trash.purge(age_s)
-    answer({"purged": gone}, f"{len(gone)} removed for good")
+    print_answer({"purged": gone}, f"{len(gone)} removed for good")
 
 
 def _title_of(store: CoreStore, id: str) -> str:

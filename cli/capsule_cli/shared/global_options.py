@@ -34,4 +34,4 @@ class GlobalOptions:
         self.as_: str | None = None
 
 
-asked = GlobalOptions()
+global_options = GlobalOptions()

@@ -12,8 +12,8 @@ import stat
 import sys
 
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
-from capsule_cli.shared.options import refuse, usage
-from capsule_cli.shared.output import CommandStopped, say
+from capsule_cli.shared.options import refuse_if, usage_error
+from capsule_cli.shared.output import CommandStopped, print_notice
 
 STDIN = "standard input"
 
@@ -26,16 +26,16 @@ def message_text(text: str | None, file: str | None) -> str:
         typer.BadParameter: Both are given, or the text is empty.
         InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is not valid UTF-8.
     """
-    refuse(text is not None and file is not None, "give the text or --file, not both", "--file")
+    refuse_if(text is not None and file is not None, "give the text or --file, not both", "--file")
     if file is not None and file != "-":
-        content = decoded(read_file(file), file)
+        content = decode_text(read_file(file), file)
     elif text is None or text == "-" or file == "-":
         if sys.stdin.isatty():
-            say("type the message, and end it with Ctrl-D on a line of its own")
-        content = decoded(sys.stdin.buffer.read(), STDIN)
+            print_notice("type the message, and end it with Ctrl-D on a line of its own")
+        content = decode_text(sys.stdin.buffer.read(), STDIN)
     else:
         content = text
-    refuse(
+    refuse_if(
         not content.strip(),
         "the message is empty; give a text, or write it to standard input",
         "TEXT",
@@ -77,7 +77,7 @@ def read_file(path: str) -> bytes:
         ) from None
 
 
-def decoded(data: bytes, name: str) -> str:
+def decode_text(data: bytes, name: str) -> str:
     """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name`
     and the byte.
     """
@@ -91,7 +91,7 @@ def decoded(data: bytes, name: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
+def ensure_confirmed(*questions: str, yes: bool, has_undo: bool = False) -> None:
     """Return when whoever runs the command agrees.
 
     A person at a terminal is always asked, unless they said `--yes`. Where nobody can be asked,
@@ -112,7 +112,7 @@ def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
     if not sys.stdin.isatty():
         if has_undo:
             return
-        raise usage(f"{questions[0]} There is no terminal to ask, so add --yes", "--yes")
+        raise usage_error(f"{questions[0]} There is no terminal to ask, so add --yes", "--yes")
     import typer
 
     for question in questions:

@@ -150,7 +150,7 @@ _AGENT = (
 )
 
 
-def everywhere(
+def every_command(
     json: bool = flag("--json", "Print JSON, errors too."),
     store: str | None = option("--store DIR|URL", _STORE),
     instance: str | None = option("--instance NAME", _INSTANCE),
@@ -160,20 +160,20 @@ def everywhere(
     """What every command takes."""
 
 
-def usage(message: str, option: str | None = None) -> typer.BadParameter:
+def usage_error(message: str, option: str | None = None) -> typer.BadParameter:
     """A usage error (exit code 2), about `option` when one is to blame."""
     import typer
 
     return typer.BadParameter(message, param_hint=option)
 
 
-def refuse(when: object, message: str, option: str | None = None) -> None:
+def refuse_if(when: object, message: str, option: str | None = None) -> None:
     """Raise a usage error when something is so."""
     if when:
-        raise usage(message, option)
+        raise usage_error(message, option)
 
 
-def filter_of(
+def parse_filter(
     where: str | None, topic: str | None = None, thread: str | None = None
 ) -> dict[str, Any] | None:
     """The filter of `--where`, `--topic` and `--thread`; None: none was given. Raises
@@ -184,35 +184,35 @@ def filter_of(
     try:
         parts = [] if where is None else [orjson.loads(where)]
     except orjson.JSONDecodeError as error:
-        raise usage(f"{where!r:.80} is not valid JSON: {error}", "--where") from None
+        raise usage_error(f"{where!r:.80} is not valid JSON: {error}", "--where") from None
     parts += [
         {name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None
     ]
     return {"$and": parts} if parts else None
 
 
-def names_in(values: list[str] | None) -> list[str]:
+def split_names(values: list[str] | None) -> list[str]:
     """The names in the values of an option that takes several, with commas between them."""
     return [name for value in values or () for name in value.split(",") if name]
 
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
-def seconds(text: str, option: str, *, unit: str = "") -> int:
+def parse_duration(text: str, option: str, *, unit: str = "") -> int:
     """The seconds in `90s`, `15m`, `2h`, `3d` or `1w`; a bare number is one of `unit`. Raises
     typer.BadParameter.
     """
     match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
-        raise usage(
+        raise usage_error(
             f"{text!r} is not a duration: a whole number and s, m, h, d or w, like 30d", option
         )
-    return int(match[1]) * _SECONDS[match[2]]
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def moment(text: str, option: str, *, until: bool = False) -> str:
+def parse_time(text: str, option: str, *, until: bool = False) -> str:
     """A point in time, as the format writes it (`references.moment`). Raises typer.BadParameter: it
     is none.
     """
@@ -221,4 +221,4 @@ def moment(text: str, option: str, *, until: bool = False) -> str:
     try:
         return references.moment(text, until=until)
     except InvalidInput as error:
-        raise usage(error.message, option) from None
+        raise usage_error(error.message, option) from None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from capsule import timestamps
 from capsule.format.text.shown import one_line as one_line
 from capsule.format.text.shown import shown as shown
-from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.global_options import global_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Seconds that work takes before a bar is drawn of it.
-_A_WHILE_S = 0.3
-_NO_NAME = re.compile("[0-9a-f-]{36}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
-_IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+_BAR_DELAY_S = 0.3
+_UUID = re.compile("[0-9a-f-]{36}")
+_TIME_START = re.compile(r"\d{4}-\d\d-\d\dT")
+_UNSAFE_IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 class CommandStopped(Exception):
@@ -60,16 +60,16 @@ def _is_terminal(stream: TextIO) -> bool:
     return stream.isatty()  # A system call; this is asked several times for each message.
 
 
-def say(text: str) -> None:
+def print_notice(text: str) -> None:
     """A word to the person, on stderr; with `--json` a warning."""
-    if asked.json:
-        to_stderr({"warning": text})
+    if global_options.json:
+        print_json_to_stderr({"warning": text})
     else:
         sys.stderr.write(f"capsule: {shown(text)}\n")
         sys.stderr.flush()
 
 
-def to_stderr(value: dict[str, Any]) -> None:
+def print_json_to_stderr(value: dict[str, Any]) -> None:
     """A JSON object to stderr, in one line."""
     import orjson
 
@@ -80,7 +80,7 @@ def to_stderr(value: dict[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def counted(number: int, noun: str) -> str:
+def with_count(number: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -90,41 +90,43 @@ def on_or_off(is_on: bool) -> str:
     return "on" if is_on else "off"
 
 
-def how_it_ended(code: int) -> str:
+def exit_reason(code: int) -> str:
     """How a program failed, by its return code: `exit code 3`, `signal 9`."""
     return f"exit code {code}" if code > 0 else f"signal {-code}"
 
 
-_instead: Callable[[bytes], None] | None = None
+_redirect: Callable[[bytes], None] | None = None
 
 
 @contextmanager
-def written_to(write: Callable[[bytes], None]) -> Iterator[None]:
+def redirect_output(write: Callable[[bytes], None]) -> Iterator[None]:
     """While the body runs, give `write` what would go to stdout."""
-    global _instead
-    _instead = write
+    global _redirect
+    _redirect = write
     try:
         yield
     finally:
-        _instead = None
+        _redirect = None
 
 
-def out_bytes(data: bytes) -> None:
+def print_stored_bytes(data: bytes) -> None:
     """Bytes that stand in files to stdout, as they are; in a terminal what could command it is
     escaped.
     """
-    out_ready(shown(data.decode("utf-8", "backslashreplace")).encode() if in_terminal() else data)
+    print_safe_bytes(
+        shown(data.decode("utf-8", "backslashreplace")).encode() if in_terminal() else data
+    )
 
 
-def out_ready(data: bytes) -> None:
+def print_safe_bytes(data: bytes) -> None:
     """Bytes to stdout; the caller has made them fit to be shown.
 
     Raises:
         BrokenPipeError: Nobody reads it.
         Stopped: It can't be written, to a full disk for example.
     """
-    if _instead is not None:
-        _instead(data)
+    if _redirect is not None:
+        _redirect(data)
         return
     try:
         sys.stdout.flush()
@@ -133,11 +135,11 @@ def out_ready(data: bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        quiet_stdout()
+        discard_stdout()
         raise CommandStopped(f"the output can't be written: {error.strerror}") from None
 
 
-def quiet_stdout() -> None:
+def discard_stdout() -> None:
     """Let what is still to be written to stdout go nowhere: its reader has left,
     or can't take it.
     """
@@ -146,16 +148,16 @@ def quiet_stdout() -> None:
     os.close(sink)
 
 
-def out(text: str) -> None:
+def print_text(text: str) -> None:
     """A text and a newline to stdout; the caller has made it fit to be shown."""
-    out_ready(f"{text}\n".encode("utf-8", "backslashreplace"))
+    print_safe_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
-def out_json(value: Any, *, line: bool = False) -> None:
+def print_json(value: Any, *, line: bool = False) -> None:
     """A JSON document to stdout: in the layout of the store's files, or in one line."""
     import orjson
 
-    out_json_bytes(
+    print_json_bytes(
         orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2))
     )
 
@@ -169,22 +171,22 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
+def print_answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
     """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`.
 
     Raises typer.Exit with the exit code 1 unless it is `ok`.
     """
-    if asked.json:
-        out_json(value, line=line)
+    if global_options.json:
+        print_json(value, line=line)
     else:
-        out(text)
+        print_text(text)
     if not ok:
         import typer
 
         raise typer.Exit(1)
 
 
-def details(
+def print_fields(
     value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **shown: str
 ) -> None:
     """Print one object as a command's answer, a line for each field; in a terminal without those
@@ -198,35 +200,37 @@ def details(
     """
     fields = value | shown
     if in_terminal():
-        named = {labels.get(name) or _words(name): _in_words(part) for name, part in fields.items()}
+        named = {
+            labels.get(name) or _label(name): _for_person(part) for name, part in fields.items()
+        }
         lines = [f"{label}: {one_line(text)}" for label, text in named.items() if text]
     else:
-        lines = [f"{name}: {one_line(_plain(part))}" for name, part in fields.items()]
-    answer(value, "\n".join(lines))
+        lines = [f"{name}: {one_line(_for_program(part))}" for name, part in fields.items()]
+    print_answer(value, "\n".join(lines))
 
 
-def _words(name: str) -> str:
+def _label(name: str) -> str:
     """`projectPath` as people write it: `project path`."""
     return re.sub("([A-Z])", r" \1", name).lower()
 
 
-def _in_words(value: Any) -> str:
+def _for_person(value: Any) -> str:
     """A value as a person reads it; empty: there is none."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
         inner = {
-            key: f"({_in_words(it)})" if isinstance(it, dict) else _in_words(it)
+            key: f"({_for_person(it)})" if isinstance(it, dict) else _for_person(it)
             for key, it in value.items()
         }
         return ", ".join(f"{key} {text}" for key, text in inner.items() if text)
     if isinstance(value, list | tuple):
-        return ", ".join(filter(None, map(_in_words, value)))
+        return ", ".join(filter(None, map(_for_person, value)))
     text = "" if value is None else str(value)
-    return short_time(text) if _TIME.match(text) else text
+    return short_time(text) if _TIME_START.match(text) else text
 
 
-def _plain(value: Any) -> str:
+def _for_program(value: Any) -> str:
     """A value as programs read it: a text as it is, nothing as nothing, all else as JSON."""
     import orjson
 
@@ -235,15 +239,17 @@ def _plain(value: Any) -> str:
     )
 
 
-def out_json_bytes(data: bytes) -> None:
+def print_json_bytes(data: bytes) -> None:
     """An encoded JSON document to stdout; in a terminal what could command it is escaped, which
     changes no value.
     """
-    out_ready(_plain_json(data) if in_terminal() else data)
+    print_safe_bytes(_plain_json(data) if in_terminal() else data)
 
 
 def _plain_json(data: bytes) -> bytes:
-    return re.sub(_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()).encode()
+    return re.sub(
+        _UNSAFE_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()
+    ).encode()
 
 
 def console() -> Console:
@@ -277,28 +283,28 @@ def styled(text: str, *codes: int) -> str:
 
 
 #: The columns of a table with ids, with times, and with numbers.
-_IDS = frozenset({"id", "conversation", "session", "holder"})
-_TIMES = frozenset(
+_ID_COLUMNS = frozenset({"id", "conversation", "session", "holder"})
+_TIME_COLUMNS = frozenset(
     {"time", "updated", "deleted", "since", "created", "expires", "set at", "seen", "active"}
 )
-_NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens", "unread"})
+_NUMBER_COLUMNS = frozenset({"n", "messages", "words", "bytes", "tokens", "unread"})
 
 
-def listing(
+def print_list(
     value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any
 ) -> None:
-    """A command's answer that is a list: `value` with `--json`, else `rows` as `table`
+    """A command's answer that is a list: `value` with `--json`, else `rows` as `print_table`
     shows them.
     """
-    if asked.json:
-        out_json(value)
+    if global_options.json:
+        print_json(value)
     elif in_terminal():
-        table(columns, rows, empty=empty, **more)
+        print_table(columns, rows, empty=empty, **more)
     else:
-        out_rows(rows)
+        print_rows(rows)
 
 
-def table(
+def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
@@ -326,12 +332,12 @@ def table(
 
     items = [dict(zip(columns, row, strict=True)) for row in rows]
     if not items:
-        say(empty)
+        print_notice(empty)
         return
     short = short_ids(ids)
     for texts in items:
-        texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
-        texts |= {name: short.get(texts[name], texts[name]) for name in _IDS & texts.keys()}
+        texts |= {name: short_time(texts[name]) for name in _TIME_COLUMNS & texts.keys()}
+        texts |= {name: short.get(texts[name], texts[name]) for name in _ID_COLUMNS & texts.keys()}
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown_columns = [
         name for name in columns if name == last or any(texts[name] for texts in items)
@@ -339,10 +345,10 @@ def table(
     for name in sorted(shown_columns, key=lambda name: name == last):
         grid.add_column(
             name.upper(),
-            justify="right" if name in _NUMBERS else "left",
-            no_wrap=name in _IDS | _TIMES | _NUMBERS,
+            justify="right" if name in _NUMBER_COLUMNS else "left",
+            no_wrap=name in _ID_COLUMNS | _TIME_COLUMNS | _NUMBER_COLUMNS,
             min_width=max(len(texts[name]) for texts in items)
-            if name in _IDS
+            if name in _ID_COLUMNS
             else 8
             if name == last
             else None,
@@ -354,7 +360,7 @@ def table(
     with screen.capture() as captured:
         screen.print(grid, crop=False)  # Ids may need more than the screen.
     for line, under in zip_longest(captured.get().splitlines(), ["", *below]):
-        out(line.rstrip() + (f"\n{under}" if under else ""))
+        print_text(line.rstrip() + (f"\n{under}" if under else ""))
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
@@ -364,7 +370,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     ordered = sorted(set(ids))
     common = [0, *(len(os.path.commonprefix(pair)) for pair in pairwise(ordered)), 0]  # noqa: RUF071
     short = {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
-    return {id: text if _NO_NAME.fullmatch(id) else id for id, text in short.items()}
+    return {id: text if _UUID.fullmatch(id) else id for id, text in short.items()}
 
 
 def short_time(text: str, timespec: str = "minutes") -> str:
@@ -378,9 +384,9 @@ def short_time(text: str, timespec: str = "minutes") -> str:
     return moment.replace(microsecond=0).isoformat(" ", timespec)
 
 
-def out_rows(rows: Iterable[Sequence[str]]) -> None:
+def print_rows(rows: Iterable[Sequence[str]]) -> None:
     """Rows to stdout, a line each, a tab between the columns."""
-    out_ready(
+    print_safe_bytes(
         "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode(
             "utf-8", "backslashreplace"
         )
@@ -404,7 +410,7 @@ def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
     def tell(done: int, total: int) -> None:
         nonlocal bar
         if bar is None:
-            if time.monotonic() - begun < _A_WHILE_S:
+            if time.monotonic() - begun < _BAR_DELAY_S:
                 return
             from rich.console import Console
             from rich.progress import (
@@ -433,7 +439,7 @@ def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
             bar.stop()
 
 
-def with_bar(work: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
+def with_progress(work: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
     """The items, beneath a progress bar while the caller works on them; `total`: how many there
     are, where known.
     """

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.output import CommandStopped, in_terminal, written_to
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import CommandStopped, in_terminal, redirect_output
 
 #: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there
 #: (X).
@@ -27,7 +27,12 @@ def paged() -> Iterator[None]:
     be started.
     """
     command = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
-    if asked.json or asked.no_pager or not in_terminal() or command in ("", "cat"):
+    if (
+        global_options.json
+        or global_options.no_pager
+        or not in_terminal()
+        or command in ("", "cat")
+    ):
         yield
         return
     pagers: list[subprocess.Popen[bytes]] = []
@@ -45,7 +50,7 @@ def paged() -> Iterator[None]:
         stdin.flush()
 
     try:
-        with suppress(BrokenPipeError), written_to(write):  # The person has seen enough.
+        with suppress(BrokenPipeError), redirect_output(write):  # The person has seen enough.
             yield
     finally:
         codes = {_end(pager) for pager in pagers}

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.output import say
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import print_notice
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="CoreStore")
 
 
-def holder() -> str | None:
+def instance_name() -> str | None:
     """The name of the instance to act as, from the option or the environment; None: this process
     alone.
     """
-    return asked.instance or os.environ.get("CAPSULE_INSTANCE") or None
+    return global_options.instance or os.environ.get("CAPSULE_INSTANCE") or None
 
 
-def agent_named() -> str | None:
+def agent_name() -> str | None:
     """The agent that a command of messaging acts for, from the option or the environment; None:
     neither says it.
     """
-    return asked.as_ or os.environ.get("CAPSULE_AGENT") or None
+    return global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
 
 
-def session_named() -> str | None:
+def session_name() -> str | None:
     """The session for which a worker runs this; None: none. Its agent then is the one to act for,
     and no other.
     """
@@ -47,12 +47,12 @@ def ensure_person(things: str) -> None:
     """Raise Refused if this runs for an agent: by the option, or in a session."""
     from capsule import Refused
 
-    if who := asked.as_ or (session_named() and (agent_named() or "of the session")):
+    if who := global_options.as_ or (session_name() and (agent_name() or "of the session")):
         raise Refused(f"{things} are a person's, and not agent {who}'s", path="")
 
 
 @contextmanager
-def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Iterator[S]:
+def open_store(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Iterator[S]:
     """The store to work on, open while the body runs.
 
     Args:
@@ -62,13 +62,17 @@ def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Ite
 
     Raises Refused: this runs in a session of another agent.
     """
-    session = session_named()
-    agent = agent or (agent_named() if session else None)
+    session = session_name()
+    agent = agent or (agent_name() if session else None)
     logger, handler = logging.getLogger("capsule"), StderrHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
         with kind.open(
-            asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()
+            global_options.store,
+            keep_locks=keep_locks,
+            instance=instance_name(),
+            agent=agent,
+            folder=agent_folder(),
         ) as store:
             if session:
                 rooms.bind(store, session)
@@ -77,21 +81,21 @@ def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Ite
         logger.removeHandler(handler)
 
 
-def store_of(*, keep_locks: bool = False) -> AbstractContextManager[CoreStore]:
-    """The store to work on, without the rooms, as `opened` gives it."""
+def open_core_store(*, keep_locks: bool = False) -> AbstractContextManager[CoreStore]:
+    """The store to work on, without the rooms, as `open_store` gives it."""
     from capsule.store.store import CoreStore
 
-    return opened(CoreStore, asked.as_, keep_locks=keep_locks)
+    return open_store(CoreStore, global_options.as_, keep_locks=keep_locks)
 
 
-def named_in() -> str | None:
+def agent_folder() -> str | None:
     """The folder in which the agent's name is meant; None: none, since a worker gives its command
     an id.
     """
-    return None if session_named() else here()
+    return None if session_name() else current_folder()
 
 
-def here() -> str | None:
+def current_folder() -> str | None:
     """The current folder, without links in its path; None: it was deleted."""
     with suppress(FileNotFoundError):
         return os.path.realpath(os.getcwd())
@@ -99,18 +103,18 @@ def here() -> str | None:
 
 
 @contextmanager
-def conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
+def open_conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
     """The store, open while the body runs, and the id of the conversation that is named by `id`."""
-    with store_of() as store:
+    with open_core_store() as store:
         yield store, store.resolve(id)
 
 
 @contextmanager
-def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[CoreStore, str]]:
-    """As `conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one
+def open_version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[CoreStore, str]]:
+    """As `open_conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one
     that is.
     """
-    with store_of() as store:
+    with open_core_store() as store:
         if at is None:
             yield store, store.resolve(id)
         else:
@@ -119,8 +123,8 @@ def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[Co
 
 
 class StderrHandler(logging.Handler):
-    """Writes warnings to stderr by `say`."""
+    """Writes warnings to stderr by `print_notice`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say what was logged."""
-        say(self.format(record))  # With the traceback, where there is one.
+        print_notice(self.format(record))  # With the traceback, where there is one.

@@ -117,7 +117,7 @@ class Program:
         reader = threading.Thread(target=lambda: screen.extend(iter(lambda: _read(master), b"")))
         reader.start()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("capsule_cli.shared.output._A_WHILE_S", -1 if has_bars else sys.maxsize)
+            patch.setattr("capsule_cli.shared.output._BAR_DELAY_S", -1 if has_bars else sys.maxsize)
             for name, value in (
                 {"TERM": "xterm-256color", "LINES": "40", "PAGER": "cat"} | more
             ).items():

@@ -27,15 +27,15 @@ from typer.testing import CliRunner
 import capsule as package
 from capsule import Store, errors, settings
 from capsule.format import fields
-from capsule_cli.app import app, overview, parts, program
+from capsule_cli.app import app, help_by_topic, installed_parts, program
 from capsule_cli.command_aliases import expand
 from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
 
-COMMANDS = {name: part.command(name) for part in parts() for name in part.command_names()}
-GROUPS = [group for part in parts() for group in part.groups]
-TOP = sorted({name for part in parts() for name in part.names_in()})
+COMMANDS = {name: part.command(name) for part in installed_parts() for name in part.command_names()}
+GROUPS = [group for part in installed_parts() for group in part.groups]
+TOP = sorted({name for part in installed_parts() for name in part.names_in()})
 
 
 def command_of(words: str) -> Any:
@@ -47,7 +47,7 @@ def command_of(words: str) -> Any:
 
 
 def test_the_commands_are_those_that_the_modules_declare() -> None:
-    for part in parts():
+    for part in installed_parts():
         for names, load_functions in part.commands.items():
             assert list(load_functions()) == names.split(", ")
     for module in {function.__module__ for function in COMMANDS.values()}:
@@ -103,18 +103,18 @@ def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule
     assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
     named = [
         name
-        for lines in overview().values()
+        for lines in help_by_topic().values()
         for names, _ in lines
         for name in re.findall(r"(?<!\()\b\w+", names)
     ]
     assert sorted([*named, "help"]) == TOP and len(TOP) <= 37
-    for lines in overview().values():
+    for lines in help_by_topic().values():
         assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, says in lines)
     for group in GROUPS:
         told = capsule(*group.split(), "--help").stdout
         assert all(
             re.search(rf"^  {name} ", told, re.M)
-            for part in parts()
+            for part in installed_parts()
             for name in part.names_in(group)
         )
     assert capsule("help").stdout == capsule("-h").stdout == capsule("--help").stdout

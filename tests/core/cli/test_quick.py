@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from capsule.rooms import Room
 from capsule_cli import fast_path
-from capsule_cli.app import app, parts
-from capsule_cli.shared.global_options import asked
+from capsule_cli.app import app, installed_parts
+from capsule_cli.shared.global_options import global_options
 from tests.core.cli.test_program import command_of
 
 COMMANDS = sorted(
-    {name for room in parts() for name in room.command_names()} | {"cat", "ls", "nothing"}
+    {name for room in installed_parts() for name in room.command_names()} | {"cat", "ls", "nothing"}
 )
 FLAGS = {
     name: sorted(
@@ -29,7 +29,7 @@ FLAGS = {
             if flag[:1] == "-"
         }
     )
-    for room in parts()
+    for room in installed_parts()
     for name in room.command_names()
 }
 SHARED = ["--json", "--store", "--as", "--instance", "--no-pager", "--help", "--version"]
@@ -63,7 +63,7 @@ def calls_of(words: list[str], patch: pytest.MonkeyPatch) -> list[Any]:
 
         @wraps(function)
         def record(**values: Any) -> None:
-            calls.append((function, values, {**vars(asked)}))
+            calls.append((function, values, {**vars(global_options)}))
 
         return record
 

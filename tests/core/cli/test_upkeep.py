@@ -255,7 +255,7 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
 def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     capsule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule_cli.shared.output._A_WHILE_S", -1)
+    monkeypatch.setattr("capsule_cli.shared.output._BAR_DELAY_S", -1)
     capsule.new("A")
     for name, what in (
         ("doctor", "examining"),

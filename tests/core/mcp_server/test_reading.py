@@ -10,7 +10,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.results import tokens, within
+from capsule.mcp_server.tools.answers.results import chars_within, token_cost
 from capsule.store import pages as module
 from tests.core.mcp_server.talking import data, talking, text
 
@@ -26,7 +26,7 @@ def filled(store: Store, texts: list[str]) -> str:
 def cost(result: CallToolResult) -> int:
     """What a whole answer costs, both the text and the data, as it goes over the wire."""
     sent = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return tokens(json.dumps(sent, ensure_ascii=False))
+    return token_cost(json.dumps(sent, ensure_ascii=False))
 
 
 def places(found: dict[str, Any]) -> list[int]:
@@ -174,12 +174,12 @@ def test_the_estimate_is_on_the_safe_side() -> None:
         ("Разговоры хранятся в файлах. " * 20, 281),
         ("会話はファイルです。" * 20, 180),
     ]:
-        assert real <= tokens(sample)
+        assert real <= token_cost(sample)
 
 
 def test_a_cut_is_as_long_as_the_budget_lets_it_be() -> None:
     text = "word 1234 {} " * 2000
-    end = within(text, 500)
-    assert tokens(text[:end]) <= 500 < tokens(text[: end + 8])
-    assert within("short", 500) == 5
-    assert within("", 500) == 0
+    end = chars_within(text, 500)
+    assert token_cost(text[:end]) <= 500 < token_cost(text[: end + 8])
+    assert chars_within("short", 500) == 5
+    assert chars_within("", 500) == 0

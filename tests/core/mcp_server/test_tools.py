@@ -17,7 +17,7 @@ from capsule import Store
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.stores import ClientStores
-from capsule.mcp_server.tools.answers.results import tokens
+from capsule.mcp_server.tools.answers.results import token_cost
 from tests.core.mcp_server.talking import data, error, talking, text
 
 pytestmark = pytest.mark.anyio
@@ -325,7 +325,7 @@ async def test_a_search_of_long_hits_stays_within_its_budget_and_goes_on_by_curs
         arguments: dict[str, Any] = {"query": "zebra", "limit": 50}
         while True:
             answer = await client.call_tool("search", arguments)
-            assert tokens(answer.model_dump_json(by_alias=True, exclude_none=True)) <= 10_000
+            assert token_cost(answer.model_dump_json(by_alias=True, exclude_none=True)) <= 10_000
             found = data(answer)
             seen |= {hit["id"] for hit in found["hits"]}
             if "cursor" not in found:

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.results import tokens
+from capsule.mcp_server.tools.answers.results import token_cost
 from tests.core.mcp_server.talking import data, talking, text, until
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +150,7 @@ async def test_many_changes_are_answered_within_the_budget_without_a_gap(store: 
         for _ in range(100):
             answer = await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 0})
             sent = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
-            assert tokens(json.dumps(sent)) <= 10_000
+            assert token_cost(json.dumps(sent)) <= 10_000
             found = data(answer)
             if not found["changes"]:
                 break

@@ -12,7 +12,7 @@ from mcp import Client
 from capsule import Store
 from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import ClientStores
-from capsule.mcp_server.tools.answers.results import tokens
+from capsule.mcp_server.tools.answers.results import token_cost
 from capsule.messaging.mail import Mail
 from capsule.messaging.tools.toolset import MESSAGING
 from capsule.messaging.unread import MessageListener
@@ -223,7 +223,7 @@ async def test_messages_that_do_not_fit_into_an_answer_come_with_the_next(store:
         assert found == words
         await sent(anna, "long " * 20_000)
         answer = await bob.call_tool("listen", {"seconds": 0})
-        assert tokens(text(answer)) + tokens(json.dumps(data(answer))) < 10_000
+        assert token_cost(text(answer)) + token_cost(json.dumps(data(answer))) < 10_000
         assert data(answer)["messages"][0]["length"] == 100_000
         assert ", cut: it has 100000 characters, which read_conversation shows]\nlong " in text(
             answer

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store, timestamps
-from capsule.mcp_server.tools.answers.results import tokens
+from capsule.mcp_server.tools.answers.results import token_cost
 from capsule.sessions.events import Route, destinations_event, inbound_message, reply_id
 from capsule.sessions.mcp_tools import SESSION
 from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
@@ -70,7 +70,7 @@ async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_toke
         if {"session", "from", "agent"} & set(tool.input_schema["properties"])
     ]
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-    assert tokens(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) < 2000
+    assert token_cost(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) < 2000
 
 
 async def test_what_is_kept_is_there_for_a_later_run(store: Store, era: str) -> None:

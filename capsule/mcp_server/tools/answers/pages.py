@@ -14,9 +14,9 @@ from capsule.errors import InvalidInput
 from capsule.mcp_server.tools.answers.results import (
     MessageOutput,
     MessagePageOutput,
-    servers_of,
-    tokens,
-    within,
+    chars_within,
+    server_switches,
+    token_cost,
 )
 from capsule.timestamps import blank_if_unknown
 from capsule.untrusted_text import visible, word
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
-_MARKS = 10
+_LABEL_COST = 10
 _UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
-_SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
+_OUTPUT_FIELDS = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
-def facts(store: CoreStore, head: Head) -> dict[str, Any]:
+def first_page_facts(store: CoreStore, head: Head) -> dict[str, Any]:
     """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its
     source.
     """
-    return {"mcp_servers": servers_of(head), "source": _source(store, head)}
+    return {"mcp_servers": server_switches(head), "source": _source(store, head)}
 
 
 def _source(store: CoreStore, head: Head) -> str | None:
@@ -46,7 +46,7 @@ def _source(store: CoreStore, head: Head) -> str | None:
     return f"a summary{of}; {standing}" if standing else None
 
 
-def filled(
+def fit_page(
     read: Read,
     head: Head,
     max_tokens: int,
@@ -63,9 +63,9 @@ def filled(
         facts: The facts of the conversation, for the first page.
     """
     title = visible(head.title[:200])
-    left = max_tokens - _OVERHEAD - len(forms) * tokens(title)
+    left = max_tokens - _OVERHEAD - len(forms) * token_cost(title)
     if facts and any(facts.values()):
-        left -= _sent(facts, "", forms)
+        left -= _content_cost(facts, "", forms)
     chosen: dict[int, MessageOutput] = {}
     full: set[bool] = set()
     for index in sorted(
@@ -74,7 +74,7 @@ def filled(
         if (index < read.at) in full:
             continue
         place, entry = read.entries[index]
-        message, text = _shown(entry, place, offset)
+        message, text = _message_output(entry, place, offset)
         message.sibling = read.sibling(place)
         if not _fits(message, text, left, forms):
             if chosen:
@@ -82,7 +82,7 @@ def filled(
                 continue
             _cut(message, text, left, offset, forms)
         chosen[index] = message
-        left -= _cost(message, forms)
+        left -= _message_cost(message, forms)
     return MessagePageOutput(
         id=head.id,
         title=title,
@@ -96,7 +96,7 @@ def filled(
     )
 
 
-def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, str]:
+def _message_output(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, str]:
     """A message yet without its text, and the text as it is stored, from `offset` on."""
     content = str(entry["content"])
     if offset >= max(len(content), 1):
@@ -109,22 +109,22 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, 
         time=blank_if_unknown(entry.get("timestamp")) or None,
         sender=visible(entry["from"]) if entry.get("from") else None,
         edited="editedAt" in entry,
-        also=[visible(name) for name in entry if name not in _SHOWN and entry[name]][:10],
+        also=[visible(name) for name in entry if name not in _OUTPUT_FIELDS and entry[name]][:10],
     )
     return message, content[offset:]
 
 
-def _cost(message: MessageOutput, forms: frozenset[str]) -> int:
+def _message_cost(message: MessageOutput, forms: frozenset[str]) -> int:
     data = message.model_dump(by_alias=True, exclude_defaults=True)
-    return _MARKS + _sent(data, message.text + about_message(message), forms)
+    return _LABEL_COST + _content_cost(data, message.text + message_label(message), forms)
 
 
-def _sent(data: Any, text: str, forms: frozenset[str]) -> int:
+def _content_cost(data: Any, text: str, forms: frozenset[str]) -> int:
     """What an answer of this costs in these forms; without a text, the data is said in words, at
     about its length.
     """
     costs = {"data": data, "text": text or data}
-    return sum(tokens(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
+    return sum(token_cost(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
 
 
 def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str]) -> bool:
@@ -132,26 +132,26 @@ def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str])
     if len(text) > budget * 4:
         return False
     message.text = visible(text)
-    return _cost(message, forms) <= budget
+    return _message_cost(message, forms) <= budget
 
 
 def _cut(
     message: MessageOutput, text: str, budget: int, offset: int, forms: frozenset[str]
 ) -> None:
     """Give a message that is too large for a page as much of its text as goes there."""
-    end = _whole(text, within(text, budget // len(forms)))
+    end = _safe_cut(text, chars_within(text, budget // len(forms)))
     message.rest_from = offset + end
     while not _fits(message, text[:end], budget, forms) and end > 2:
-        end = _whole(text, end * 7 // 8)
+        end = _safe_cut(text, end * 7 // 8)
         message.rest_from = offset + end
 
 
-def _whole(text: str, end: int) -> int:
+def _safe_cut(text: str, end: int) -> int:
     """Where to cut, near `end` and not inside a line break; 1 at least."""
     return max(end + (text[end - 1 : end + 1] == "\r\n"), 1)
 
 
-def about_message(message: MessageOutput, before: str = "") -> str:
+def message_label(message: MessageOutput, before: str = "") -> str:
     """The words in the mark before a message; the day is said where it is not that of the time
     `before`.
     """

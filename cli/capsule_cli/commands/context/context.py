@@ -15,20 +15,20 @@ import typer
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.text.shown import one_line, shown
 from capsule_cli.completion import complete_id
-from capsule_cli.error_output import end_with
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
+from capsule_cli.error_output import exit_with_errors
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage_error
 from capsule_cli.shared.output import (
-    answer,
-    counted,
     in_terminal,
-    listing,
-    out,
-    out_json_bytes,
+    print_answer,
+    print_json_bytes,
+    print_list,
+    print_notice,
+    print_text,
     progress,
-    say,
+    with_count,
 )
-from capsule_cli.shared.stores import conversation, store_of
+from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
     from capsule.context.capture import Capture
@@ -83,16 +83,16 @@ def capture(
 
     limits = max_file_bytes or FILE_BYTES, max_bytes or TOTAL_BYTES
     selection = FileSelection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         with progress("capturing") as bar:
             made = capturing.capture(path, selection, bar)
         made.secrets_allowed = allow_secrets
         if not dry_run:
             _ask_about_secrets(made, yes)
             store.context.set(id, made)
-    if not asked.json:
+    if not global_options.json:
         _tell_left_out(made, planned=dry_run)
-    said = f"{counted(len(made.files), 'file')}, about {made.tokens:,} tokens"
+    said = f"{with_count(len(made.files), 'file')}, about {made.tokens:,} tokens"
     facts = {
         "id": id,
         "written": not dry_run,
@@ -110,7 +110,7 @@ def capture(
             for secret in made.findings
         ],
     }
-    answer(
+    print_answer(
         facts, f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
     )
 
@@ -118,9 +118,9 @@ def capture(
 def _ask_about_secrets(made: Capture, yes: bool) -> None:
     """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
     if made.findings and not (made.secrets_allowed or yes) and in_terminal() and sys.stdin.isatty():
-        say("this looks like secrets, and whoever reads the conversation reads them:")
+        print_notice("this looks like secrets, and whoever reads the conversation reads them:")
         for finding in made.findings[:_SHOWN]:
-            say(f"  {one_line(str(finding))}")
+            print_notice(f"  {one_line(str(finding))}")
         made.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
     made.ensure_no_secrets()
 
@@ -132,13 +132,13 @@ def _utf8(path: str) -> str:
 def _tell_left_out(made: Capture, *, planned: bool) -> None:
     if planned:
         rows = [(str(file.tokens), file.path) for file in made.files]
-        listing(None, ("tokens", "file"), rows, "no file would be taken", last="file")
+        print_list(None, ("tokens", "file"), rows, "no file would be taken", last="file")
         for finding in made.findings:
-            say(f"looks like a secret: {one_line(str(finding))}")
+            print_notice(f"looks like a secret: {one_line(str(finding))}")
     for left_out in made.left_out[:_SHOWN]:
-        say(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
+        print_notice(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
     if len(made.left_out) > _SHOWN:
-        say(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
+        print_notice(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
 
 
 def check(
@@ -154,10 +154,10 @@ def check(
     from capsule.context import drift
 
     if (id is None) != all_ or (all_ and project is not None):
-        raise usage("name a conversation, or give --all, which takes no --project", "ID")
+        raise usage_error("name a conversation, or give --all, which takes no --project", "ID")
     drifts: list[tuple[str, Drift]] = []
     failed: list[CapsuleError] = []
-    with store_of() as store, progress("checking") as bar:
+    with open_core_store() as store, progress("checking") as bar:
         if id is not None:
             id = store.resolve(id)
             drifts.append((id, drift.check(_context_of(store, id), project, bar)))
@@ -169,13 +169,13 @@ def check(
             except CapsuleError as error:
                 failed.append(error)
     documents = [{"id": each, **drifted.as_json()} for each, drifted in drifts]
-    for each, drifted in drifts if not asked.json else ():
+    for each, drifted in drifts if not global_options.json else ():
         if drifted.problem:
-            say(f"{each}: {drifted.problem}")
+            print_notice(f"{each}: {drifted.problem}")
     lines = [line for each, drifted in drifts for line in _lines(each, drifted)]
-    if lines or asked.json:
-        answer(documents if all_ else documents[0], "\n".join(lines))
-    end_with(failed)
+    if lines or global_options.json:
+        print_answer(documents if all_ else documents[0], "\n".join(lines))
+    exit_with_errors(failed)
     if not all(drifted.is_current for _, drifted in drifts):
         raise typer.Exit(1)
 
@@ -194,37 +194,37 @@ def _lines(id: str, drift: Drift) -> Iterator[str]:
 
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
     """Print the document of a conversation's context; with --json all of the context."""
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         context = _context_of(store, id)
     metadata = context.get("metadata") or {}
-    if asked.json:
+    if global_options.json:
         from capsule.format.json.codec import encode
 
-        out_json_bytes(encode(metadata if files else context))
+        print_json_bytes(encode(metadata if files else context))
     elif files:
         names = ("bytes", "tokens", "path")
         rows = [
             [str(entry.get(name, "")) for name in names] for entry in metadata.get("files") or ()
         ]
-        listing(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
+        print_list(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
     else:
         text = str(context.get("fullContext") or "").removesuffix("\n")
-        out(shown(text) if in_terminal() else text)
+        print_text(shown(text) if in_terminal() else text)
 
 
 def diff(id: Id, project: Project = None) -> None:
     """Print the changes of the project since the capture, as a unified diff."""
     from capsule.context import drift
 
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         context = _context_of(store, id)
         with progress("comparing") as bar:
             drifted = drift.check(context, project, bar)
     lines = list(drift.diff(context, drifted))
-    if drifted.problem and not asked.json:
-        say(f"{id}: {drifted.problem}")
-    if lines or asked.json:
-        answer(
+    if drifted.problem and not global_options.json:
+        print_notice(f"{id}: {drifted.problem}")
+    if lines or global_options.json:
+        print_answer(
             {"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)},
             shown("\n".join(lines)),
         )
@@ -236,12 +236,12 @@ def clear(id: Id) -> None:
     """Remove a conversation's context; its messages stay."""
     from capsule.context.drift import is_empty
 
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         there = not is_empty(store.context.get(id))
         if there:
             store.context.clear(id)
     said = "its context is cleared" if there else "it has no context; nothing was changed"
-    answer({"id": id, "cleared": there}, f"{id}: {said}")
+    print_answer({"id": id, "cleared": there}, f"{id}: {said}")
 
 
 def _context_of(store: CoreStore, id: str) -> dict[str, Any]:

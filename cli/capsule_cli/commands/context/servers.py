@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.completion import complete_id_or_next
 from capsule_cli.shared.options import argument
-from capsule_cli.shared.output import answer, listing, on_or_off, one_line
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.output import on_or_off, one_line, print_answer, print_list
+from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -39,16 +39,16 @@ def toggle(id: Which, server: Server) -> None:
     """Switch an MCP server off when it is on, and on when it is off. Without an override it counts
     as on.
     """
-    with store_of() as store:
+    with open_core_store() as store:
         _tell(named := _named(store, id), store.servers.toggle(named, server))
 
 
 def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
-    with store_of() as store:
+    with open_core_store() as store:
         switches = store.servers.get(named := _named(store, id))
     rows = [(name, on_or_off(on)) for name, on in switches.items()]
-    listing(
+    print_list(
         _as_json(named, switches),
         ("server", "here"),
         rows,
@@ -58,7 +58,7 @@ def list_(id: Which) -> None:
 
 
 def _set(id: str, changes: dict[str, bool | None]) -> None:
-    with store_of() as store:
+    with open_core_store() as store:
         _tell(named := _named(store, id), store.servers.set(named, changes))
 
 
@@ -73,6 +73,6 @@ def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
 
 def _tell(id: str | None, switches: dict[str, bool]) -> None:
     said = ", ".join(f"{one_line(name)} {on_or_off(on)}" for name, on in switches.items())
-    answer(
+    print_answer(
         _as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}"
     )

@@ -26,10 +26,10 @@ from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 from capsule.errors import Locked, Refused
 from capsule.git_program import clean_environment
 from capsule_cli.commands.demo import workers
-from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
-from capsule_cli.shared.global_options import asked
+from capsule_cli.commands.demo.stage import DEADLINE_S, Process, check, print_step
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import flag
-from capsule_cli.shared.output import CommandStopped, out, out_json, styled
+from capsule_cli.shared.output import CommandStopped, print_json, print_text, styled
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
@@ -55,11 +55,11 @@ def demo(
     with directories as directory, ExitStack() as stack:
         show = _DemoRun(directory, stack, is_kept=web)
         for scene in _SCENES:
-            if not asked.json:
-                out(styled(f"\n== {scene.__doc__}", 1))
+            if not global_options.json:
+                print_text(styled(f"\n== {scene.__doc__}", 1))
             scene(show)
-    if asked.json:
-        out_json(
+    if global_options.json:
+        print_json(
             {"acknowledged": len(show.acknowledged), "inFile": len(show.acknowledged), "ok": True}
         )
 
@@ -107,7 +107,7 @@ class _DemoRun:
         """A capsule from elsewhere opens as it is"""
         self._run("capsule init {store}")
         sample, file = Path(__file__).with_name("data") / f"{SAMPLE}.json", self._file(SAMPLE)
-        say(
+        print_step(
             f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody "
             "here knows)"
         )
@@ -117,16 +117,18 @@ class _DemoRun:
         self._run(f"capsule append {SAMPLE[:8]} 'Merci !' --role user")
         text = file.read_text(encoding="utf-8")
         now = json.loads(text)
-        must(
+        check(
             now["version"] == "2.1" and len(now["history"]) == 2,
             "it was not brought to version 2.1",
         )
         same = now["champInconnu"] == was["champInconnu"] and now["history"][0]["tokens"] == 17
         same = same and now["metadata"]["couleur"] == was["metadata"]["couleur"] and NUMBER in text
-        must(same, "an unknown field was changed")
-        say("now version 2.1, and every unknown field is still there, to the last digit:")
+        check(same, "an unknown field was changed")
+        print_step("now version 2.1, and every unknown field is still there, to the last digit:")
         marks = (NUMBER, "couleur", "tokens")
-        say("\n".join(line for line in text.splitlines() if any(mark in line for mark in marks)))
+        print_step(
+            "\n".join(line for line in text.splitlines() if any(mark in line for mark in marks))
+        )
 
     def many_writers(self) -> None:
         """3 agents and two commands append to one conversation at once, and a person edits it"""
@@ -162,35 +164,35 @@ class _DemoRun:
                 self.acknowledged += [id for ids in writing for id in ids.result()]
                 if third == 0:
                     mine = json.loads(self._file(team).read_bytes())
-        say(
+        print_step(
             f"the person opens the file in an editor, with {EACH} messages, and saves it while "
             "there are twice as many,"
         )
-        say("with a new title and a message typed in")
+        print_step("with a new title and a message typed in")
         self.acknowledged += [json.loads(command.ended()[0])["id"] for command in single]
         for name, stream in streams.items():
             warnings = stream.ended()[1].rstrip()
-            say(warnings and "    " + self._short(warnings))
-            say(f"{name}: {EACH} messages acknowledged")
-        say(f"single commands: {len(single)} messages acknowledged")
+            print_step(warnings and "    " + self._short(warnings))
+            print_step(f"{name}: {EACH} messages acknowledged")
+        print_step(f"single commands: {len(single)} messages acknowledged")
 
     def lock_and_kill(self) -> None:
         """Another instance holds a chat; it is killed with SIGKILL; the chat goes on"""
         chat = self._run("capsule new 'A chat' --message 'Who writes here?'").strip()
         holder = self._start(f"capsule append --jsonl {chat} --role assistant")
         first = holder.ask({"content": "I do, as long as I live."})["id"]
-        say(
+        print_step(
             f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.pid} holds the "
             "chat)"
         )
         self._run(f"capsule append {chat} 'Me too!'", expect=Locked.exit_code)
         holder.kill()
         holder.wait(DEADLINE_S)
-        say(f"$ kill -9 {holder.pid}")
+        print_step(f"$ kill -9 {holder.pid}")
         mine = self._run(f"capsule append {chat} 'Then I go on.'").strip()
         there = [message["id"] for message in self._history(chat)]
-        must(there[1:] == [first, mine], "the chat does not hold what was acknowledged")
-        say("2 messages acknowledged in the chat, 2 in its file")
+        check(there[1:] == [first, mine], "the chat does not hold what was acknowledged")
+        print_step("2 messages acknowledged in the chat, 2 in its file")
 
     def agent_and_listener(self) -> None:
         """An agent comes in by MCP; a retry doubles nothing, another process hears of it, search
@@ -202,8 +204,8 @@ class _DemoRun:
             self._start(f"capsule watch --json --after {since} {team}"),
             self._start("capsule mcp"),
         )
-        say(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
-        say(
+        print_step(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
+        print_step(
             f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and "
             "stdout)"
         )
@@ -219,21 +221,23 @@ class _DemoRun:
         }
         call = {"name": "append_message", "arguments": words | {"sender": "dora"}}
         mine, again = (agent.request("tools/call", **call)["structuredContent"] for _ in range(2))
-        say(f"    append_message: {json.dumps(mine)}\n    the same again: {json.dumps(again)}")
-        must(
+        print_step(
+            f"    append_message: {json.dumps(mine)}\n    the same again: {json.dumps(again)}"
+        )
+        check(
             mine["message"] == again["message"] and again.get("repeated") is True,
             "a retry was appended twice",
         )
         heard = listener.hear()
-        say(
+        print_step(
             f"heard by process {listener.pid}: {heard.get('kind')} "
             f"{', '.join(heard.get('messages', ()))}"
         )
-        must(heard.get("messages") == [mine["message"]], "the listener heard of something else")
+        check(heard.get("messages") == [mine["message"]], "the listener heard of something else")
         agent.ended()
         self.acknowledged.append(mine["message"])
         answer = self._run("capsule search 'hear* pastures'")
-        must(
+        check(
             answer.count("\n") == 1 and mine["message"] in answer,
             "the search did not find the one message",
         )
@@ -249,39 +253,39 @@ class _DemoRun:
         for agent in ("ada", "bob", "paul", "eve", "dora --project {project}"):
             self._run(f"capsule agent register --as {agent}")
         person = self._start("capsule listen --as paul --follow --json")
-        say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
+        print_step(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
         hook = self._start("capsule agent wake hook claude-code Stop --as eve")
         assert hook.stdin is not None
         hook.stdin.write(
             json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root})
         )
         hook.stdin.close()
-        say(
+        print_step(
             f"$ capsule agent wake hook claude-code Stop --as eve      (process {hook.pid} waits "
             "beside her program)"
         )
         heard = asyncio.run(self._talk())
-        must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
+        check(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
         for who in ("ada", "bob"):
             mail = person.hear()
-            say(f"heard by process {person.pid}: {mail.get('from')}: {mail.get('content')}")
-            must(mail.get("from") == who, "the person did not hear the agents")
+            print_step(f"heard by process {person.pid}: {mail.get('from')}: {mail.get('content')}")
+            check(mail.get("from") == who, "the person did not hear the agents")
         text = rules.read_text(encoding="utf-8")
-        say(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
-        must(
+        print_step(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
+        check(
             "2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits"
         )
         self._run("capsule listen --as dora --timeout 0s --ack")
-        must(
+        check(
             rules.read_text(encoding="utf-8") == RULES,
             "the block did not go, or took something with it",
         )
-        say("dora has read them, and her CLAUDE.md is again as it was")
-        must(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
+        print_step("dora has read them, and her CLAUDE.md is again as it was")
+        check(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
         assert hook.stderr is not None
         said = hook.stderr.read().strip()
-        must("from ada" in said and QUESTION not in said, "the hook does not say who wrote")
-        say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
+        check("from ada" in said and QUESTION not in said, "the hook does not say who wrote")
+        print_step(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
 
     async def _talk(self) -> str:
         """Ada asks the group, and Bob answers, each by a server of its own. Returns: what the two
@@ -326,7 +330,9 @@ class _DemoRun:
             async def call(tool: str, **arguments: Any) -> str:
                 answer = await client.call_tool(tool, arguments)
                 text = "\n".join(part.text for part in answer.content if part.type == "text")
-                say("\n    ".join([f"{agent}: {tool} {json.dumps(arguments)}", *text.splitlines()]))
+                print_step(
+                    "\n    ".join([f"{agent}: {tool} {json.dumps(arguments)}", *text.splitlines()])
+                )
                 return text
 
             yield call
@@ -364,8 +370,8 @@ class _DemoRun:
             self._run(f"capsule {line}")
         file = self._file(self._names["team"])
         there = Path(self._names["clone"], "conversations", file.name).read_bytes()
-        must(there == file.read_bytes(), "the two clones do not hold the same bytes")
-        say("the same bytes in both clones")
+        check(there == file.read_bytes(), "the two clones do not hold the same bytes")
+        print_step("the same bytes in both clones")
 
     def result(self) -> None:
         """What is in the file"""
@@ -373,7 +379,9 @@ class _DemoRun:
         header, *parts = self._start(f"capsule show {team}").ended()[0].rstrip().split("\n\n")
         at = next((at for at, part in enumerate(parts) if part.endswith(BY_HAND)), 0)
         around, end = parts[max(at - 2, 0) : at + 3], parts[max(at + 3, len(parts) - 2) :]
-        say("\n\n".join([f"$ capsule show {team}", header, "[...]", *around, "[...]", *end, ""]))
+        print_step(
+            "\n\n".join([f"$ capsule show {team}", header, "[...]", *around, "[...]", *end, ""])
+        )
         # The killed process left its instance file; nothing is wrong with it but that nobody needs
         # it.
         self._run("capsule doctor --repair")
@@ -381,23 +389,23 @@ class _DemoRun:
         history, title = self._history(team), json.loads(self._file(team).read_bytes())["title"]
         there = [message["id"] for message in history if message["id"] in self.acknowledged]
         by_hand = [message["id"] for message in history if message["content"] == BY_HAND]
-        say(
+        print_step(
             f"the person's title: {title}\nthe person's message: "
             f"{'there' if len(by_hand) == 1 else 'MISSING'}"
         )
-        say(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
-        must(
+        print_step(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
+        check(
             sorted(there) == sorted(self.acknowledged),
             "acknowledged messages are missing, or stand there twice",
         )
-        must(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
-        must(
+        check(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
+        check(
             len(history) == len(there) + 1 == len(AGENTS) * EACH + 6,
             "there are messages nobody wrote",
         )
         for name in AGENTS:
             own = [message["content"] for message in history if message.get("from") == name]
-            must(
+            check(
                 own == [_words_of(name, i) for i in range(EACH)],
                 f"the messages of {name} are out of order",
             )
@@ -411,22 +419,22 @@ class _DemoRun:
         assert server.stdout is not None
         line = server.stdout.readline().strip()
         if not line:  # Its packages are not installed.
-            say(server.ended(Refused.exit_code)[1].strip())
+            print_step(server.ended(Refused.exit_code)[1].strip())
             return
         address = line if self._is_kept else json.loads(line)["url"]
-        say(
+        print_step(
             f"$ capsule web --port 0{output}      (process {server.pid}, the page of this store)\n"
             f"    {address}"
         )
         if self._is_kept:
-            say("Ctrl-C ends it.")
+            print_step("Ctrl-C ends it.")
             with suppress(KeyboardInterrupt):
                 server.wait()
             return
         browser = build_opener(ProxyHandler({}), HTTPCookieProcessor())
         with browser.open(address, timeout=DEADLINE_S) as answer:
-            must(TITLE in answer.read().decode(), "the page does not list the conversation")
-        say("the page lists the conversation; to look at it: make demo ARGS=--web")
+            check(TITLE in answer.read().decode(), "the page does not list the conversation")
+        print_step("the page lists the conversation; to look at it: make demo ARGS=--web")
 
     def _start(self, line: str) -> Process:
         words = [word.format_map(self._names) for word in shlex.split(line)]
@@ -451,14 +459,14 @@ class _DemoRun:
     def _run(self, line: str, expect: int = 0) -> str:
         """Run a command, and print it with its answer. Returns: its stdout."""
         answer, errors = self._start(line).ended(expect)
-        say("$ " + self._short(line.format_map(self._names)))
-        say(
+        print_step("$ " + self._short(line.format_map(self._names)))
+        print_step(
             "\n".join(
                 "    " + line for line in self._short((errors + answer).rstrip()).splitlines()
             )
         )
         if expect:
-            say(f"    (exit code {expect})")
+            print_step(f"    (exit code {expect})")
         return answer
 
     def _short(self, text: str) -> str:

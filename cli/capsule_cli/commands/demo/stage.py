@@ -8,19 +8,19 @@ import json
 import subprocess
 from typing import Any
 
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.output import CommandStopped, out, shown
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import CommandStopped, print_text, shown
 
 DEADLINE_S = 120
 
 
-def say(text: str) -> None:
+def print_step(text: str) -> None:
     """Tell the person what happens."""
-    if text and not asked.json:
-        out(shown(text))
+    if text and not global_options.json:
+        print_text(shown(text))
 
 
-def must(fine: bool, otherwise: str) -> None:
+def check(fine: bool, otherwise: str) -> None:
     """End the demo unless a check holds. Raises Stopped."""
     if not fine:
         raise CommandStopped(f"the demo failed: {otherwise}")
@@ -46,13 +46,13 @@ class Process(subprocess.Popen[str]):
         answer = self.ask({"jsonrpc": "2.0", "id": method, "method": method, "params": params})
         while answer and answer.get("id") != method:  # It may tell of a change in between.
             answer = self.hear()
-        must("result" in answer, f"the MCP server did not answer {method}")
+        check("result" in answer, f"the MCP server did not answer {method}")
         return answer["result"]
 
     def ended(self, expect: int = 0) -> tuple[str, str]:
         """Wait for its end. Returns: what it wrote to stdout, and to stderr."""
         answer, errors = self.communicate(timeout=DEADLINE_S)
-        must(
+        check(
             self.returncode == expect,
             f"{self.args!r} ended with {self.returncode}, not {expect}: {errors}",
         )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
+from capsule_cli.commands.demo.stage import DEADLINE_S, Process, check, print_step
 
 MOWER = """\
 import os, sys
@@ -45,7 +45,7 @@ def act(
         run(f"capsule worker set {agent} --folder {{directory}} -- {program} {{{agent}}}")
     run("capsule agent register --as rosa")
     host, listener = start("capsule worker host"), start("capsule listen --as rosa --follow --json")
-    say(f"$ capsule worker host      (kept open: process {host.pid})")
+    print_step(f"$ capsule worker host      (kept open: process {host.pid})")
     _step(host, "running")
     run("capsule send --as rosa --to mower 'Can you mow?'")
     sheep = run("capsule send --as rosa --to vet 'How are the sheep?'").strip()
@@ -56,24 +56,24 @@ def act(
     workers = json.loads(start("capsule worker status --json").ended()[0])
     (pid,) = (worker["pid"] for worker in workers if worker.get("agent") == "vet")
     os.kill(pid, signal.SIGKILL)
-    say(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
+    print_step(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
     _step(host, "retry")
     hurry = start(f"capsule worker retry {sheep}")
     # On a slow machine the next try, which is due after five seconds, has begun already.
     if hurry.wait(DEADLINE_S) == 0:
-        say(f"$ capsule worker retry {sheep}")
+        print_step(f"$ capsule worker retry {sheep}")
     answers = [listener.hear() for _ in range(3)]
     for each in answers:
-        say(f"heard by rosa: {each.get('from')}: {each.get('content')}")
+        print_step(f"heard by rosa: {each.get('from')}: {each.get('content')}")
     texts = sorted(str(each.get("content")) for each in answers)
-    must(
+    check(
         texts == ["All sheep are well.", "It is dry: mown.", "It is wet. I look again."],
         f"rosa heard {texts}",
     )
     host.terminate()
-    must(host.wait(DEADLINE_S) == 143, "the host did not end")
+    check(host.wait(DEADLINE_S) == 143, "the host did not end")
     steps = [line.split("\t")[2] for line in run(f"capsule worker why {sheep}").splitlines()]
-    must(
+    check(
         steps.count("claimed") == 2 and steps.count("delivered") == 1,
         f"the way of the question is {steps}",
     )
@@ -86,4 +86,4 @@ def _step(host: Process, name: str) -> None:
         entry = json.loads(line)
         if name in (entry.get("step"), entry.get("event")):
             return
-    must(False, f"the host ended before {name}")
+    check(False, f"the host ended before {name}")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from capsule import git
 from capsule_cli.shared.options import flag
-from capsule_cli.shared.output import answer, one_line
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.output import one_line, print_answer
+from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule.git.setup.installation import SetupStep
@@ -29,7 +29,7 @@ def setup(
 
     Every clone needs this once. The exit code is 1 if you have to do something by hand.
     """
-    with store_of() as store:
+    with open_core_store() as store:
         steps = git.open(store).setup(everywhere=everywhere)
     _tell(steps, ok=not any(step.todo for step in steps))
 
@@ -40,7 +40,7 @@ def teardown(
     ),
 ) -> None:
     """Remove only what `setup` added. Report what stays, and why."""
-    with store_of() as store:
+    with open_core_store() as store:
         steps = git.open(store).teardown(everywhere=everywhere)
     _tell(steps)
 
@@ -48,9 +48,9 @@ def teardown(
 def status() -> None:
     """Report whether this clone is set up, what changed since the last commit, and what to do; exit
     1 when there is something to do."""
-    with store_of() as store:
+    with open_core_store() as store:
         state = git.open(store).status()
-    answer(state.as_json(), "\n".join(map(one_line, _of_state(state))), ok=state.is_fine)
+    print_answer(state.as_json(), "\n".join(map(one_line, _of_state(state))), ok=state.is_fine)
 
 
 def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
@@ -65,7 +65,7 @@ def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     if any(step.changed and step.kind in ("attributes", "ignore") for step in steps):
         now = "commit .gitattributes and .gitignore, so that other clones have them as they are now"
         lines.append(f"{now}: capsule git commit")
-    answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
+    print_answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
 
 
 def _of_state(state: CloneStatus) -> Iterator[str]:

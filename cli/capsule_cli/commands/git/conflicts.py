@@ -10,10 +10,17 @@ import typer
 
 from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import CommandStopped, answer, in_terminal, listing, one_line, say
-from capsule_cli.shared.stores import conversation, store_of
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import argument, flag, option, refuse_if
+from capsule_cli.shared.output import (
+    CommandStopped,
+    in_terminal,
+    one_line,
+    print_answer,
+    print_list,
+    print_notice,
+)
+from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
     from capsule.format.merge.notes import Conflict
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _list(id: str | None) -> None:
-    with store_of() as store:
+    with open_core_store() as store:
         conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
         ids = store.ids() if in_terminal() else []
     rows = [
@@ -39,7 +46,7 @@ def _list(id: str | None) -> None:
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
     value = [conflict.as_json() for conflict in conflicts]
-    listing(value, columns, rows, "nothing is to be settled", last="value", ids=ids)
+    print_list(value, columns, rows, "nothing is to be settled", last="value", ids=ids)
 
 
 def resolve(
@@ -63,17 +70,17 @@ def resolve(
     value to keep.
     """
     if lists:
-        refuse(
+        refuse_if(
             keep is not None or value is not None,
             "it settles nothing; leave out --keep and --value",
             "--list",
         )
         _list(id)
         return
-    refuse(id is None, "name the conversation, or give --list", "ID")
+    refuse_if(id is None, "name the conversation, or give --list", "ID")
     assert id is not None
-    refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
-    with conversation(id) as (store, id):
+    refuse_if(keep is not None and value is not None, "give --keep or --value, not both", "--value")
+    with open_conversation(id) as (store, id):
         settled = []
         for dispute in _meant(store, id, field, only_one=keep is not None or value is not None):
             chosen = _chosen(dispute, keep, value)
@@ -83,9 +90,9 @@ def resolve(
     done = "\n".join(
         f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled
     )
-    answer({"id": id, "settled": settled, "left": left}, done)
-    if left and not asked.json:
-        say(f"{len(left)} more to settle; see: capsule git resolve {id} --list")
+    print_answer({"id": id, "settled": settled, "left": left}, done)
+    if left and not global_options.json:
+        print_notice(f"{len(left)} more to settle; see: capsule git resolve {id} --list")
 
 
 def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
@@ -139,18 +146,18 @@ def _ask(dispute: Conflict) -> int:
             f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule "
             "git resolve --list"
         )
-    say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
+    print_notice(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):
-        say(
+        print_notice(
             f"  {number}  "
             f"{_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}"
         )
-    answer = typer.prompt(
+    choice = typer.prompt(
         f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True
     )
-    if not str(answer).isdecimal():
+    if not str(choice).isdecimal():
         raise CommandStopped("nothing was changed")
-    return int(answer)
+    return int(choice)
 
 
 def _shown(value: Any) -> str:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from capsule import git
 from capsule.format.text.shown import one_line
-from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import DryRun, Id, Limit, argument, option
 from capsule_cli.shared.output import (
-    answer,
     in_terminal,
-    listing,
-    out_json,
-    out_ready,
-    out_rows,
-    say,
+    print_answer,
+    print_json,
+    print_list,
+    print_notice,
+    print_rows,
+    print_safe_bytes,
     styled,
-    with_bar,
+    with_progress,
 )
 from capsule_cli.shared.pager import paged
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule.git.history import TimelineStep
@@ -36,7 +36,7 @@ _REVISION = (
 
 def log(id: Id, limit: Limit = None) -> None:
     """List the changes of a conversation with their authors, commit by commit, the latest first."""
-    with store_of() as store:
+    with open_core_store() as store:
         clone = git.open(store)
         length = 0
 
@@ -51,14 +51,14 @@ def log(id: Id, limit: Limit = None) -> None:
             return (step.commit.hash[:length], at, step.commit.author, words)
 
         with closing(clone.log(clone.resolve(id), limit=limit)) as steps:
-            if not asked.json and not in_terminal():
+            if not global_options.json and not in_terminal():
                 for step in steps:
-                    out_rows([row(step)])
+                    print_rows([row(step)])
                 return
-            listed = list(with_bar("reading", steps))
+            listed = list(with_progress("reading", steps))
         with paged():
             columns = ("commit", "when", "author", "what")
-            listing(
+            print_list(
                 [step.as_json() for step in listed],
                 columns,
                 map(row, listed),
@@ -78,14 +78,14 @@ def diff(
 
     With --json: the messages added, edited and removed, and the fields that changed.
     """
-    with store_of() as store:
+    with open_core_store() as store:
         clone = git.open(store)
         difference = clone.diff(clone.resolve(id), before, after)
-        if asked.json:
-            out_json(difference.as_json())
+        if global_options.json:
+            print_json(difference.as_json())
             return
         with paged():
-            out_ready(difference.text(coloured=styled("x", 1) != "x"))
+            print_safe_bytes(difference.text(coloured=styled("x", 1) != "x"))
 
 
 def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
@@ -95,7 +95,7 @@ def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
     clone = git.open(store)
     version = clone.version(clone.resolve(id), at)
     if tell:
-        say(one_line(_as_of(version)))
+        print_notice(one_line(_as_of(version)))
     return version
 
 
@@ -107,7 +107,7 @@ def restore(
     id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False
 ) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
-    with store_of() as store:
+    with open_core_store() as store:
         clone = git.open(store)
         done = clone.restore(clone.resolve(id), at, dry_run=dry_run)
     result, how = done.as_json(), _as_of(done.version)
@@ -115,4 +115,4 @@ def restore(
     if not done.changes:
         said = f"is as it was, {how}; nothing was changed"
     kept = f"; the version before is kept as {one_line(done.kept)}" if done.kept else ""
-    answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {said}{kept}")
+    print_answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {said}{kept}")

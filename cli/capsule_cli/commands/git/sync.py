@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule_cli.shared.options import flag, option, refuse, seconds
-from capsule_cli.shared.output import CommandStopped, answer, counted, one_line, progress, say
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.options import flag, option, parse_duration, refuse_if
+from capsule_cli.shared.output import (
+    CommandStopped,
+    one_line,
+    print_answer,
+    print_notice,
+    progress,
+    with_count,
+)
+from capsule_cli.shared.stores import open_core_store
 from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:
@@ -60,17 +67,17 @@ def commit(
     and tries again. At the end, by Ctrl-C (exit code 130) or SIGTERM (143), it commits the
     remaining changes.
     """
-    idle_s = seconds(idle, "--idle", unit="s")
-    refuse(idle_s < 1, "a second is the least", "--idle")
+    idle_s = parse_duration(idle, "--idle", unit="s")
+    refuse_if(idle_s < 1, "a second is the least", "--idle")
     if follow:
-        refuse(message is not None, "each commit has a subject of its own", "--message")
+        refuse_if(message is not None, "each commit has a subject of its own", "--message")
         _autocommit(idle_s, syncs=syncs)
         return
-    refuse(syncs, "is for --follow; once: capsule git sync", "--sync")
-    with store_of() as store:
+    refuse_if(syncs, "is for --follow; once: capsule git sync", "--sync")
+    with open_core_store() as store:
         with SignalGuard() as ending, _shown(ending) as steps:
             done = git.open(store).commit(_subject(message), progress=steps)
-        answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
+        print_answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
     _leave(done)
 
 
@@ -88,11 +95,11 @@ def sync(
     nothing changes (exit code 9). If two clones changed the same field, the exit code is 1 until a
     person settles it: capsule git resolve
     """
-    with store_of() as store:
+    with open_core_store() as store:
         with SignalGuard() as ending, _shown(ending) as steps:
             done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
         disputed = store.conflicts.list()
-        answer(
+        print_answer(
             done.as_json() | {"conflicts": [conflict.as_json() for conflict in disputed]},
             "\n".join(_of_sync(done))
             or ("nothing to commit" if done.offline or not done.remote else "up to date"),
@@ -112,7 +119,7 @@ def sync(
 
 
 def _autocommit(idle_s: int, *, syncs: bool) -> None:
-    with store_of() as store, SignalGuard() as ending:
+    with open_core_store() as store, SignalGuard() as ending:
         auto = _AutocommitLoop(store, idle_s, ending, syncs=syncs)
         try:
             since = None
@@ -177,7 +184,9 @@ class _AutocommitLoop:
             else:
                 done = SyncResult(self._clone.commit(progress=steps, asks=False))
         if lines := _of_sync(done):
-            answer((done if self._syncs else done.committed).as_json(), "\n".join(lines), line=True)
+            print_answer(
+                (done if self._syncs else done.committed).as_json(), "\n".join(lines), line=True
+            )
         if exchanges:
             alone = bool(done.offline), done.remote
             if alone != self._alone:
@@ -188,10 +197,10 @@ class _AutocommitLoop:
         ):
             if problem not in self._named:
                 self._named.add(problem)
-                say(f"not committed: {problem}")
+                print_notice(f"not committed: {problem}")
 
     def _failed(self, error: CapsuleError) -> None:
-        say(f"not committed; it is tried again: {error.message}")
+        print_notice(f"not committed; it is tried again: {error.message}")
 
 
 @contextmanager
@@ -213,7 +222,7 @@ def _shown(ending: SignalGuard | None) -> Iterator[Progress]:
 
 
 def _subject(message: str | None) -> str | None:
-    refuse(message is not None and not message.strip(), "it is empty", "--message")
+    refuse_if(message is not None and not message.strip(), "it is empty", "--message")
     return message
 
 
@@ -227,12 +236,12 @@ def _of_sync(done: SyncResult) -> list[str]:
         documents = [brought for applied in done.applied for brought in applied.documents.values()]
         files = sum(applied.files for applied in done.applied)
         parts = [
-            counted(len(documents), "document"),
-            *([counted(files, "other file")] if files else []),
+            with_count(len(documents), "document"),
+            *([with_count(files, "other file")] if files else []),
         ]
         how = "merged" if done.merged else "received"
         lines.append(
-            f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(parts)}"
+            f"{how} {with_count(done.received, 'commit')} from {done.remote}: {', '.join(parts)}"
         )
     lines += [
         f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept
@@ -246,19 +255,19 @@ def _of_sync(done: SyncResult) -> list[str]:
                 )
             lines += [f"{one_line(path)}: {one_line(note)}" for note in brought.notes]
     if done.pushed:
-        lines.append(f"pushed {counted(done.pushed, 'commit')} to {done.remote}")
+        lines.append(f"pushed {with_count(done.pushed, 'commit')} to {done.remote}")
     return lines
 
 
 def _warn_of(done: SyncResult) -> None:
     if done.offline:
         reason = done.offline.strip().splitlines()[0]
-        say(
+        print_notice(
             f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again when "
             "it can be"
         )
     elif not done.remote:
-        say("there is no remote to exchange with; add one: git remote add origin URL")
+        print_notice("there is no remote to exchange with; add one: git remote add origin URL")
 
 
 def _leave(done: CommitResult) -> None:

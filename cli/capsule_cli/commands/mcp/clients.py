@@ -24,9 +24,9 @@ from capsule.errors import CapsuleError, Refused
 from capsule.ids import check_id
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import SETS
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
-from capsule_cli.shared.output import CommandStopped, answer, out, out_json, shown
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import DryRun, argument, option, refuse_if, usage_error
+from capsule_cli.shared.output import CommandStopped, print_answer, print_json, print_text, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import ProbeReport
@@ -85,15 +85,19 @@ def install(
     from capsule.mcp_server.clients.programs import CLIENTS, LaunchCommand
     from capsule.mcp_server.clients.settings import install
 
-    places = places_here()
-    executable, *words = executable_words()  # This very `capsule`, by its absolute path.
-    words += ["mcp", *named_options(asked.as_), *(["--tools", tools] if tools else [])]
+    places = machine_paths()
+    executable, *words = launch_words()  # This very `capsule`, by its absolute path.
+    words += [
+        "mcp",
+        *global_option_words(global_options.as_),
+        *(["--tools", tools] if tools else []),
+    ]
     launch = LaunchCommand(executable, tuple(words))
-    if not names and not any(_is_here(client, settings, places) for client in CLIENTS):
-        raise _nothing_here(settings, places, launch)
-    clients = _clients(names, every, settings, places)
+    if not names and not any(_has_settings(client, settings, places) for client in CLIENTS):
+        raise _no_settings_error(settings, places, launch)
+    clients = _chosen_programs(names, every, settings, places)
     plans = [install(client, settings, places, launch, force=force) for client in clients]
-    carry_out(plans, places, dry_run, is_there=True)
+    apply_changes(plans, places, dry_run, is_there=True)
 
 
 def uninstall(
@@ -106,12 +110,12 @@ def uninstall(
     """Remove the entry `capsule` from the settings of programs, and nothing else."""
     from capsule.mcp_server.clients.settings import uninstall
 
-    places = places_here()
-    clients = _clients(names, every, settings, places)
+    places = machine_paths()
+    clients = _chosen_programs(names, every, settings, places)
     plans = [
         plan for client in clients for plan in uninstall(client, settings, places, force=force)
     ]
-    carry_out(plans, places, dry_run, is_there=False)
+    apply_changes(plans, places, dry_run, is_there=False)
 
 
 def doctor(names: Names = None) -> None:
@@ -123,16 +127,18 @@ def doctor(names: Names = None) -> None:
     """
     from capsule.mcp_server.clients import programs
 
-    places = places_here()
-    wanted = named_in(programs.CLIENTS, names) if names else programs.CLIENTS
+    places = machine_paths()
+    wanted = select_programs(programs.CLIENTS, names) if names else programs.CLIENTS
     store = named_store()
     visits = [
-        visit for client in wanted for visit in _visits(client, places, store, named=bool(names))
+        visit
+        for client in wanted
+        for visit in _check_entries(client, places, store, named=bool(names))
     ]
     if not visits:
         raise CommandStopped("no program has the entry; add it with: capsule mcp install CLIENT")
     text = shown("\n".join(line for visit in visits for line in visit.lines()))
-    answer(
+    print_answer(
         [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)
     )
 
@@ -173,7 +179,7 @@ class _EntryCheck:
         yield from (f"  wrong: {problem}" for problem in self.problems)
 
 
-def _visits(
+def _check_entries(
     client: McpProgram, places: MachinePaths, store: str | None, *, named: bool
 ) -> list[_EntryCheck]:
     """What there is to see of a program, in both scopes."""
@@ -201,38 +207,40 @@ def _visits(
     return visits
 
 
-def _clients(
+def _chosen_programs(
     names: Sequence[str] | None, every: bool, scope: Scope, places: MachinePaths
 ) -> list[McpProgram]:
     """The programs that were named, or all whose settings are here."""
     from capsule.mcp_server.clients import programs
 
-    refuse(every and names, "stands for all programs, so none can be named", "--all")
+    refuse_if(every and names, "stands for all programs, so none can be named", "--all")
     if every:
-        here = [client for client in programs.CLIENTS if _is_here(client, scope, places)]
+        here = [client for client in programs.CLIENTS if _has_settings(client, scope, places)]
         if not here:
             raise CommandStopped("no program's settings are here; name the ones you mean")
         return here
     if not names:
-        raise usage(
+        raise usage_error(
             f"name programs, or say --all: {', '.join(client.name for client in programs.CLIENTS)}",
             "CLIENT",
         )
-    return named_in(programs.CLIENTS, names)
+    return select_programs(programs.CLIENTS, names)
 
 
-def named_in(clients: Iterable[McpProgram], names: Sequence[str], *others: str) -> list[McpProgram]:
+def select_programs(
+    clients: Iterable[McpProgram], names: Sequence[str], *others: str
+) -> list[McpProgram]:
     """The programs of these names, each once; names in `others` are of no program, and may be given
     too.
     """
     programs = {client.name: client for client in clients}
     for name in names:
         known = [*programs, *others]
-        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+        refuse_if(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
     return [client for name, client in programs.items() if name in names]
 
 
-def _nothing_here(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> Refused:
+def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> Refused:
     """The error that no program's settings are here: where they were looked for, and what a person
     can do.
     """
@@ -257,14 +265,14 @@ def _nothing_here(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> 
     return Refused("\n".join(lines), path=places.home, looked=looked, paste=paste)
 
 
-def _is_here(client: McpProgram, scope: Scope, places: MachinePaths) -> bool:
+def _has_settings(client: McpProgram, scope: Scope, places: MachinePaths) -> bool:
     """Whether a program has settings here: one of its files, or a directory of its own for them."""
     files = client.files(scope, places)
     own = {os.path.dirname(path) for path in files} - {places.home, places.project}
     return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
 
 
-def places_here() -> MachinePaths:
+def machine_paths() -> MachinePaths:
     """Where things are on this machine."""
     from capsule.mcp_server.clients.programs import PROGRAMS, VARIABLES, MachinePaths
 
@@ -277,22 +285,22 @@ def places_here() -> MachinePaths:
 
 def named_store() -> str | None:
     """The store that was named, absolute."""
-    if asked.store is None:
+    if global_options.store is None:
         return None
     from capsule.locate import find_store
 
-    return find_store(asked.store)
+    return find_store(global_options.store)
 
 
-def named_options(name: str | None) -> list[str]:
+def global_option_words(name: str | None) -> list[str]:
     """The options that have a program work on the store and as the agent that were named here."""
-    store, instance = named_store(), asked.instance
+    store, instance = named_store(), global_options.instance
     words = ["--store", store] if store else []
     words += ["--instance", instance] if instance else []
     return words + (["--as", check_id(name)] if name is not None else [])
 
 
-def executable_words() -> list[str]:
+def launch_words() -> list[str]:
     """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it
     outlives an upgrade.
     """
@@ -308,7 +316,7 @@ def executable_words() -> list[str]:
     return [sys.executable, "-m", "capsule_cli"]
 
 
-def carry_out(
+def apply_changes(
     plans: Sequence[SettingsChange], places: MachinePaths, dry_run: bool, *, is_there: bool
 ) -> None:
     """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person
@@ -326,11 +334,11 @@ def carry_out(
     for plan in plans:
         is_changed = plan.changes and not dry_run
         copy = settings.apply(plan, places, copies) if is_changed else None
-        if not asked.json:
-            out(
+        if not global_options.json:
+            print_text(
                 shown(
-                    _result(plan, copy, dry_run, is_there)
-                    + (_of_store(plan.launch) if plan.launch else "")
+                    _change_text(plan, copy, dry_run, is_there)
+                    + (_served_store_text(plan.launch) if plan.launch else "")
                 )
             )
         commands = [list(command) for command in plan.commands]
@@ -344,15 +352,15 @@ def carry_out(
             {"paste": plan.paste} if plan.paste else {}
         )
         if plan.launch:
-            result |= dict(zip(("store", "storeReason"), _served(plan.launch), strict=True))
+            result |= dict(zip(("store", "storeReason"), _served_store(plan.launch), strict=True))
         results.append(result | ({"diff": plan.diff()} if dry_run else {}))
-    if asked.json:
-        out_json(results)
+    if global_options.json:
+        print_json(results)
     if any(plan.paste for plan in plans):
         raise typer.Exit(1)
 
 
-def _served(launch: LaunchCommand) -> tuple[str, str]:
+def _served_store(launch: LaunchCommand) -> tuple[str, str]:
     """The store that a server started in the current folder serves, and why; or nothing, and why
     there is none.
     """
@@ -365,15 +373,15 @@ def _served(launch: LaunchCommand) -> tuple[str, str]:
     return location.root, location.words
 
 
-def _of_store(launch: LaunchCommand) -> str:
-    store, reason = _served(launch)
+def _served_store_text(launch: LaunchCommand) -> str:
+    store, reason = _served_store(launch)
     if launch.store or not store:
         return f"\n  store: {store and f'{store} '}({reason})"
     always = f"to serve it wherever it is started, add --store {shlex.quote(store)}"
     return f"\n  store, when started here: {store} ({reason}); {always}"
 
 
-def _result(plan: SettingsChange, copy: str | None, dry_run: bool, is_there: bool) -> str:
+def _change_text(plan: SettingsChange, copy: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"

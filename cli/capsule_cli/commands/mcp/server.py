@@ -16,16 +16,16 @@ from capsule import rooms
 from capsule.mcp_server.access import Toolset
 from capsule.mcp_server.extensions import extensions_for, open_http_client
 from capsule_cli.commands.mcp.tokens import tokens_of
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import flag, option, refuse, usage
-from capsule_cli.shared.output import say, to_stderr
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import flag, option, refuse_if, usage_error
+from capsule_cli.shared.output import print_json_to_stderr, print_notice
 from capsule_cli.shared.stores import (
     StderrHandler,
+    agent_folder,
+    current_folder,
     ensure_person,
-    here,
-    holder,
-    named_in,
-    session_named,
+    instance_name,
+    session_name,
 )
 
 #: Also of `mcp install`.
@@ -60,20 +60,20 @@ def serve(
     # among them takes a tenth of the start.
     gc.disable()
     if http is None:
-        refuse(
+        refuse_if(
             allow_host,
             "is for --http: over stdin and stdout the client is who started the server",
             "--allow-host",
         )
         _over_stdio(read_only, tools)
     else:
-        refuse(
+        refuse_if(
             tools == "session",
             "a session has one agent, which starts its own server: without --http",
             "--tools",
         )
-        refuse(
-            asked.as_ is not None,
+        refuse_if(
+            global_options.as_ is not None,
             "is for stdin and stdout: over HTTP the token says who the client is",
             "--as",
         )
@@ -87,32 +87,34 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule.mcp_server.transport.process_exit import claim_stdio
     from capsule.store.store import CoreStore
 
-    name = asked.as_ or os.environ.get("CAPSULE_AGENT") or None
+    name = global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
     if name is not None:
         check_id(name)
     if sys.stdin is not None and sys.stdin.isatty():
-        say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
+        print_notice(
+            "this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it"
+        )
     stdin, stdout = claim_stdio()
-    session = session_named()
+    session = session_name()
     if tools == "session" and not (session and name):
-        raise usage(
+        raise usage_error(
             "CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`",
             "--tools",
         )
     _log_to_stderr()
-    folder = named_in()
+    folder = agent_folder()
     extensions = extensions_for(tools)
     for extension in extensions:
         if extension.register_agent is None or session:
             continue
-        with CoreStore.open(asked.store, keep_locks=False) as owner:
+        with CoreStore.open(global_options.store, keep_locks=False) as owner:
             # Desktop programs start servers in these two. A project there would contain all other
             # folders.
             is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
             name = extension.register_agent(owner, name, folder, is_project)
             folder = None  # The name is an id now, and not looked up in a folder.
     store = CoreStore.open(
-        asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder
+        global_options.store, keep_locks=False, instance=instance_name(), agent=name, folder=folder
     )
     if session:
         rooms.bind(store, session)
@@ -127,7 +129,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     room_state: dict[str, object] = {}
     for extension in extensions:
         if extension.client_state is not None:
-            room_state |= extension.client_state(store, os.environ, here())
+            room_state |= extension.client_state(store, os.environ, current_folder())
     access = Access(store.agent, "read" if read_only else "admin")
     server = build(
         ClientStores(store, access, room_state),
@@ -140,14 +142,14 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
 
 
 def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
-    if asked.instance is not None:
-        raise usage(
+    if global_options.instance is not None:
+        raise usage_error(
             "over HTTP each client is an instance of its own, named by its token", "--instance"
         )
     from capsule import __version__, locate
     from capsule.errors import Refused
 
-    root = locate.find_store(asked.store)
+    root = locate.find_store(global_options.store)
     tokens = tokens_of(root)
     if not tokens.all():
         raise Refused(
@@ -164,10 +166,10 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
 
     def ready() -> None:
         url = listener.url + http.PATH
-        if asked.json:
-            to_stderr({"serving": root, "url": url})
+        if global_options.json:
+            print_json_to_stderr({"serving": root, "url": url})
         else:
-            say(f"serving {root} at {url}")
+            print_notice(f"serving {root} at {url}")
 
     stores = HttpClientStores(
         root,

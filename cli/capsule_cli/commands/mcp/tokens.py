@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from capsule.mcp_server.access import Scope
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import argument, option, seconds
-from capsule_cli.shared.output import answer, listing, say
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import argument, option, parse_duration
+from capsule_cli.shared.output import print_answer, print_list, print_notice
 from capsule_cli.shared.stores import ensure_person
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _tokens() -> Tokens:
     from capsule import locate
 
     ensure_person("tokens")  # Whoever has a token can be any agent.
-    return tokens_of(locate.find_store(asked.store))
+    return tokens_of(locate.find_store(global_options.store))
 
 
 def add(
@@ -52,11 +52,11 @@ def add(
     """Make a token for an agent and print it. It is printed only once, because Capsule keeps only
     its hash.
     """
-    expires_in_s = None if expires is None else seconds(expires, "--expires")
+    expires_in_s = None if expires is None else parse_duration(expires, "--expires")
     token = _tokens().add(name, scope=allow, expires_in_s=expires_in_s)
-    answer({"name": name, "token": token, "scope": allow}, token)
-    if not asked.json:
-        say(
+    print_answer({"name": name, "token": token, "scope": allow}, token)
+    if not global_options.json:
+        print_notice(
             "this is the one time it is shown; clients send it as: Authorization: Bearer "
             f"{token[:12]}..."
         )
@@ -73,7 +73,7 @@ def list_() -> None:
     ]
     value = [dict(zip(names, row, strict=True)) for row in rows]
     texts = [tuple(text or "" for text in row) for row in rows]
-    listing(
+    print_list(
         value,
         columns,
         texts,
@@ -85,4 +85,4 @@ def list_() -> None:
 def revoke(name: Name) -> None:
     """Revoke an agent's token. A running server refuses it from the next request on."""
     gone = _tokens().revoke(name)
-    answer({"name": gone.name, "revoked": True}, f"{gone.name}: its token is revoked")
+    print_answer({"name": gone.name, "revoked": True}, f"{gone.name}: its token is revoked")

@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule_cli.commands.messaging.completion import complete_project
 from capsule_cli.completion import complete_agent
-from capsule_cli.public import acting, named, store_as, store_of
-from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
-from capsule_cli.shared.output import answer, as_json, details, listing, on_or_off, one_line
-from capsule_cli.shared.stores import agent_named
+from capsule_cli.public import (
+    open_agent_store,
+    open_full_store,
+    open_named_agent_store,
+    open_store_as,
+)
+from capsule_cli.shared.inputs import ensure_confirmed
+from capsule_cli.shared.options import Agent, Yes, argument, option, refuse_if, split_names
+from capsule_cli.shared.output import (
+    as_json,
+    on_or_off,
+    one_line,
+    print_answer,
+    print_fields,
+    print_list,
+)
+from capsule_cli.shared.stores import agent_name
 
 if TYPE_CHECKING:
     import capsule
@@ -41,19 +53,23 @@ def agent_register(
     an agent of another project has the id of --as, the new agent gets this name, and an id with a
     suffix.
     """
-    id = agent_named()
+    id = agent_name()
     folder = project if project is not None or id is not None else os.getcwd()
-    refuse(
+    refuse_if(
         folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project"
     )
     path = folder and os.path.realpath(folder)
-    with store_as(
+    with open_store_as(
         None if path else id
     ) as store:  # In another project, the name is that of another agent.
         agent = store.agents.register(
-            store.agent or id, path, name=name, description=description, exclude=names_in(stay_out)
+            store.agent or id,
+            path,
+            name=name,
+            description=description,
+            exclude=split_names(stay_out),
         )
-    answer(agent.as_json(), agent.id)
+    print_answer(agent.as_json(), agent.id)
 
 
 def _state(agent: capsule.Agent) -> str:
@@ -66,7 +82,7 @@ def agent_list() -> None:
     """List the agents, and whether each is online (a program serves it now) or listening (it waits
     for messages).
     """
-    with store_of() as store:
+    with open_full_store() as store:
         agents = store.agents.list()
     rows = [
         (agent.id, _state(agent), agent.last_seen, agent.project_path or "", agent.status_message)
@@ -74,14 +90,14 @@ def agent_list() -> None:
     ]
     columns = ("id", "state", "seen", "project", "status")
     empty = "nobody is registered yet; begin with: capsule agent register"
-    listing(as_json(agents), columns, rows, empty, last="status")
+    print_list(as_json(agents), columns, rows, empty, last="status")
 
 
 def agent_show(id: Agent) -> None:
     """Print the data of an agent."""
-    with store_of() as store:
+    with open_full_store() as store:
         agent = store.agents.get(id)
-    details(agent.as_json(), {"dmPolicy": "policy", "dm": "decided"})
+    print_fields(agent.as_json(), {"dmPolicy": "policy", "dm": "decided"})
 
 
 def agent_set(
@@ -109,18 +125,18 @@ def agent_set(
 
     Takes effect at once: after this returns, the old policy admits nothing.
     """
-    refuse(
+    refuse_if(
         project is not None and not os.path.isdir(project),
         f"{project} is no directory",
         "--project",
     )
-    with acting() if agent is None else named() as opened:
+    with open_agent_store() if agent is None else open_named_agent_store() as opened:
         store, id = opened if isinstance(opened, tuple) else (opened, agent)
         if project is not None:
             store.agents.move(id or store.agent or "", os.path.realpath(project))
         changed = store.agents.policy(id, dm=dm, discoverable=discoverable)
     moved = f"in the project {changed.project}, " if project is not None else ""
-    answer(
+    print_answer(
         changed.as_json(),
         f"{changed.id}: {moved}dm {changed.dm_policy}, discoverable {changed.discoverable}",
     )
@@ -128,11 +144,11 @@ def agent_set(
 
 def agent_forget(agent: Agent, yes: Yes = False) -> None:
     """Remove an agent and its reading state. Its messages stay."""
-    with store_of() as store:
+    with open_full_store() as store:
         agent = store.agents.get(agent).id
-        ensure_agreed(f"Forget {agent}, and what it has read?", yes=yes)
+        ensure_confirmed(f"Forget {agent}, and what it has read?", yes=yes)
         store.agents.forget(agent)
-    answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
+    print_answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
 
 
 def agent_discover() -> None:
@@ -141,7 +157,7 @@ def agent_discover() -> None:
     Each is available, requires permission (one of the two is restricted), is blocked (by one of the
     two), or is unavailable (one of the two takes no direct messages).
     """
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         contacts = store.agents.discover()
     rows = [
         (
@@ -154,14 +170,14 @@ def agent_discover() -> None:
         for contact in contacts
     ]
     columns = ("id", "availability", "state", "project", "description")
-    listing(as_json(contacts), columns, rows, "you find nobody", last="description")
+    print_list(as_json(contacts), columns, rows, "you find nobody", last="description")
 
 
 def agent_requests() -> None:
     """List the agents that asked to write to the restricted agent. Answer with `allow`
     or `block`.
     """
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         contacts = store.agents.requests()
     rows = [
         (
@@ -173,31 +189,31 @@ def agent_requests() -> None:
         for contact in contacts
     ]
     columns = ("id", "asked", "project", "description")
-    listing(as_json(contacts), columns, rows, "nobody asks to write to you", last="description")
+    print_list(as_json(contacts), columns, rows, "nobody asks to write to you", last="description")
 
 
 def agent_allow(other: Agent, reason: Reason = None) -> None:
     """Allow another agent to write to the agent, if it is restricted."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         changed = store.agents.allow(other=other, reason=reason)
-    answer(changed.as_json(), f"{agent}: allowed {one_line(other)}")
+    print_answer(changed.as_json(), f"{agent}: allowed {one_line(other)}")
 
 
 def agent_block(other: Agent, reason: Reason = None) -> None:
     """Stop the agent and another one from writing to each other. Their messages stay readable."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         changed = store.agents.block(other=other, reason=reason)
-    answer(changed.as_json(), f"{agent}: blocked {one_line(other)}")
+    print_answer(changed.as_json(), f"{agent}: blocked {one_line(other)}")
 
 
 def agent_unblock(other: Agent) -> None:
     """Remove the agent's decision about another agent, which is then neither allowed
     nor blocked.
     """
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         store.agents.forget(other=other)
         changed = store.agents.get(agent)
-    answer(changed.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
+    print_answer(changed.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
 
 
 def agent_status(
@@ -209,9 +225,9 @@ def agent_status(
     ),
 ) -> None:
     """Set the status text of the agent."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         changed = store.agents.set_status(agent, text, busy=busy)
-    answer(changed.as_json(), f"{agent}: {one_line(text)}")
+    print_answer(changed.as_json(), f"{agent}: {one_line(text)}")
 
 
 # -- project ---------------------------------------------------------------------------------------
@@ -236,14 +252,14 @@ def _links(project: capsule.Project) -> str:
 
 def project_show(id: Project) -> None:
     """Print the data of a project."""
-    with store_of() as store:
+    with open_full_store() as store:
         project = store.projects.get(id)
-    details(project.as_json(), links=_links(project))
+    print_fields(project.as_json(), links=_links(project))
 
 
 def project_list() -> None:
     """List the projects and their links: -> sees the other, <- is seen by it, <-> both."""
-    with store_of() as store:
+    with open_full_store() as store:
         projects = store.projects.list()
     rows = [
         (project.id, project.name, project.last_active, _links(project), project.path or "")
@@ -251,7 +267,7 @@ def project_list() -> None:
     ]
     columns = ("id", "name", "active", "links", "path")
     empty = "no agent is registered with a folder; begin with: capsule agent register"
-    listing(as_json(projects), columns, rows, empty, last="path")
+    print_list(as_json(projects), columns, rows, empty, last="path")
 
 
 def project_link(
@@ -262,18 +278,18 @@ def project_link(
     """Show the agents of a project another project: its open channels, and the agents that its own
     agents find.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         linked = store.projects.link(project, other, direction=direction)
-    answer(linked.as_json(), f"{linked.id}: {_links(linked)}")
+    print_answer(linked.as_json(), f"{linked.id}: {_links(linked)}")
 
 
 def project_unlink(project: Project, other: OtherProject) -> None:
     """End the link of two projects. Agents that are members of a channel only because of the link
     leave it.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         unlinked = store.projects.unlink(project, other)
-    answer(unlinked.as_json(), f"{unlinked.id}: {_links(unlinked) or 'no link'}")
+    print_answer(unlinked.as_json(), f"{unlinked.id}: {_links(unlinked) or 'no link'}")
 
 
 # -- agent notify ----------------------------------------------------------------------------------
@@ -295,7 +311,7 @@ def notify_status() -> None:
     """
     from capsule.messaging import notices
 
-    with named() as store:
+    with open_named_agent_store() as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         blocks = [(agent, notices.files_with_block(store, agent.id)) for agent in agents]
     value = [
@@ -303,7 +319,7 @@ def notify_status() -> None:
         for agent, files in blocks
     ]
     rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in blocks]
-    listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
+    print_list(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 
 def notify_clean() -> None:
@@ -312,12 +328,12 @@ def notify_clean() -> None:
     """
     from capsule.messaging import notices
 
-    with named() as store:
+    with open_named_agent_store() as store:
         agents = (
             [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
         )
         files = [path for agent in agents for path in notices.remove_blocks(store, agent)]
-    answer(
+    print_answer(
         {"cleaned": files},
         "\n".join(f"{path}: the block is gone" for path in files) or "there was no block",
     )
@@ -326,9 +342,9 @@ def notify_clean() -> None:
 def _switch_notices(is_on: bool) -> None:
     from capsule.messaging import notices
 
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         store.agents.set_notifications(agent, is_on)
         notices.write(store, agent)
         files = notices.files_with_block(store, agent)
     value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
-    answer(value, f"{agent}: notifications {on_or_off(is_on)}")
+    print_answer(value, f"{agent}: notifications {on_or_off(is_on)}")

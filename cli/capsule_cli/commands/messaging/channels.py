@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from capsule.format.documents.members import as_json as members_as_json
 from capsule_cli.commands.messaging.completion import complete_channel
-from capsule_cli.public import acting, acting_or_owner, named
+from capsule_cli.public import open_agent_or_owner_store, open_agent_store, open_named_agent_store
 from capsule_cli.shared.options import (
     CONVERSATION,
     Agent,
@@ -15,10 +15,10 @@ from capsule_cli.shared.options import (
     With,
     argument,
     flag,
-    names_in,
     option,
+    split_names,
 )
-from capsule_cli.shared.output import answer, as_json, details, listing, one_line
+from capsule_cli.shared.output import as_json, one_line, print_answer, print_fields, print_list
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
@@ -49,7 +49,7 @@ def channel_new(
     members: With = None,
 ) -> None:
     """Make a channel, with the agent in it if there is one, and print its id."""
-    with acting_or_owner() as (store, _):
+    with open_agent_or_owner_store() as (store, _):
         head = store.channels.create(
             name,
             scope=scope,
@@ -58,14 +58,14 @@ def channel_new(
             default=default,
             topic_required=topic_required,
             default_topic=default_topic,
-            members=names_in(members),
+            members=split_names(members),
         )
-    answer(head.as_json(), head.id)
+    print_answer(head.as_json(), head.id)
 
 
 def channel_list(archived: bool = flag("--archived", "List the archived ones too.")) -> None:
     """List the channels that the agent finds. Without an agent: all."""
-    with named() as store:
+    with open_named_agent_store() as store:
         listings = store.channels.list(archived=archived)
     rows = [
         (
@@ -79,14 +79,14 @@ def channel_list(archived: bool = flag("--archived", "List the archived ones too
         for listed in listings
     ]
     columns = ("name", "scope", "access", "members", "you", "description")
-    listing(as_json(listings), columns, rows, "there is no channel", last="description")
+    print_list(as_json(listings), columns, rows, "there is no channel", last="description")
 
 
 def channel_show(channel: Channel) -> None:
     """Print the data of a channel."""
-    with named() as store:
+    with open_named_agent_store() as store:
         listed = store.channels.get(channel)
-    details(listed.as_json(), {"isDefault": "default", "in": "you are in it"})
+    print_fields(listed.as_json(), {"isDefault": "default", "in": "you are in it"})
 
 
 def channel_set(
@@ -103,7 +103,7 @@ def channel_set(
     ),
 ) -> None:
     """Change the settings of a channel. Its name and its scope cannot change."""
-    with named() as store:
+    with open_named_agent_store() as store:
         head = store.channels.update(
             channel,
             access=access,
@@ -113,30 +113,30 @@ def channel_set(
             default_topic=default_topic,
             archived=archived,
         )
-    answer(head.as_json(), f"{head.id}: changed")
+    print_answer(head.as_json(), f"{head.id}: changed")
 
 
 def channel_remove(channel: Channel, member: Agent) -> None:
     """Remove an agent from a channel. It may be invited again."""
-    with named() as store:
+    with open_named_agent_store() as store:
         head = store.channels.remove(channel, member)
-    answer(head.as_json(), f"{head.id}: removed {one_line(member)}")
+    print_answer(head.as_json(), f"{head.id}: removed {one_line(member)}")
 
 
 def channel_join(channel: Channel) -> None:
     """Join a channel, or come back to it."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         head = store.channels.join(channel)
-    answer(head.as_json(), f"{head.id}: {agent} joined")
+    print_answer(head.as_json(), f"{head.id}: {agent} joined")
 
 
 def channel_leave(channel: Channel) -> None:
     """Leave a channel. The agent returns only by joining again, or to a private channel by
     invitation.
     """
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         head = store.channels.leave(channel)
-    answer(head.as_json(), f"{head.id}: {agent} left")
+    print_answer(head.as_json(), f"{head.id}: {agent} left")
 
 
 def channel_invite(
@@ -147,34 +147,34 @@ def channel_invite(
     can_manage: bool | None = option("--can-manage/--no-manage", _MANAGE),
 ) -> None:
     """Invite agents to a channel, of other projects too, or change what its members may do."""
-    with named() as store:
+    with open_named_agent_store() as store:
         head = store.channels.invite(
             channel, agents, can_send=can_send, can_invite=can_invite, can_manage=can_manage
         )
-    answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
+    print_answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
 
 
 def channel_members(channel: Channel) -> None:
     """List the agents in a channel."""
-    with named() as store:
+    with open_named_agent_store() as store:
         members = store.channels.members(channel)
     rows = [
         (member.id, member.joined_at or "", member.invited_by or "", member.source or "")
         for member in members
     ]
     columns = ("id", "joined", "invited by", "source")
-    listing(members_as_json(members), columns, rows, "nobody is in it", last="source")
+    print_list(members_as_json(members), columns, rows, "nobody is in it", last="source")
 
 
 def channel_topics(channel: Channel) -> None:
     """List the topics of a channel, the latest first."""
-    with named() as store:
+    with open_named_agent_store() as store:
         topics = store.channels.topics(channel)
     value = [
         {"topic": topic.value, "messages": topic.messages, "last": topic.last} for topic in topics
     ]
     rows = [(str(topic.value), str(topic.messages), topic.last) for topic in topics]
-    listing(value, ("topic", "messages", "last"), rows, "it has no topic yet", last="last")
+    print_list(value, ("topic", "messages", "last"), rows, "it has no topic yet", last="last")
 
 
 Muted = Annotated[str, argument("CHANNEL", f"A channel, or any conversation: {CONVERSATION}", ...)]
@@ -197,10 +197,10 @@ def channel_unmute(conversation: Muted) -> None:
 
 
 def _set_muted(conversation: str, is_muted: bool, notify: str) -> None:
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         store.channels.mute(conversation, is_muted, notify=notify, agent=agent)
     value = {"agent": agent, "conversation": conversation, "muted": is_muted, "notify": notify}
-    answer(value, f"{one_line(conversation)}: {'muted' if is_muted else f'notify {notify}'}")
+    print_answer(value, f"{one_line(conversation)}: {'muted' if is_muted else f'notify {notify}'}")
 
 
 # -- group -----------------------------------------------------------------------------------------
@@ -214,39 +214,39 @@ def group_new(
     history: Literal["joined", "all"] = option("--history", _HISTORY, "joined"),
 ) -> None:
     """Make a group, with the agent in it if there is one, and print its id."""
-    with acting_or_owner() as (store, _):
-        head = store.groups.create(name, with_=names_in(with_), history=history)
-    answer(head.as_json(), head.id)
+    with open_agent_or_owner_store() as (store, _):
+        head = store.groups.create(name, with_=split_names(with_), history=history)
+    print_answer(head.as_json(), head.id)
 
 
 def group_add(id: Id, agents: Agents) -> None:
     """Add agents to a group, or bring back agents that left. They read the messages from now on."""
-    with acting_or_owner() as (store, _):
+    with open_agent_or_owner_store() as (store, _):
         head = store.groups.add(store.resolve(id), agents)
-    answer(head.as_json(), f"{head.id}: added {one_line(', '.join(agents))}")
+    print_answer(head.as_json(), f"{head.id}: added {one_line(', '.join(agents))}")
 
 
 def group_leave(id: Id) -> None:
     """Leave a group. When the last one leaves, the group is archived."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         head = store.groups.leave(store.resolve(id))
-    answer(head.as_json(), f"{head.id}: {agent} left")
+    print_answer(head.as_json(), f"{head.id}: {agent} left")
 
 
 def group_set(id: Id, name: str = option("--name NAME", "Give it this name.", ...)) -> None:
     """Change the name of a group."""
-    with acting_or_owner() as (store, _):
+    with open_agent_or_owner_store() as (store, _):
         head = store.groups.rename(store.resolve(id), name)
-    answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
+    print_answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
 
 
 def group_list() -> None:
     """List the groups that the agent is in, the latest first. Without an agent: all."""
-    with acting_or_owner() as (store, _):
+    with open_agent_or_owner_store() as (store, _):
         heads = store.groups.list()
     rows = []
     for head in heads:
         agents = [member.id for member in head.participants if member.is_in]
         rows.append((head.id, head.updated_at, ",".join(agents), head.title))
     columns = ("id", "updated", "agents", "title")
-    listing(as_json(heads), columns, rows, "there is no group", last="title")
+    print_list(as_json(heads), columns, rows, "there is no group", last="title")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from capsule_cli.completion import completing
-from capsule_cli.public import named
+from capsule_cli.completion import completion_of
+from capsule_cli.public import open_named_agent_store
 
-complete_agent = completing(
-    named,
+complete_agent = completion_of(
+    open_named_agent_store,
     lambda store: store.agents.list(),
     lambda agent: (agent.id, agent.status_message or agent.project_path or ""),
 )
-complete_channel = completing(
-    named,
+complete_channel = completion_of(
+    open_named_agent_store,
     lambda store: store.channels.list(),
     lambda listed: (f"{listed.channel.name}@{listed.channel.scope}", listed.description),
 )
-complete_project = completing(
-    named, lambda store: store.projects.list(), lambda project: (project.id, project.path or "")
+complete_project = completion_of(
+    open_named_agent_store,
+    lambda store: store.projects.list(),
+    lambda project: (project.id, project.path or ""),
 )

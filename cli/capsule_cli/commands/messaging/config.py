@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import Refused
-from capsule_cli.public import store_of
+from capsule_cli.public import open_full_store
 from capsule_cli.shared.options import argument, option
-from capsule_cli.shared.output import listing, one_line, say
+from capsule_cli.shared.output import one_line, print_list, print_notice
 
 if TYPE_CHECKING:
     from capsule import Plan, Store
@@ -25,7 +25,7 @@ def plan(prune: Prune = False) -> None:
     The exit code is 1 if there is something to do, else 6 if something is refused or a file is
     wrong.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         _tell(_planned(store, prune), "there is nothing to do")
 
 
@@ -33,10 +33,10 @@ def apply(prune: Prune = False) -> None:
     """Apply what the files declare. The exit code is 6 if something is refused or a file
     is wrong.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         applied = store.configuration.apply(_planned(store, prune))
     if applied.number:
-        say(
+        print_notice(
             f"this is apply {applied.number}; take it back with: capsule config rollback "
             f"{applied.number}"
         )
@@ -45,7 +45,7 @@ def apply(prune: Prune = False) -> None:
 
 def history() -> None:
     """List the applies of this machine, the oldest first."""
-    with store_of() as store:
+    with open_full_store() as store:
         applied = store.configuration.history()
     rows = [
         (
@@ -56,14 +56,14 @@ def history() -> None:
         for each in applied
     ]
     value = [each.as_json() for each in applied]
-    listing(
+    print_list(
         value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused"
     )
 
 
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
     """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten."""
-    with store_of() as store:
+    with open_full_store() as store:
         _tell(store.configuration.rollback(number), "there was nothing to take back")
 
 
@@ -94,9 +94,9 @@ def _tell(plan: Plan, empty: str) -> None:
     reasons = [
         one_line(of.reason) for of in plan.actions
     ]  # In full: a column is cut to the width of the screen.
-    listing(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
+    print_list(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
     for problem in plan.problems:
-        say(str(problem))
+        print_notice(str(problem))
     if (
         code := 1
         if plan.having("planned")

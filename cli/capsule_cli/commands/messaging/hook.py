@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import argument
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ def hook(
     try:
         said = orjson.loads(data or b"{}")
         answer = _answer(
-            client, event, asked.store, asked.as_, said if isinstance(said, dict) else {}
+            client,
+            event,
+            global_options.store,
+            global_options.as_,
+            said if isinstance(said, dict) else {},
         )
     except (CapsuleError, orjson.JSONDecodeError) as error:
         sys.stderr.write(f"capsule: {' '.join(str(error).split())}\n")

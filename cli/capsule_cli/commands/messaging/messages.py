@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
-from capsule_cli.public import acting, named
-from capsule_cli.shared.exec import run_for
-from capsule_cli.shared.global_options import asked
+from capsule_cli.public import open_agent_store, open_named_agent_store
+from capsule_cli.shared.exec import run_command_for
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.options import (
     CONVERSATION,
@@ -22,19 +22,19 @@ from capsule_cli.shared.options import (
     argument,
     flag,
     option,
-    refuse,
-    seconds,
+    parse_duration,
+    refuse_if,
 )
 from capsule_cli.shared.output import (
-    answer,
     as_json,
     in_terminal,
-    listing,
     one_line,
-    out,
-    out_json,
-    out_rows,
-    say,
+    print_answer,
+    print_json,
+    print_list,
+    print_notice,
+    print_rows,
+    print_text,
 )
 from capsule_cli.signals import end_at_once
 
@@ -91,11 +91,11 @@ def send(
     name says what is asked. When the id is printed, the message is on the disk. --json reports for
     each recipient: stored, rung (a wake was delivered), or read.
     """
-    refuse(
+    refuse_if(
         sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to"
     )
     content = message_text(text, file)
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         sent = store.messages.send(
             content,
             agent=agent,
@@ -116,7 +116,7 @@ def send(
         ("unknown", "is no agent that you could mean"),
     ):
         for name in sent.mentions.get(key, ()):
-            say(f"{one_line(name)} was not mentioned: it {why}")
+            print_notice(f"{one_line(name)} was not mentioned: it {why}")
     _print_sent(sent, sent.message)
 
 
@@ -124,7 +124,7 @@ def message_status(id: Message) -> None:
     """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or
     read.
     """
-    with named() as store:
+    with open_named_agent_store() as store:
         sent = store.messages.status(id)
     _print_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
 
@@ -140,28 +140,30 @@ def message_edit(
     own messages.
     """
     content = message_text(text, file)
-    with named() as store:
+    with open_named_agent_store() as store:
         edited = store.messages.edit(id, content)
-    answer({"id": edited.id, "editedAt": edited.edited_at}, f"{edited.id}: changed", line=True)
+    print_answer(
+        {"id": edited.id, "editedAt": edited.edited_at}, f"{edited.id}: changed", line=True
+    )
 
 
 def message_react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
     """React to a message with an emoji, such as 👍, and print the id of the reaction."""
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         sent = store.messages.react(id, emoji, agent=agent)
     _print_sent(sent, sent.message)
 
 
 def _print_sent(sent: Sent, plain: str) -> None:
     by = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
-    answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
+    print_answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
 
 
 def inbox(topic: Topic = None, thread: Thread = None) -> None:
     """List the conversations with unread messages: how many, from whom, and the last one. It marks
     nothing read.
     """
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         unread = store.messages.inbox(agent=agent, topic=topic, thread=thread)
     rows = [
         (
@@ -175,7 +177,7 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
         for item in unread.conversations
     ]
     columns = ("id", "unread", "from", "time", "title", "text")
-    listing(unread.as_json(), columns, rows, "nothing is unread", last="text")
+    print_list(unread.as_json(), columns, rows, "nothing is unread", last="text")
 
 
 def listen(
@@ -207,9 +209,9 @@ def listen(
     A line has the time, the conversation, the sender, the id and the text; with --json it is a JSON
     object. Without --ack the next `listen` prints them again.
     """
-    wait_s = None if timeout is None else seconds(timeout, "--timeout", unit="s")
+    wait_s = None if timeout is None else parse_duration(timeout, "--timeout", unit="s")
     end_at_once()
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         id = None if conversation is None else store.resolve(conversation)
         while True:
             wait = _WAIT_S if wait_s is None else wait_s
@@ -220,7 +222,7 @@ def listen(
                 _print_message(mail)
                 if exec_ is not None:
                     variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
-                    run_for(
+                    run_command_for(
                         mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables
                     )
                     # A command may take long: what it got must not come again when this process is
@@ -235,17 +237,17 @@ def listen(
 
 
 def _print_message(mail: Mail) -> None:
-    if asked.json:
-        out_json(mail.as_json(), line=True)
+    if global_options.json:
+        print_json(mail.as_json(), line=True)
     elif in_terminal():
         from capsule_cli.commands.reading.drawing import drawn
 
-        out(
+        print_text(
             drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation)
             + "\n"
         )
     else:
-        out_rows([(mail.timestamp, mail.conversation, mail.from_, mail.id, mail.content)])
+        print_rows([(mail.timestamp, mail.conversation, mail.from_, mail.id, mail.content)])
 
 
 def history(
@@ -266,10 +268,10 @@ def history(
     --json prints one object: `messages`, and the cursors `before` and `after` of the pages on both
     sides.
     """
-    refuse(
+    refuse_if(
         before is not None and after is not None, "give --before or --after, not both", "--before"
     )
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         page = store.messages.history(
             store.resolve(id),
             agent=agent,
@@ -279,9 +281,9 @@ def history(
             topic=topic,
             thread=thread,
         )
-    if asked.json:
-        out_json(page.as_json())
-    for mail in page.messages if not asked.json else ():
+    if global_options.json:
+        print_json(page.as_json())
+    for mail in page.messages if not global_options.json else ():
         _print_message(mail)
 
 
@@ -301,7 +303,7 @@ def mention_list(
 
     A mention is read when its message is read, and done when the agent marks it as done.
     """
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         mentions = store.messages.mentions(state=state, kind=kind, limit=limit)
     rows = [
         (
@@ -315,18 +317,18 @@ def mention_list(
         for mention in mentions
     ]
     columns = ("id", "state", "kind", "from", "conversation", "text")
-    listing(as_json(mentions), columns, rows, "there is no such mention", last="text")
+    print_list(as_json(mentions), columns, rows, "there is no such mention", last="text")
 
 
 def mention_done(message: Message) -> None:
     """Mark a mention as done."""
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         store.messages.done(message)
-    answer({"message": message, "done": True}, f"{one_line(message)}: done")
+    print_answer({"message": message, "done": True}, f"{one_line(message)}: done")
 
 
 def mention_reopen(message: Message) -> None:
     """Mark a mention as not done."""
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         store.messages.reopen(message)
-    answer({"message": message, "done": False}, f"{one_line(message)}: open")
+    print_answer({"message": message, "done": False}, f"{one_line(message)}: open")

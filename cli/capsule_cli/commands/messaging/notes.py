@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from capsule_cli.completion import complete_agent
-from capsule_cli.public import acting, named
+from capsule_cli.public import open_agent_store, open_named_agent_store
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.options import Agent, File, argument, flag, option
-from capsule_cli.shared.output import answer, as_json, listing, one_line
+from capsule_cli.shared.output import as_json, one_line, print_answer, print_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,9 @@ def note_write(
 ) -> None:
     """Write a note and print its id."""
     content = message_text(text, file)
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         note = store.notes.write(content, agent=agent, tags=tag or (), session=session)
-    answer(note.as_json(), note.id)
+    print_answer(note.as_json(), note.id)
 
 
 def note_search(
@@ -49,7 +49,7 @@ def note_search(
     limit: Limit = 20,
 ) -> None:
     """Search notes by words, tags and session, the best first."""
-    with named() as store:
+    with open_named_agent_store() as store:
         notes = store.notes.search(
             text, tags=tags or (), any_tag=any_tag, session=session, of=of, limit=limit
         )
@@ -58,23 +58,23 @@ def note_search(
 
 def note_list(of: Of = None, limit: Limit = 20) -> None:
     """List notes, the latest first."""
-    with named() as store:
+    with open_named_agent_store() as store:
         notes = store.notes.search(of=of, limit=limit)
     _print_notes(notes)
 
 
 def note_share(other: Agent) -> None:
     """Permit another agent to read the notes. The permission is recorded."""
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         head = store.notes.share(other)
-    answer(head.as_json(), f"{head.id}: {one_line(other)} may read them")
+    print_answer(head.as_json(), f"{head.id}: {one_line(other)} may read them")
 
 
 def note_unshare(other: Agent) -> None:
     """Stop sharing the notes with another agent."""
-    with acting() as (store, _):
+    with open_agent_store() as (store, _):
         head = store.notes.unshare(other)
-    answer(head.as_json(), f"{head.id}: {one_line(other)} can no longer read them")
+    print_answer(head.as_json(), f"{head.id}: {one_line(other)} can no longer read them")
 
 
 def _print_notes(notes: Sequence[Note]) -> None:
@@ -83,4 +83,4 @@ def _print_notes(notes: Sequence[Note]) -> None:
         for note in notes
     ]
     columns = ("id", "written", "tags", "session", "text")
-    listing(as_json(notes), columns, rows, "no notes", last="text")
+    print_list(as_json(notes), columns, rows, "no notes", last="text")

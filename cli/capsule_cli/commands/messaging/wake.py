@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from capsule.errors import InvalidDocument
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Settings
-from capsule_cli.public import acting
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import DryRun, argument, option, refuse
-from capsule_cli.shared.output import CommandStopped, answer, say, shown
+from capsule_cli.public import open_agent_store
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import DryRun, argument, option, refuse_if
+from capsule_cli.shared.output import CommandStopped, print_answer, print_notice, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.programs import MachinePaths, McpProgram
@@ -52,23 +52,23 @@ def install(
     from capsule.messaging.tools import hook_settings
 
     hooked, target = _chosen(names, at)
-    scope, places = settings, clients.places_here()
-    program, options = clients.executable_words(), clients.named_options(asked.as_)
+    scope, places = settings, clients.machine_paths()
+    program, options = clients.launch_words(), clients.global_option_words(global_options.as_)
     plans = [hook_settings.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
-        with acting() as (store, agent):
+        with open_agent_store() as (store, agent):
             if not dry_run:
                 doorbells.register(store, agent, target)
-        answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
+        print_answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
         for client in hooked:
             if not _offers_messaging(client, places):
                 fix = f"capsule mcp install {client.name} --tools all"
-                say(
+                print_notice(
                     f"{client.title} has no MCP server with the tool `listen`, of which the bell "
                     f"speaks; run: {fix}"
                 )
-        clients.carry_out(plans, places, dry_run, is_there=True)
+        clients.apply_changes(plans, places, dry_run, is_there=True)
 
 
 def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
@@ -77,7 +77,7 @@ def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
     """
     from capsule.mcp_server.clients import programs, settings
 
-    (program,) = clients.named_in(programs.CLIENTS, [client.name])
+    (program,) = clients.select_programs(programs.CLIENTS, [client.name])
     for scope in clients.SCOPES:
         with suppress(InvalidDocument):
             for entry in settings.entries(program, scope, places):
@@ -95,12 +95,12 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
     from capsule.messaging.tools import hook_settings
 
     hooked, _ = _chosen(names, "")
-    scope, places = settings, clients.places_here()
+    scope, places = settings, clients.machine_paths()
     plans = [hook_settings.uninstall(client, scope, places) for client in hooked]
     if plans:
-        clients.carry_out(plans, places, dry_run, is_there=False)
+        clients.apply_changes(plans, places, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
-        with acting() as (store, agent):
+        with open_agent_store() as (store, agent):
             gone = [
                 it.target
                 for it in doorbells.load_targets(store, agent).targets
@@ -108,7 +108,9 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
             ]
             for target in gone if not dry_run else []:
                 doorbells.forget(store, agent, target)
-        answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
+        print_answer(
+            [target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten"
+        )
 
 
 def test() -> None:
@@ -119,7 +121,7 @@ def test() -> None:
     from capsule.messaging.doorbells import ring_text
 
     rings: list[dict[str, Any]] = []
-    with acting() as (store, agent):
+    with open_agent_store() as (store, agent):
         text = ring_text(agent, store.messages.pointer(agent) or doorbells.TEST_POINTER)
         for bell in doorbells.load_targets(store, agent).targets:
             if not doorbells.is_reachable(store, bell):
@@ -142,7 +144,7 @@ def test() -> None:
     lines = (
         f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings
     )
-    answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
+    print_answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
 def _outcome(client: str) -> str:
@@ -156,11 +158,11 @@ def _chosen(names: Sequence[str], at: str | None) -> tuple[list[McpProgram], Doo
     from capsule.messaging.doorbells import DoorbellTarget
     from capsule.messaging.tools.hook_settings import HOOKED
 
-    hooked = clients.named_in(HOOKED, names, *ADDRESSED)
+    hooked = clients.select_programs(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
-    refuse(
+    refuse_if(
         with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address"
     )
-    refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
+    refuse_if(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
     target = DoorbellTarget(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
     return hooked, target

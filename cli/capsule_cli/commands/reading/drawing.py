@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.timestamps import blank_if_unknown
 from capsule_cli.shared import output
-from capsule_cli.shared.output import in_terminal, out, short_time, styled
+from capsule_cli.shared.output import in_terminal, print_text, short_time, styled
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -37,13 +37,13 @@ def render(
     )
     title, about = one_line(head.title), _about(head, branches)
     if form == "markdown":
-        out(f"# {title}\n\n*{about}*")
+        print_text(f"# {title}\n\n*{about}*")
     else:
-        out(f"{styled(title, 1)}\n{styled(about, 2)}")
+        print_text(f"{styled(title, 1)}\n{styled(about, 2)}")
     draw = {"plain": drawn, "markdown": _as_markdown, "rendered": _rendered}[form]
     marks = marks_of(tree, answers=all_) if tree is not None and tree.forks else {}
     for at, message in messages:
-        out("\n" + draw(at, message, marks.get(at, "")))
+        print_text("\n" + draw(at, message, marks.get(at, "")))
 
 
 def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:

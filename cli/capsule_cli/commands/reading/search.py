@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from capsule.format.text.shown import one_line
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.global_options import asked
+from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import (
     Mode,
     Role,
     Tags,
     argument,
-    filter_of,
     flag,
-    moment,
     option,
-    refuse,
+    parse_filter,
+    parse_time,
+    refuse_if,
 )
 from capsule_cli.shared.output import (
-    answer,
     in_terminal,
-    listing,
-    out,
+    print_answer,
+    print_list,
+    print_notice,
+    print_table,
+    print_text,
     progress,
-    say,
     short_ids,
     styled,
-    table,
 )
-from capsule_cli.shared.stores import store_of
+from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule import Found, Hit
@@ -95,12 +95,12 @@ def search(
     with its neighbours: capsule show ID --around MESSAGE
     """
     for name in role or ():
-        refuse(
+        refuse_if(
             name not in get_args(Role),
             f"{name!r} is no role; there are: {', '.join(get_args(Role))}",
             "--role",
         )
-    with store_of() as store:
+    with open_core_store() as store:
         with progress(_INDEXING) as steps:
             page = store.search(
                 " ".join(query or ()),
@@ -109,20 +109,20 @@ def search(
                 ids=[store.resolve(id) for id in ids or ()],
                 tags=tag or (),
                 mode=mode,
-                since=moment(since, "--since") if since else None,
-                until=moment(until, "--until", until=True) if until else None,
+                since=parse_time(since, "--since") if since else None,
+                until=parse_time(until, "--until", until=True) if until else None,
                 title_only=title_only,
                 branch=branch,
                 in_tools=in_tools,
                 profile=profile,
-                where=filter_of(where, topic, thread),
+                where=parse_filter(where, topic, thread),
                 limit=limit,
                 cursor=after,
                 progress=steps,
             )
         if page.having:
-            say(f"nothing has all {page.words} words; these have {page.having} of them")
-        if asked.json or not in_terminal():
+            print_notice(f"nothing has all {page.words} words; these have {page.having} of them")
+        if global_options.json or not in_terminal():
             value = page.as_json()
             for hit, shown in zip(page.hits, value["hits"], strict=True):
                 shown["open"] = f"capsule show {hit.id}" + (
@@ -131,7 +131,7 @@ def search(
             cells = (
                 (it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in page.hits
             )
-            listing(value, (), ([cell or "" for cell in row] for row in cells), "")
+            print_list(value, (), ([cell or "" for cell in row] for row in cells), "")
         else:
             _draw(page, list(store.ids()))
 
@@ -143,12 +143,12 @@ def _draw(page: Found, ids: list[str]) -> None:
         role = (hit.role or "title") + ("" if hit.active else ", other branch")
         rows.append((hit.id, "" if hit.at is None else f"@{hit.at}", hit.time, role, hit.title))
     below = ["  " + _marked(hit) for hit in page.hits]
-    table(
+    print_table(
         ("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below
     )
     for hit in page.hits:
         if hit.at is not None:
-            out(
+            print_text(
                 styled(
                     f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around "
                     f"@{hit.at}",
@@ -158,7 +158,7 @@ def _draw(page: Found, ids: list[str]) -> None:
             break
     if page.cursor:
         # A line of its own, as it is copied as a whole.
-        out(f"more: --after {page.cursor}")
+        print_text(f"more: --after {page.cursor}")
 
 
 def _marked(hit: Hit) -> str:
@@ -176,13 +176,13 @@ def stats() -> None:
 
     With --json by day too. The number of tokens is an estimate.
     """
-    with store_of() as store, progress(_INDEXING) as bar:
+    with open_core_store() as store, progress(_INDEXING) as bar:
         counted = store.stats(progress=bar)
         ids = store.ids() if in_terminal() else []
     named = {"role": counted.by_role, "month": counted.by_month}
     named |= {"program": counted.by_source, "agent": counted.by_sender}
-    if in_terminal() and not asked.json:
-        out(
+    if in_terminal() and not global_options.json:
+        print_text(
             "  ".join(
                 f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)
             )
@@ -193,14 +193,14 @@ def stats() -> None:
             rows = [
                 (name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()
             ]
-            table(
+            print_table(
                 (group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}"
             )
         largest = [
             (tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title)
             for tally in counted.largest
         ]
-        table(
+        print_table(
             ("id", "messages", "words", "title"),
             largest,
             empty="there is no conversation yet",
@@ -216,15 +216,15 @@ def stats() -> None:
         lines.append(
             ("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title)
         )
-    listing(counted.as_json(), (), lines, "")
+    print_list(counted.as_json(), (), lines, "")
 
 
 def reindex() -> None:
     """Rebuild the index from the files. This is never necessary, because the index keeps itself up
     to date.
     """
-    with store_of() as store, progress(_INDEXING) as bar:
+    with open_core_store() as store, progress(_INDEXING) as bar:
         counts = store.reindex(bar)
     named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))
     damaged = f"; {counts['damaged']:,} damaged" if counts["damaged"] else ""
-    answer(counts, f"indexed {named}{damaged}")
+    print_answer(counts, f"indexed {named}{damaged}")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule_cli.commands.reading.drawing import Form, Placed, render
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import At, Budget, Id, flag, option, refuse
-from capsule_cli.shared.output import out_bytes, out_json_bytes
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import At, Budget, Id, flag, option, refuse_if
+from capsule_cli.shared.output import print_json_bytes, print_stored_bytes
 from capsule_cli.shared.pager import paged
-from capsule_cli.shared.stores import version
+from capsule_cli.shared.stores import open_version
 
 if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree
@@ -59,25 +59,25 @@ def show(
     """
     some = last is not None or around is not None
     text = (raw, markdown, rendered, for_model)
-    refuse(
-        sum(text) + asked.json > 1 + for_model or (raw and some),
+    refuse_if(
+        sum(text) + global_options.json > 1 + for_model or (raw and some),
         "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last "
         "and --around",
     )
-    refuse(
+    refuse_if(
         all_ + raw + (last is not None) + (around is not None) > 1,
         "--all, --raw, --last and --around exclude each other",
     )
-    refuse(
+    refuse_if(
         follow and (any(text) or all_ or around or at),
         "it goes with --last and --json alone",
         "--follow",
     )
-    refuse(
+    refuse_if(
         (budget is not None or context) and not for_model,
         "--budget and --context are for --for-model",
     )
-    refuse(last == 0 and not follow, "0 messages to begin with are for --follow", "--last")
+    refuse_if(last == 0 and not follow, "0 messages to begin with are for --follow", "--last")
     if follow:
         from capsule_cli.commands.reading.watch import follow as follows
 
@@ -86,21 +86,21 @@ def show(
     if for_model:
         from capsule_cli.commands.reading.summaries import print_transcript
 
-        refuse(some or all_, "it prints as many messages as --budget allows", "--for-model")
+        refuse_if(some or all_, "it prints as many messages as --budget allows", "--for-model")
         print_transcript(id, at, budget, context=context)
         return
-    with version(id, at, tell=not (raw or asked.json)) as (store, id), paged():
+    with open_version(id, at, tell=not (raw or global_options.json)) as (store, id), paged():
         if raw:
-            out_bytes(store.read(id))
-        elif asked.json and not some:
+            print_stored_bytes(store.read(id))
+        elif global_options.json and not some:
             from capsule.format.json.codec import encode
             from capsule_cli.commands.reading.summaries import with_standing
 
-            out_json_bytes(encode(with_standing(store, id) if at is None else store.document(id)))
+            print_json_bytes(encode(with_standing(store, id) if at is None else store.document(id)))
         else:
             messages, tree = _chosen(store, id, last, around, span, all_=all_)
-            if asked.json:
-                out_json_bytes(encoded([message for _, message in messages]))
+            if global_options.json:
+                print_json_bytes(encoded([message for _, message in messages]))
                 return
             if at is None:
                 from capsule_cli.commands.reading.summaries import tell_standing

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import one_line, shown
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.inputs import decoded, message_text
-from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.inputs import decode_text, message_text
+from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse_if
 from capsule_cli.shared.output import (
     CommandStopped,
-    answer,
-    how_it_ended,
+    exit_reason,
     in_terminal,
-    out_bytes,
-    out_json,
-    say,
+    print_answer,
+    print_json,
+    print_notice,
+    print_stored_bytes,
 )
-from capsule_cli.shared.stores import conversation, version
+from capsule_cli.shared.stores import open_conversation, open_version
 from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:
@@ -66,24 +66,24 @@ def summarize(
     it.
     """
     ways = sum(way is not None for way in (text, file, command))
-    refuse(
+    refuse_if(
         not ways,
         "no summary was given, and Capsule writes none itself: give --file, - for standard input, "
         "or a program "
         "that writes one, with --command",
     )
-    refuse(ways > 1, "give the text, --file or --command, and one of them only")
+    refuse_if(ways > 1, "give the text, --file or --command, and one of them only")
     read = budget is not None or context
-    refuse(
+    refuse_if(
         command is None and read,
         "--budget and --context say what --command gets to read; there is none",
     )
-    refuse(
+    refuse_if(
         command is not None and up_to,
         "--command reads up to the last message; give no --up-to",
         "--up-to",
     )
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         if command is not None:
             head = _by_program(store, id, command, title, budget, context=context)
         else:
@@ -91,7 +91,7 @@ def summarize(
             mark = store.summaries.mark(id, up_to)
             head = store.summaries.add(id, message_text(text, file), title=title, of=mark)
     made = f"Made {one_line(head.title)!r}\n" if in_terminal() else ""
-    answer(head.as_json(), made + head.id)
+    print_answer(head.as_json(), made + head.id)
 
 
 def _by_program(
@@ -99,17 +99,17 @@ def _by_program(
 ) -> Head:
     from capsule.store.objects.summaries import Mark
 
-    refuse(not command.strip(), "the command line is empty", "--command")
+    refuse_if(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)
     read = _transcript(document, budget, context=context)
     if read.left_out:
-        say(
+        print_notice(
             f"the {read.left_out} oldest messages don't fit into the budget, and are left out of "
             "what it reads"
         )
     given = shown(read.text).encode("utf-8", "backslashreplace")
-    text = decoded(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
-    refuse(
+    text = decode_text(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
+    refuse_if(
         not text.strip(),
         "it wrote nothing, and ended as if all were well; nothing was made",
         "--command",
@@ -148,20 +148,20 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
                 raise
     if code:
         raise CommandStopped(
-            f"--command failed with {how_it_ended(code)}; nothing was made. It was: {command}"
+            f"--command failed with {exit_reason(code)}; nothing was made. It was: {command}"
         )
     return written
 
 
 def print_transcript(id: str, at: str | None, budget: int | None, *, context: bool) -> None:
     """Print the active branch as plain text for a model; with --json also what it counts."""
-    with version(id, at, tell=not asked.json) as (store, id):
+    with open_version(id, at, tell=not global_options.json) as (store, id):
         made = _transcript(store.document(id), budget, context=context)
-    if asked.json:
+    if global_options.json:
         counts = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
-        out_json({"id": id, "text": made.text, **counts})
+        print_json({"id": id, "text": made.text, **counts})
     else:
-        out_bytes(shown(made.text).encode("utf-8", "backslashreplace"))
+        print_stored_bytes(shown(made.text).encode("utf-8", "backslashreplace"))
 
 
 def _transcript(document: Mapping[str, Any], budget: int | None, *, context: bool) -> Transcript:
@@ -189,4 +189,4 @@ def tell_standing(store: CoreStore, id: str) -> None:
     standing = store.summaries.standing(id) if head.is_summary else None
     if standing is not None:
         of = f" of {head.source_conversation_id}" if head.source_conversation_id else ""
-        say(one_line(f"a summary{of}; {standing}"))
+        print_notice(one_line(f"a summary{of}; {standing}"))

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
-from capsule_cli.shared.exec import run_for
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import argument, flag, option, refuse
+from capsule_cli.shared.exec import run_command_for
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import argument, flag, option, refuse_if
 from capsule_cli.shared.output import (
-    answer,
-    counted,
     in_terminal,
     one_line,
-    out,
-    out_json,
-    out_rows,
-    say,
+    print_answer,
+    print_json,
+    print_notice,
+    print_rows,
+    print_text,
     short_time,
+    with_count,
 )
-from capsule_cli.shared.stores import conversation, store_of
+from capsule_cli.shared.stores import open_conversation, open_core_store
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ def watch(
     is a JSON object with `kind`, `id`, `topics` and `cursor`; the last line has only the cursor.
     With -f each event has its own.
     """
-    refuse(
+    refuse_if(
         print_cursor and (after or exec_ or events),
         "it prints a cursor and ends; give it alone",
         "--print-cursor",
     )
-    refuse(
+    refuse_if(
         events and (ids or exec_),
         "events are those of the whole store: give neither ids nor --exec",
         "--events",
     )
-    refuse(
+    refuse_if(
         (kinds or follow) and not events,
         "--kinds and --follow are for --events; watch always goes on",
     )
@@ -92,10 +92,10 @@ def watch(
         _events(after, kinds, follow=follow)
         return
     end_at_once()
-    with store_of() as store:
+    with open_core_store() as store:
         if print_cursor:
             now = store.changes().cursor
-            answer({"cursor": now}, now, line=True)
+            print_answer({"cursor": now}, now, line=True)
             return
         for change in followed(store, after, [store.resolve(id) for id in ids] if ids else None):
             _tell(change, change.as_json())
@@ -106,7 +106,7 @@ def watch(
                     "CAPSULE_STORE": store.root,
                 }
                 short: dict[str, Any] = {"messages": [], "removed": []}
-                run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
+                run_command_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
 
 def _events(since: str | None, kinds: str, *, follow: bool) -> None:
@@ -115,14 +115,14 @@ def _events(since: str | None, kinds: str, *, follow: bool) -> None:
     wanted = check_topics(filter(None, kinds.split(",")))
     if follow:
         end_at_once()
-    with store_of() as store:
+    with open_core_store() as store:
         news = store.changes(since)
         while news.changes or follow:
             for change in news.changes:
                 if wanted.intersection(topics_of(change)):
                     _tell(change, as_json(change))
             news = store.wait_for_changes(news.cursor) if follow else store.changes(news.cursor)
-        answer({"cursor": news.cursor}, news.cursor, line=True)
+        print_answer({"cursor": news.cursor}, news.cursor, line=True)
 
 
 def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
@@ -136,13 +136,13 @@ def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iter
 
 
 def _tell(change: Change, shown: dict[str, Any]) -> None:
-    if asked.json:
-        out_json(shown, line=True)
+    if global_options.json:
+        print_json(shown, line=True)
     elif in_terminal():
         at = short_time(change.at, "seconds")
-        out(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
+        print_text(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
     else:
-        out_rows([(change.at, change.kind, change.id, _details(change))])
+        print_rows([(change.at, change.kind, change.id, _details(change))])
 
 
 def _details(change: Change) -> str:
@@ -151,10 +151,14 @@ def _details(change: Change) -> str:
 
     said = []
     if change.kind in ("created", "appended", "restored"):
-        said.append(counted(len(change.messages) or change.count, "message"))
+        said.append(with_count(len(change.messages) or change.count, "message"))
     elif change.kind == "edited":
-        said += [f"{counted(len(change.messages), 'message')} changed"] if change.messages else []
-        said += [f"{counted(len(change.removed), 'message')} taken out"] if change.removed else []
+        said += (
+            [f"{with_count(len(change.messages), 'message')} changed"] if change.messages else []
+        )
+        said += (
+            [f"{with_count(len(change.removed), 'message')} taken out"] if change.removed else []
+        )
     elif change.kind == "head":
         said.append(", ".join(change.fields))
     elif change.lock is not None:
@@ -173,7 +177,7 @@ def _details(change: Change) -> str:
 def follow(id: str, last: int) -> None:
     """Print the last messages of a conversation, and what comes, until it is deleted."""
     end_at_once()
-    with conversation(id) as (store, id):
+    with open_conversation(id) as (store, id):
         # The cursor comes first: what is written meanwhile is in the beginning, and is not shown
         # once more.
         since = store.changes().cursor
@@ -197,7 +201,7 @@ def _follow(store: CoreStore, id: str, since: str, shown: _MessagePrinter) -> No
         elif change.kind == "repaired":
             _note(id, "repaired", "is repaired")
         if change.removed:
-            gone = counted(len(change.removed), "message")
+            gone = with_count(len(change.removed), "message")
             _note(id, "removed", f"has lost {gone}", ids=list(change.removed))
         if change.kind == "edited":
             due = dict.fromkeys(change.messages, "edited") | due
@@ -239,16 +243,16 @@ class _MessagePrinter:
         """Write a message, or how it is now."""
         from capsule_cli.commands.reading.drawing import drawn
 
-        if asked.json:
-            out_json({"kind": kind, "at": at, "message": entry}, line=True)
+        if global_options.json:
+            print_json({"kind": kind, "at": at, "message": entry}, line=True)
         else:
             edited = {"editedAt": True} if kind == "edited" else {}
-            out(("\n" if self.ids else "") + drawn(at, edited | entry))
+            print_text(("\n" if self.ids else "") + drawn(at, edited | entry))
         self.ids.add(str(entry.get("id")))
 
 
 def _note(id: str, kind: str, words: str, **more: Any) -> None:
-    if asked.json:
-        out_json({"kind": kind, **more}, line=True)
+    if global_options.json:
+        print_json({"kind": kind, **more}, line=True)
     else:
-        say(f"conversation {id} {words}")
+        print_notice(f"conversation {id} {words}")

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule import timestamps
-from capsule_cli.commands.mcp.clients import executable_words
+from capsule_cli.commands.mcp.clients import launch_words
 from capsule_cli.commands.sessions.worker_process import write_line
 from capsule_cli.error_output import INTERRUPTED, TERMINATED
-from capsule_cli.public import store_of
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import flag, option, refuse
-from capsule_cli.shared.output import in_terminal, listing, out_json_bytes, out_ready
+from capsule_cli.public import open_full_store
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import flag, option, refuse_if
+from capsule_cli.shared.output import in_terminal, print_json_bytes, print_list, print_safe_bytes
 from capsule_cli.shared.stores import ensure_person
 from capsule_cli.signals import end_at_once
 
@@ -74,7 +74,7 @@ def host(
         stop.set()
 
     threading.Thread(target=end, name="signals", daemon=True).start()
-    with store_of() as store:
+    with open_full_store() as store:
         adapters: list[Any] = [
             WebhookAdapter(store.engine, _listening(webhook) if webhook else None)
         ]
@@ -85,14 +85,14 @@ def host(
                 "no agent is wired to it; begin with: capsule worker wire stdio:stdio AGENT "
                 "--pattern ."
             )
-            refuse(
+            refuse_if(
                 not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio"
             )
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter
             # ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-            adapters.append(StdioAdapter(lines, out_json_bytes, stop.set))
-        words = [*executable_words(), "worker", "run", "--store", store.root]
+            adapters.append(StdioAdapter(lines, print_json_bytes, stop.set))
+        words = [*launch_words(), "worker", "run", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
         with prestarted_workers([*words, "--agent", "-"]) as spawn:
@@ -121,7 +121,7 @@ def status() -> None:
     """Print the running hosts and workers. At a terminal the table is refreshed until Ctrl-C."""
     end_at_once()
     processes: dict[int, psutil.Process] = {}
-    with store_of() as store:
+    with open_full_store() as store:
         while True:
             instances = map(_fields, store.engine.leases.live().values())
             live = [
@@ -130,10 +130,10 @@ def status() -> None:
                 if "what" in fields
             ]
             rows = [tuple(str(fields.get(name, "")) for name in _COLUMNS) for fields in live]
-            is_fresh = in_terminal() and not asked.json
+            is_fresh = in_terminal() and not global_options.json
             if is_fresh:
-                out_ready(b"\x1b[H\x1b[J")
-            listing(
+                print_safe_bytes(b"\x1b[H\x1b[J")
+            print_list(
                 live,
                 _COLUMNS,
                 rows,

@@ -12,17 +12,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule_cli.commands.sessions import worker_process
-from capsule_cli.completion import complete_agent, completing
-from capsule_cli.public import named, store_of
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import Agent, argument, flag, option, refuse, seconds
+from capsule_cli.completion import complete_agent, completion_of
+from capsule_cli.public import open_full_store, open_named_agent_store
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import Agent, argument, flag, option, parse_duration, refuse_if
 from capsule_cli.shared.output import (
-    answer,
-    details,
     in_terminal,
-    listing,
     one_line,
-    out,
+    print_answer,
+    print_fields,
+    print_list,
+    print_text,
     short_time,
 )
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from capsule.sessions.registry import RegistryItem
 
 
-complete_session = completing(
-    named,
+complete_session = completion_of(
+    open_named_agent_store,
     lambda store: store.sessions.list(),
     lambda session: (session.id, f"{session.agent} {session.place}".strip()),
 )
@@ -57,14 +57,14 @@ def list_(
     ),
 ) -> None:
     """List the sessions, the last active first."""
-    with store_of() as store:
+    with open_full_store() as store:
         sessions = store.sessions.list(agent)
     rows = [
         (row.id, row.agent, row.status, row.worker, row.last_active, _place(row))
         for row in sessions
     ]
     columns = ("id", "agent", "status", "worker", "seen", "place")
-    listing(
+    print_list(
         _as_json(*sessions),
         columns,
         rows,
@@ -76,52 +76,56 @@ def list_(
 def show(session: Session) -> None:
     """Print the state of a session: waiting messages, running work, and the destinations of its
     agent."""
-    with store_of() as store:
+    with open_full_store() as store:
         fields = store.sessions.get(session)
-    details(fields)
+    print_fields(fields)
 
 
 def pause(session: Session, series: Series = None) -> None:
     """Pause a session, or one of its series. New messages are kept, and nothing is answered until
     `resume`.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         id = store.sessions.pause(session, series=series)
-    answer({"id": id, "series": series, "paused": True}, f"{one_line(series or id)}: paused")
+    print_answer({"id": id, "series": series, "paused": True}, f"{one_line(series or id)}: paused")
 
 
 def resume(session: Session, series: Series = None) -> None:
     """Resume a session, or one of its series."""
-    with store_of() as store:
+    with open_full_store() as store:
         id = store.sessions.resume(session, series=series)
-    answer({"id": id, "series": series, "paused": False}, f"{one_line(series or id)}: goes on")
+    print_answer(
+        {"id": id, "series": series, "paused": False}, f"{one_line(series or id)}: goes on"
+    )
 
 
 def retry(message: Message) -> None:
     """Try again a message that failed or waits for its next try, or an answer that could not be
     delivered.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         sessions = store.sessions.retry(message)
-    answer({"message": message, "sessions": list(sessions)}, f"{one_line(message)}: is tried again")
+    print_answer(
+        {"message": message, "sessions": list(sessions)}, f"{one_line(message)}: is tried again"
+    )
 
 
 def cancel(id: Annotated[str, argument("ID", _CANCELLED, ...)]) -> None:
     """Cancel a message that is not answered yet, a series, or a question, or close a session with
     all that waits.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         cancelled = store.sessions.cancel(id)
-    answer({"id": id, "cancelled": list(cancelled)}, f"{one_line(id)}: cancelled")
+    print_answer({"id": id, "cancelled": list(cancelled)}, f"{one_line(id)}: cancelled")
 
 
 def unwire(place: Place, agent: Agent) -> None:
     """Remove the wiring of an agent to a place. The agent still answers there when it is
     mentioned.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         store.sessions.unwire(place, agent)
-    answer(
+    print_answer(
         {"place": place, "agent": agent, "wired": False},
         f"{one_line(place)}: {one_line(agent)} is not wired",
     )
@@ -129,16 +133,16 @@ def unwire(place: Place, agent: Agent) -> None:
 
 def allow(agent: Agent, place: Place, title: Title = None) -> None:
     """Permit an agent to send to a place by itself, and print the agent's name for the place."""
-    with store_of() as store:
+    with open_full_store() as store:
         name = store.sessions.allow(agent, place, title=title)
-    answer({"agent": agent, "place": place, "name": name}, name)
+    print_answer({"agent": agent, "place": place, "name": name}, name)
 
 
 def forbid(agent: Agent, name: Annotated[str, argument("NAME", _FORBIDDEN, ...)]) -> None:
     """Stop an agent from sending to a place by itself. It may still answer messages from there."""
-    with store_of() as store:
+    with open_full_store() as store:
         store.sessions.forbid(agent, name)
-    answer(
+    print_answer(
         {"agent": agent, "name": name, "allowed": False},
         f"{one_line(agent)} no longer sends to {one_line(name)}",
     )
@@ -148,18 +152,18 @@ def why(message: Message) -> None:
     """Print the whole path of a message: its recipients with the reasons, its claims, its answers
     and their delivery.
     """
-    with store_of() as store:
+    with open_full_store() as store:
         steps = store.sessions.why(message)
-    if in_terminal() and not asked.json:  # Not a table, which would cut the details.
+    if in_terminal() and not global_options.json:  # Not a table, which would cut the details.
         for step in steps:
-            out(
+            print_text(
                 one_line(
                     f"{short_time(step.at, 'seconds')}  {step.agent}  {step.kind:<9}  {step.text}"
                 )
             )
     else:
         rows = [(step.at, step.agent, step.kind, step.text) for step in steps]
-        listing([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
+        print_list([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
 
 
 def set_(
@@ -194,19 +198,19 @@ def set_(
     """Set the command by which an agent answers, or print it. One that another machine set has to
     be approved here.
     """
-    refuse(name is None and (command or approve), "say which agent", "AGENT")
-    refuse(
+    refuse_if(name is None and (command or approve), "say which agent", "AGENT")
+    refuse_if(
         folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--folder"
     )
     folder = folder and os.path.realpath(folder)  # The host may run elsewhere.
     settings = {
         "timeZone": time_zone,
-        "idleS": None if idle is None else seconds(idle, "--idle", unit="s"),
-        "limitS": None if for_ is None else seconds(for_, "--for", unit="s"),
+        "idleS": None if idle is None else parse_duration(idle, "--idle", unit="s"),
+        "limitS": None if for_ is None else parse_duration(for_, "--for", unit="s"),
         "maxHops": max_hops,
     }
     given = {key: value for key, value in settings.items() if value is not None}
-    with store_of() as store:
+    with open_full_store() as store:
         sessions = store.sessions
         if name is None:
             agents = list(sessions.registry.read().agents.values())
@@ -231,7 +235,7 @@ def set_(
         )
         for fact in facts
     ]
-    listing(
+    print_list(
         facts,
         ("name", "command", "state", "folder"),
         rows,
@@ -271,8 +275,8 @@ def wire(
     """Wire an agent to a place, so that it answers there. Direct messages and mentions need no
     wiring.
     """
-    refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
-    with store_of() as store:
+    refuse_if((place is None) != (agent is None), "say which agent answers there", "AGENT")
+    with open_full_store() as store:
         if place is None or agent is None:
             wirings = list(store.sessions.registry.read().wirings.values())
         else:
@@ -288,7 +292,7 @@ def wire(
         for it in wirings
     ]
     columns = ("place", "agent", "engage", "pattern", "senders", "ignored", "session")
-    listing(_as_json(*wirings), columns, rows, "nothing is wired", last="pattern")
+    print_list(_as_json(*wirings), columns, rows, "nothing is wired", last="pattern")
 
 
 def webhook(
@@ -299,13 +303,13 @@ def webhook(
     """Make a webhook on this machine and print its secret, with which both sides sign (Standard
     Webhooks).
     """
-    with store_of() as store:
+    with open_full_store() as store:
         if remove:
             store.sessions.webhooks.remove(name)
-            answer({"name": name, "removed": True}, f"{name}: removed")
+            print_answer({"name": name, "removed": True}, f"{name}: removed")
         else:
             hook = store.sessions.webhooks.keep(name, url)
-            answer(asdict(hook), hook.secret)
+            print_answer(asdict(hook), hook.secret)
 
 
 def _as_json(*items: RegistryItem) -> list[dict[str, Any]]:
@@ -347,16 +351,21 @@ def run(
     The command and its child processes end with the worker, even if the worker is killed.
     """
     options: dict[str, Any] = {
-        "store": asked.store,
+        "store": global_options.store,
         "agent": agent,
         "session": session,
         "command": command,
     }
-    if idle is for_ is None and not (asked.json or asked.as_ or asked.instance or asked.no_pager):
+    if idle is for_ is None and not (
+        global_options.json
+        or global_options.as_
+        or global_options.instance
+        or global_options.no_pager
+    ):
         sys.exit(
             worker_process.main(options)
         )  # As a host starts it: an error is a line of its log.
-    idle_s = None if idle is None else seconds(idle, "--idle")
+    idle_s = None if idle is None else parse_duration(idle, "--idle")
     worker_process.run(
-        **options, idle_s=idle_s, limit_s=None if for_ is None else seconds(for_, "--for")
+        **options, idle_s=idle_s, limit_s=None if for_ is None else parse_duration(for_, "--for")
     )

@@ -18,9 +18,9 @@ import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
-from capsule_cli.public import store_of
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.inputs import ensure_agreed
+from capsule_cli.public import open_full_store
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.inputs import ensure_confirmed
 from capsule_cli.shared.options import (
     CONVERSATION,
     DryRun,
@@ -29,18 +29,18 @@ from capsule_cli.shared.options import (
     argument,
     flag,
     option,
-    refuse,
-    usage,
+    refuse_if,
+    usage_error,
 )
 from capsule_cli.shared.output import (
-    answer,
-    counted,
     in_terminal,
-    listing,
-    out_bytes,
+    print_answer,
+    print_list,
+    print_notice,
+    print_stored_bytes,
     progress,
-    say,
     shown,
+    with_count,
 )
 from capsule_cli.signals import end_at_once
 
@@ -106,27 +106,27 @@ def import_(
     5 if something was damaged and the rest was imported.
     """
     if discover:
-        refuse(paths, "it finds the paths itself; give none", "--discover")
+        refuse_if(paths, "it finds the paths itself; give none", "--discover")
         paths = _chosen(format, yes=yes)
         if not paths:
             return
     if not paths:
-        raise usage("give a path, - for standard input, or --discover")
+        raise usage_error("give a path, - for standard input, or --discover")
     options: dict[str, Any] = {"format": format, "on_conflict": on_conflict, "is_trusted": trusted}
     if trusted and not dry_run:
-        ensure_agreed(
+        ensure_confirmed(
             f"Import {', '.join(paths)} as conversations of this store? Messages from agents in "
             "it count as theirs, "
             "reach others, and may start workers.",
             yes=yes,
         )
     if follow:
-        refuse(dry_run or "-" in paths, "it needs files, and writes what it finds", "--follow")
+        refuse_if(dry_run or "-" in paths, "it needs files, and writes what it finds", "--follow")
         end_at_once()
-        with store_of() as store:
+        with open_full_store() as store:
             _follow(store, paths, options)
         return
-    with store_of() as store, progress("importing") as bar:
+    with open_full_store() as store, progress("importing") as bar:
         tell = None if bar is None else (lambda done, total, report: bar(done, total))
         stream = sys.stdin.buffer if "-" in paths else None
         files = [path for path in paths if path != "-"]
@@ -140,9 +140,9 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
 
     def tell(entry: ImportResult | Damage) -> None:
         if isinstance(entry, Damage):
-            say(_place(entry.path, entry.line, entry.reason))
+            print_notice(_place(entry.path, entry.line, entry.reason))
         elif entry.id and entry.state != "unchanged":
-            answer(
+            print_answer(
                 entry.as_json(), f"{entry.state:<9}  {entry.id}  {shown(entry.title)}", line=True
             )
 
@@ -168,7 +168,7 @@ def _answer(report: Report, *, dry_run: bool) -> None:
         for taken in skipped
     ]
     lines += _unknown(report)
-    answer(report.as_json(), shown("\n".join(lines)))
+    print_answer(report.as_json(), shown("\n".join(lines)))
     if not report.conversations:
         raise typer.Exit(NotFound.exit_code)
     if report.problems.count:
@@ -183,13 +183,13 @@ def _unknown(report: Report) -> list[str]:
     lines = []
     for guess, paths in report.unknown_paths().items():
         if guess:
-            lines.append(f"{counted(len(paths), 'file')} of {guess}: not supported yet")
+            lines.append(f"{with_count(len(paths), 'file')} of {guess}: not supported yet")
             continue
         others = [path for path in paths if path not in reported]
         if others:
             more = ", ..." if len(others) > _MOST_NAMED else ""
             named = ", ".join(others[:_MOST_NAMED])
-            lines.append(f"{counted(len(others), 'file')} in no known format: {named}{more}")
+            lines.append(f"{with_count(len(others), 'file')} in no known format: {named}{more}")
     return lines
 
 
@@ -220,14 +220,20 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
     if not is_picked or not places:
         columns = ("format", "path", "files", "bytes")
         rows = [[str(row[name]) for name in columns] for row in places]
-        listing(
+        print_list(
             {"found": places},
             columns,
             rows,
             "no conversations of other programs were found",
             last="path",
         )
-    if places and not is_picked and in_terminal() and sys.stdin.isatty() and not asked.json:
+    if (
+        places
+        and not is_picked
+        and in_terminal()
+        and sys.stdin.isatty()
+        and not global_options.json
+    ):
         picked = typer.prompt(
             "Import which formats (names with spaces, or all)", default="", show_default=False
         )
@@ -276,16 +282,16 @@ def export(
     from capsule.engines.queries import Filter
     from capsule.transfer.registry import format_named
 
-    refuse((format is None) == (site is None), "give --format FORMAT or --site DIR")
-    refuse(
+    refuse_if((format is None) == (site is None), "give --format FORMAT or --site DIR")
+    refuse_if(
         site is not None and (output or plain or whole or force),
         "it excludes -o, --plain, --whole, --force",
         "--site",
     )
     all = all or not (site is None or ids or tags)
-    refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
-    refuse(plain and whole, "--plain and --whole exclude each other")
-    with store_of() as store:
+    refuse_if(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
+    refuse_if(plain and whole, "--plain and --whole exclude each other")
+    with open_full_store() as store:
         damaged: list[str] = []
         if ids:
             chosen = [store.resolve(id) for id in ids]
@@ -298,8 +304,8 @@ def export(
         if site is not None:
             with progress("writing") as bar:
                 made = store.export.site(chosen, site, is_redacted=redact, progress=bar)
-            pages = f"wrote {counted(made.conversations, 'conversation')} to {shown(site)}"
-            answer(
+            pages = f"wrote {with_count(made.conversations, 'conversation')} to {shown(site)}"
+            print_answer(
                 {"path": site, **made.as_json()},
                 f"{pages}: {made.written} files changed, {made.removed} removed",
             )
@@ -314,12 +320,12 @@ def export(
                 }
                 count = store.export(chosen, file, format=format, **options)
     if output is not None:
-        answer(
+        print_answer(
             {"path": output, "conversations": count},
-            f"wrote {counted(count, 'conversation')} to {shown(output)}",
+            f"wrote {with_count(count, 'conversation')} to {shown(output)}",
         )
     if damaged:
-        say(f"damaged, and left out: {', '.join(damaged)}")
+        print_notice(f"damaged, and left out: {', '.join(damaged)}")
         raise typer.Exit(InvalidDocument.exit_code)
 
 
@@ -327,7 +333,7 @@ class _Stdout:
     """Standard output, as a file of bytes."""
 
     def write(self, data: bytes) -> int:
-        out_bytes(bytes(data))
+        print_stored_bytes(bytes(data))
         return len(data)
 
     def flush(self) -> None:

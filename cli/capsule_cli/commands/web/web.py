@@ -10,10 +10,10 @@ import sys
 from importlib import import_module
 
 from capsule_cli.commands.mcp.tokens import tokens_of
-from capsule_cli.public import named
-from capsule_cli.shared.global_options import asked
-from capsule_cli.shared.options import flag, option, refuse
-from capsule_cli.shared.output import answer, say
+from capsule_cli.public import open_named_agent_store
+from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.options import flag, option, refuse_if
+from capsule_cli.shared.output import print_answer, print_notice
 
 #: Where the page is, unless it is taken: an address that is kept leads there again.
 _PORT = 7450
@@ -42,7 +42,7 @@ def web(
     agent of --as or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp tokens
     add) opens it for that agent.
     """
-    refuse(
+    refuse_if(
         (cert is None) != (key is None),
         "a certificate and its key go together: --cert FILE --key FILE",
         "--cert",
@@ -80,7 +80,7 @@ def web(
             "--allow-host",
             path=host,
         )
-    with named() as store:
+    with open_named_agent_store() as store:
         own = names.own_name(store.inner.whole_engine.machine)
         if listener.is_loopback or hosts:
             called = listener.names(hosts, own)
@@ -96,13 +96,13 @@ def web(
         site = WebSite(store, tokens_of(store.root))
 
         def ready() -> None:
-            answer({"url": site.opening(origin)}, site.opening(browser_origin), line=True)
+            print_answer({"url": site.opening(origin)}, site.opening(browser_origin), line=True)
             sys.stdout.flush()
-            if not no_browser and sys.stdout.isatty() and not asked.json:
+            if not no_browser and sys.stdout.isatty() and not global_options.json:
                 import webbrowser
 
                 webbrowser.open(site.opening(browser_origin))
-                say("Ctrl-C ends it; this address is for another browser, once")
+                print_notice("Ctrl-C ends it; this address is for another browser, once")
 
         server.serve(
             site, tuple(called), listener, ready, None if cert is None else (cert, str(key))
