@@ -21,8 +21,8 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.members import Member
-from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.rules import policy
 from capsule.rules.consent import AgentProfile, PolicyInputs

@@ -25,7 +25,7 @@ import orjson
 
 from benchmarks.report import Bench, Step
 from capsule import Store
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 
 __all__ = ["BARE", "PHRASE", "Corpus", "ensure", "make", "rows"]

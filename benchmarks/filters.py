@@ -19,7 +19,7 @@ from benchmarks.fixtures import STAMP, texts
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows
 from capsule import Store
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_message_id
 

@@ -19,7 +19,7 @@ from benchmarks.fixtures import STAMP, history, write_capsule
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.report import Bar, Bench, Report, Step, Table, micro, sample_rows, times
 from capsule import Store
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.git.setup.attributes import attribute_lines, driver_config
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, sample_rows, times
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.format.merge.merge import merge
 

@@ -28,7 +28,7 @@ from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows
 from capsule import Store
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 
 __all__ = ["run"]

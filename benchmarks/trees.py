@@ -18,7 +18,7 @@ from benchmarks.harness import Contestant, interleave
 from benchmarks.peers.limit import SplicedFile
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
 from capsule import Store
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule_cli.commands.reading.drawing import drawn
 

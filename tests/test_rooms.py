@@ -16,7 +16,7 @@ import pytest
 
 from capsule import rooms
 from capsule.errors import Refused
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from tests.core.cli.conftest import capsule as capsule
 from tests.core.mcp_server.serving import environment, over_stdio
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import GitFailed, InvalidInput, NotFound
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from capsule.git_program import Git
 
 if TYPE_CHECKING:

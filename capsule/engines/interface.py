@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from capsule.engines.machine import LocalDocuments
     from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
-    from capsule.format.saved.repair import RepairedFile
+    from capsule.format.recovery.torn_files import RepairedFile
     from capsule.rules.consent import PolicyInputs
-    from capsule.rules.policy import PolicyTarget
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import PolicyTarget, Viewer
 
 T = TypeVar("T")
 Document = dict[str, Any]

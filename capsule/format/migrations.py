@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from capsule import timestamps
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.documents.new import CURRENT, empty_context, new_metadata
+from capsule.format.documents.creation import CURRENT, empty_context, new_metadata
 from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import title_from
-from capsule.format.values import canonical_time
 from capsule.ids import message_id_for
 
 Version = tuple[int, int]
@@ -162,8 +162,8 @@ def _tidy_history(
 
 
 def _in_form(time: str, counts: dict[str, int]) -> str:
-    form = canonical_time(time)
-    if form is None or form == time:
+    form = timestamps.sortable(time)
+    if form in ("", time):
         return time
     counts["form"] += 1
     return form

@@ -1,26 +1,159 @@
-"""Whether a document is a capsule, and everything that is wrong when it is not.
+"""What a value of a known field may be, and what is said when it is something else.
+
+What must stay true: nothing here raises on any value that JSON can hold.
+
+[joined: validation] Whether a document is a capsule, and everything that is wrong when it is not.
 
 What must stay true: strict about the fields the format knows, silent about the others; lenient
 about a newer minor version, whose enumerations may have grown. Every problem has the place it
 stands at. What `check` lets pass, the models take and `migrations.current` can bring up to date. No
 pydantic: a hand edit is checked by commands that must start fast.
+
+[joined: kinds] The kinds of documents that a store shares with other clones.
+
+What must stay true: what differs between kinds stands in this table, and nowhere is a kind asked
+for by its name. Pure; no pydantic.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import orjson
+
+from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format.documents.new import CURRENT
+from capsule.format.documents.agents import (
+    check_agent_id,
+    check_project_id,
+    is_agent_id,
+    is_project_id,
+)
+from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.servers import are_switches
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
-from capsule.format.json.places import Where, dotted, locate_all
+from capsule.format.json.canonical import in_order, order_record
+from capsule.format.json.codec import kind_of
+from capsule.format.json.locations import Where, dotted, locate_all
 from capsule.format.migrations import KNOWN, parse_version, too_new
-from capsule.format.values import canonical_time, fault, has_zone
-from capsule.ids import check_id
+from capsule.ids import check_id, is_id
 from capsule.timestamps import is_canonical
+
+_WHOLE = re.compile(rb"-?[0-9]+")
+
+
+def canonical_time(text: str) -> str | None:
+    """`text` as the format writes times; None when it is not a time in any ISO 8601 form."""
+    return timestamps.sortable(text) or None
+
+
+def has_zone(text: str) -> bool:
+    """Whether a time says which zone it is of. Meant for texts that are times."""
+    return (
+        text.endswith(("Z", "z"))
+        or re.search(r"[+-]\d\d(:?\d\d){0,2}(\.\d+)?$", text[10:]) is not None
+    )
+
+
+def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
+    """What is wrong with `value`, as the decoder gave it, as the value of `field`, in words; empty
+    when nothing is.
+
+    `any_choice` accepts values of enumerations that this version does not know.
+    """
+    types, is_it, called = _KINDS[field.kind]
+    if value is None:
+        return "" if field.null else f"must be {called}, is null"
+    if not isinstance(value, types) or (is_it and not is_it(value)):
+        return f"must be {called}, is {kind_of(value)}{_first_wrong(field, value)}"
+    if field.choices and not any_choice and value not in field.choices:
+        return f"must be one of {', '.join(field.choices)}, is {_short(value)}"
+    if field.kind == "time" and canonical_time(value) is None:
+        return f"must be a time like 2025-01-12T10:30:00.000Z (ISO 8601), is {_short(value)}"
+    return ""
+
+
+def _is_whole(value: Any) -> bool:
+    is_text = isinstance(value, orjson.Fragment)
+    return (
+        _WHOLE.fullmatch(orjson.dumps(value)) is not None
+        if is_text
+        else not isinstance(value, bool)
+    )
+
+
+def _list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+_are_texts, _are_objects = _list_of(str), _list_of(dict)
+
+
+def _is_share(value: Any) -> bool:
+    number = float(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+    return type(number) in (int, float) and 0 <= number <= 1
+
+
+def _are_mentions(value: Any) -> bool:
+    """Whether an object has lists of names, and an object of the kinds of some, as far as it has
+    these fields.
+    """
+    kinds = value.get("kinds", {})
+    lists = all(_are_texts(value.get(name, [])) for name in ("valid", "invalid", "unknown"))
+    return lists and isinstance(kinds, dict) and _are_texts(list(kinds.values()))
+
+
+#: The types of the values of a kind, what else tells them, and what the kind is called.
+_KINDS: dict[str, tuple[Any, Callable[[Any], bool] | None, str]] = {
+    "text": (str, None, "a text"),
+    "time": (str, None, "a time (a text like 2025-01-12T10:30:00.000Z)"),
+    "whole": ((int, orjson.Fragment), _is_whole, "a whole number"),
+    "share": ((int, float, orjson.Fragment), _is_share, "a number from 0 to 1"),
+    "yes or no": (bool, None, "true or false"),
+    "texts": (list, _are_texts, "a list of texts"),
+    "object": (dict, None, "an object"),
+    "objects": (list, _are_objects, "a list of objects"),
+    "mentions": (
+        dict,
+        _are_mentions,
+        "an object of valid, invalid and unknown, lists of texts, and kinds, an object of texts",
+    ),
+    "entries": (dict, lambda value: _are_objects([*value.values()]), "an object of objects"),
+    "switches": (
+        (dict, list),
+        are_switches,
+        'an object of names, each with {"enabled": true} or {"enabled": false}',
+    ),
+    "part": (dict, None, "an object"),
+    "parts": (list, None, "a list of objects"),
+    "members": (list, None, "a list of texts and objects"),
+}
+
+
+def _first_wrong(field: Field, value: Any) -> str:
+    """Which item spoils a list, or an object of switches."""
+    if field.kind == "switches" and isinstance(value, dict):
+        return next(
+            f" whose {_short(name)} is "
+            + ("one without it" if isinstance(item, dict) else kind_of(item))
+            for name, item in value.items()
+            if not (isinstance(item, dict) and isinstance(item.get("enabled"), bool))
+        )
+    if field.kind not in {"texts", "objects"} or not isinstance(value, list):
+        return ""
+    wanted = str if field.kind == "texts" else dict
+    at, item = next((at, item) for at, item in enumerate(value) if not isinstance(item, wanted))
+    return f" whose item {at} is {kind_of(item)}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
 
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200
@@ -224,3 +357,69 @@ _ZONELESS = "a time without a zone; it is read as UTC: write a Z behind it"
 
 def _zoneless(time: str) -> bool:
     return not has_zone(time) and canonical_time(time) is not None
+
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKind:
+    """A kind of documents.
+
+    Attributes:
+        name: The name of the folder in which they are.
+        noun: What one of them is called.
+        part: Its fields, by their name in `fields.PARTS`.
+        is_id: Whether a text may be the id of one.
+        check_id: Raises InvalidInput unless its argument may be the id of one.
+        has_entries: Whether they have a history. Those without one are merged field by field, and
+            replaced whole.
+    """
+
+    name: str
+    noun: str
+    part: str
+    is_id: Callable[[str], bool]
+    check_id: Callable[[str], str]
+    has_entries: bool = False
+
+    def ordered(self, document: Document) -> Document:
+        """The same document in canonical order."""
+        return in_order(document) if self.has_entries else order_record(document, self.part)
+
+    def check(self, document: Document, path: str, data: bytes | None = None) -> None:
+        """Raise InvalidDocument unless `document` is of this kind: a problem for each wrong field,
+        as in the file.
+
+        The problems name the file `path` and lines of `data`; None: of the document as the store
+        would write it.
+        """
+        check(
+            document,
+            codec.encode(document) if data is None else data,
+            path,
+            self.part,
+            self.check_id,
+        )
+
+    def read(self, data: bytes, path: str) -> Document:
+        """The document in a file, in canonical order. Raises InvalidDocument."""
+        document = codec.decode(data, path)
+        self.check(document, path, data)
+        return self.ordered(document)
+
+    def problems_of(self, data: bytes, path: str) -> list[Problem]:
+        """Everything wrong or odd about a file, in the order of the file; none when all is well."""
+        try:
+            document = codec.decode(data, path)
+            self.check(document, path, data)
+        except InvalidDocument as error:
+            return list(error.problems)
+        return notes(document, path, data) if self.has_entries else []
+
+
+CONVERSATION = DocumentKind("conversations", "conversation", "", is_id, check_id, has_entries=True)
+AGENT = DocumentKind("agents", "agent", "agent", is_agent_id, check_agent_id)
+PROJECT = DocumentKind("projects", "project", "project", is_project_id, check_project_id)
+#: The kinds by their names.
+KINDS = {kind.name: kind for kind in (CONVERSATION, AGENT, PROJECT)}

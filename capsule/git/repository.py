@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from capsule.errors import GitFailed, NotFound
-from capsule.format.kinds import KINDS
 from capsule.format.merge.copy_names import original_of
+from capsule.format.validation import KINDS
 from capsule.git_program import Git
 from capsule.ids import is_id
 

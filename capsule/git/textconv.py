@@ -30,7 +30,7 @@ from capsule.errors import InvalidDocument
 from capsule.format import validation
 from capsule.format.fields import names
 from capsule.format.json import codec
-from capsule.format.text.shown import call_of, one_line, shown
+from capsule.format.text.escaping import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import blank_if_unknown
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
-from capsule.format.documents.new import inactive_lock
+from capsule.format.documents.creation import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.process_forks import call_in_child
 from capsule.rules import locking

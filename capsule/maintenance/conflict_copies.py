@@ -16,12 +16,11 @@ from collections.abc import Callable
 
 from capsule.engines.interface import ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format.json import codec, places
-from capsule.format.kinds import KINDS
+from capsule.format.json import codec, locations
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
-from capsule.format.validation import decoded
+from capsule.format.validation import KINDS, decoded
 from capsule.rules.locking import describe
 from capsule.store.base import KIND
 from capsule.store.store import CoreStore
@@ -162,5 +161,5 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCo
             f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or "
             "an id that fits"
         )
-        return ConflictCopy(kind, named, text, data, file.id, places.locate(data, ("id",)))
+        return ConflictCopy(kind, named, text, data, file.id, locations.locate(data, ("id",)))
     return ConflictCopy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)

@@ -18,11 +18,10 @@ from capsule.engines.interface import WITH_ENTRIES, DatabaseEngine, HeldFile, Sc
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
-from capsule.format.json import canonical, codec, places
-from capsule.format.kinds import KINDS
-from capsule.format.saved.reconcile import reconcile
-from capsule.format.saved.repair import RepairedFile, mend
-from capsule.format.validation import decoded
+from capsule.format.json import canonical, codec, locations
+from capsule.format.recovery.reconcile import reconcile
+from capsule.format.recovery.torn_files import RepairedFile, mend
+from capsule.format.validation import KINDS, decoded
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import RecoverySource, rebuilt, remembered
@@ -298,7 +297,7 @@ class _DocumentExamination:
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._scanned.id:
-            line, column = places.locate(data, ("id",))
+            line, column = locations.locate(data, ("id",))
             is_free = is_id(document["id"]) and not self._store.engine.exists(
                 self._kind, document["id"]
             )
@@ -507,4 +506,6 @@ def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFi
             f"its id is {document['id']!r}: file name and id differ; rename the file, or "
             "correct the id"
         )
-        yield DoctorFinding(file.id, file.path, *places.locate(data or b"", ("id",)), "name", text)
+        yield DoctorFinding(
+            file.id, file.path, *locations.locate(data or b"", ("id",)), "name", text
+        )

@@ -19,11 +19,11 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import migrations
 from capsule.format.documents.message import check_message
 from capsule.format.json import codec
-from capsule.format.json.anatomy import context_in
 from capsule.format.json.canonical import order_message
-from capsule.format.merge.order import in_one_order
-from capsule.format.saved import records
-from capsule.format.saved.repair import RepairedFile
+from capsule.format.json.layout import context_in
+from capsule.format.merge.history import in_one_order
+from capsule.format.recovery import reconcile
+from capsule.format.recovery.torn_files import RepairedFile
 from capsule.format.validation import decoded
 from capsule.ids import message_id_for
 from capsule.store.base import KIND
@@ -232,7 +232,7 @@ def _logged(held: HeldFile) -> RecoverySource:
     entries: dict[str, Document] = {}
     gone: set[str] = set()
     number = 0
-    for write in records.decoded(held.records()):
+    for write in reconcile.decoded(held.records()):
         record = write.record
         entries |= {entry["id"]: entry for entry in write.entries}
         if (

@@ -13,7 +13,7 @@ from typing import Any
 from capsule.disk.directory_tracker import mount_of
 from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from capsule.maintenance.doctor import Progress, examine
 from capsule.software_versions import versions
 from capsule.store.store import CoreStore

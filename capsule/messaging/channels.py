@@ -17,8 +17,8 @@ from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, check_channel_name
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.members import Member, granted, joined, left, members_in
-from capsule.format.documents.new import new_capsule
 from capsule.format.fields import ACCESSES
 from capsule.ids import is_id
 from capsule.messaging.groups import Document, TypedConversations, random_suffix

@@ -26,9 +26,9 @@ from capsule.engines.interface import CONVERSATIONS, retry
 from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.documents.channels import channel_id, check_channel_name
-from capsule.format.documents.new import CURRENT
+from capsule.format.documents.creation import CURRENT
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, PROJECT
+from capsule.format.validation import AGENT, PROJECT
 from capsule.ids import folder_ids
 from capsule.messaging.agent_files import AgentFile, agents_in
 from capsule.messaging.agents import Agents

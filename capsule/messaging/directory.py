@@ -34,9 +34,9 @@ from capsule import timestamps
 from capsule.engines.interface import CONVERSATIONS, edit_document
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
-from capsule.format.documents.new import CURRENT
+from capsule.format.documents.creation import CURRENT
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, PROJECT, DocumentKind
+from capsule.format.validation import AGENT, PROJECT, DocumentKind
 from capsule.rules.consent import AgentProfile, PolicyInputs
 from capsule.rules.policy import PolicyTarget, decide
 from capsule.store.internals import AccessGuard

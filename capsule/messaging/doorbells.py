@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from capsule import timestamps
 from capsule.errors import CapsuleError
-from capsule.format.text.shown import one_line
+from capsule.format.text.escaping import one_line
 from capsule.messaging.directory import KIND_OF_BELLS
 
 if TYPE_CHECKING:

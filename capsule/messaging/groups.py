@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput, Refused
 from capsule.format.documents.agents import direct_id
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.members import Member, as_json, joined, left, members_in
-from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import PolicyTarget, decide, raise_if_denied

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.format.documents.channels import Channel, notes_id
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import camel
 from capsule.format.documents.members import joined
-from capsule.format.documents.new import new_capsule
 from capsule.messaging.channels import Channels
 from capsule.messaging.groups import TypedConversations
 from capsule.store.creation import ConversationExists, write_new

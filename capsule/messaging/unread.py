@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from capsule.engines.read_marks import UnreadFilter, first_unread
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT
+from capsule.format.validation import AGENT
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.rules import policy

@@ -19,7 +19,7 @@ from typing import Any, Literal, Required, TypedDict, Unpack, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format.values import canonical_time
+from capsule.format.validation import canonical_time
 from capsule.ids import uuid5
 from capsule.sessions.cron import next_at
 

@@ -20,9 +20,9 @@ import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
+from capsule.format.documents.creation import CURRENT
 from capsule.format.documents.head import camel
-from capsule.format.documents.new import CURRENT
-from capsule.format.kinds import DocumentKind
+from capsule.format.validation import DocumentKind
 from capsule.ids import check_id, is_id, new_id
 from capsule.messaging.directory import Document, DocumentCollection
 from capsule.sessions.cron import zone

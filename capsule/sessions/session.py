@@ -27,7 +27,7 @@ from capsule.engines.interface import (
     retry,
 )
 from capsule.errors import ConcurrentWrite, InvalidInput
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.ids import check_id, new_message_id

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format import migrations
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.message import check_message, fields_given
 from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
@@ -540,7 +540,7 @@ class BaseStore(Lists):
             lock = self.inner.instance_locks.lock_for_new(type)
 
             def with_overrides(overrides: dict[str, Any] | None) -> Head:
-                document = new.new_capsule(
+                document = creation.new_capsule(
                     id,
                     title,
                     stamp,

@@ -16,7 +16,7 @@ from typing import Any
 from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, WITH_ENTRIES, Engine, retry
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format.json import canonical, codec
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from capsule.settings import FILE_NAME, TEMPLATE
 from capsule.store.change.conversation import REMOVED
 from capsule.store.store import CoreStore

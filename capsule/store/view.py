@@ -19,7 +19,7 @@ from capsule.engines.interface import CONVERSATIONS, deleted_last, document_in, 
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
-from capsule.rules.visibility import Viewer, first_readable_time
+from capsule.rules.policy import Viewer, first_readable_time
 from capsule.store.change.conversation import REMOVED
 from capsule.timestamps import sortable
 

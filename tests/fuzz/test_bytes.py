@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.json import codec
 from capsule.ids import new_message_id
 from tests.fuzz.bytes import StoreOfBytes
 
 STAMP = "2025-01-12T10:30:00.000Z"
 BASE = codec.encode(
-    new.new_capsule(
+    creation.new_capsule(
         "odd", "Plan", STAMP, tags=["a"],
         messages=[{"role": "user", "content": f"m{n}", "timestamp": STAMP, "id": new_message_id()} for n in range(4)],
     )

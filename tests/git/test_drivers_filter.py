@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
-from capsule.format.kinds import CONVERSATION, KINDS
 from capsule.format.merge.clean_form import clean
+from capsule.format.validation import CONVERSATION, KINDS
 from capsule.git.drivers import filter
 from capsule.git.drivers.filter import cleaner, kind_of, serve
 from capsule.git.setup.attributes import attribute_lines

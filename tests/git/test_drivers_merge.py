@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
 from capsule.format import validation
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.git.textconv import as_text, readable

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from capsule.git.setup import installation
 from capsule.git.setup.attributes import attribute_lines, driver_config
 from tests.git.repositories import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsule.rules.actions import actions_of_write
+from capsule.rules.write_actions import actions_of_write
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 

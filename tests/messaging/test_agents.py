@@ -13,7 +13,7 @@ from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.errors import Remedy
 from capsule.format import schema
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, PROJECT
+from capsule.format.validation import AGENT, PROJECT
 from capsule.messaging.directory import StoreAgents
 from tests.processes import Child
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT
 from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge
+from capsule.format.validation import AGENT
 
 CONVERSATION, BOB = "conversations/direct_anna_bob.json", "agents/bob.json"
 

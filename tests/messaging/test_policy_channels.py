@@ -13,9 +13,9 @@ from capsule.errors import NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, channel_id, notes_id
 from capsule.format.documents.members import Member
-from capsule.rules.actions import actions_of_write
 from capsule.rules.consent import AgentProfile, PolicyInputs
 from capsule.rules.policy import Action, PolicyTarget, decide, raise_if_denied
+from capsule.rules.write_actions import actions_of_write
 
 T1, T2 = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 ALL = {"can_leave": True, "can_send": True, "can_invite": True, "can_manage": True}

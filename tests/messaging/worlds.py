@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.agents import GLOBAL, direct_id, project_id
 from capsule.format.documents.channels import Channel
 from capsule.format.json.canonical import order_message
@@ -197,7 +197,8 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         store.agents.register(agent)
         store.agents._documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
     write_new(
-        store.inner, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")])
+        store.inner,
+        creation.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]),
     )
     for room in world.rooms:
         if room.id in without:
@@ -214,7 +215,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         messages = [
             _message(room.id, f"first {word}", topic=f"topic-{word}", metadata={"tags": [word]})
         ]
-        document = new.new_capsule(
+        document = creation.new_capsule(
             *(room.id, f"Team {word}", STAMP),
             type=type,
             messages=messages,

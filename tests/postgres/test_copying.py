@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.engines.files.disk.layout import KINDS, LOCAL
 from capsule.engines.interface import CONVERSATIONS
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_message_id
 from capsule.settings import TEMPLATE

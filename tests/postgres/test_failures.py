@@ -17,7 +17,7 @@ import pytest
 
 from capsule import StorageFailed, Store, StoreBusy, timestamps
 from capsule.engines.interface import CONVERSATIONS
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.ids import new_message_id
 from tests.postgres.server import Server
 from tests.postgres.stores import engine_of

@@ -22,7 +22,7 @@ import pytest
 from capsule import Filter, InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.interface import Trashed
 from capsule.format.documents.agents import project_id
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 from capsule.store.change.conversation import REMOVED
 from tests.core.store.conftest import clock
 from tests.messaging.test_canaries import HARMLESS, MASKED, methods, said

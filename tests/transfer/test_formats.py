@@ -16,7 +16,7 @@ import pytest
 from capsule.errors import CapsuleError
 from capsule.format import validation
 from capsule.format.json import codec
-from capsule.format.kinds import CONVERSATION
+from capsule.format.validation import CONVERSATION
 from capsule.transfer.drafts.conversion import document_of
 from capsule.transfer.interface import Draft
 from capsule.transfer.registry import formats

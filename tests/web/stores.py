@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.fixtures import STAMP, history, write_capsule
 from capsule import Store
 from capsule.errors import Refused
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.sessions.registry import Registry
 from capsule.sessions.worker.command import CommandResult

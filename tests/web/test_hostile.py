@@ -14,7 +14,7 @@ import pytest
 from benchmarks.fixtures import STAMP
 from capsule import Store
 from capsule.errors import InvalidInput, Refused
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json.codec import encode
 from tests.processes import until
 from tests.web.browser import Guard

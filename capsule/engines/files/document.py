@@ -58,12 +58,12 @@ from capsule.engines.files.state import (
 )
 from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, ConcurrentWrite, Refused, StorageFailed
-from capsule.format.json.anatomy import FileLayout, head_of, survey
+from capsule.format.json.layout import FileLayout, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.saved.repair import RepairedFile
+    from capsule.format.recovery.torn_files import RepairedFile
 
 
 _UNFLUSHED = (

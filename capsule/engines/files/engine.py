@@ -65,8 +65,8 @@ from capsule.errors import (
 )
 from capsule.format import migrations
 from capsule.format.documents.head import Head, HeadCache
-from capsule.format.json import anatomy, canonical, codec
-from capsule.format.saved.records import (
+from capsule.format.json import canonical, codec, layout
+from capsule.format.recovery.reconcile import (
     append_records,
     appended,
     head_record,
@@ -83,8 +83,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Document
     from capsule.engines.machine import LocalDocuments
     from capsule.rules.consent import PolicyInputs
-    from capsule.rules.policy import PolicyTarget
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import PolicyTarget, Viewer
 
 
 #: An entry is looked for so far back first, in bytes.
@@ -125,7 +124,7 @@ class Caches:
         if tag != header.tag or start > header.anatomy.tail:
             start, ids = header.anatomy.history, set()
         if start < header.anatomy.tail:
-            ids |= anatomy.made_ids(history(start))
+            ids |= layout.made_ids(history(start))
         self._made[id] = (header.tag, header.anatomy.tail, ids)
         self._count += len(ids)
         while self._count > _MOST_IDS and len(self._made) > 1:
@@ -251,15 +250,15 @@ class FileTransaction:
         header, at = self._header, self._header.anatomy
         if at is None:
             return entry_with_id(self.document()["history"], id)
-        if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
+        if layout.made_ids(layout.id_line(id)) and id.encode() not in self._caches.made_ids(
             self.name, header, lambda start: self._held_document.history(header, start)
         ):
             return None
         for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
             block = self._held_document.history(header, start)
-            if (match := anatomy.entry_with(block, id)) is not None:
+            if (match := layout.entry_with(block, id)) is not None:
                 entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
-                return at.entries - anatomy.begun_in(block) + match[0], entry
+                return at.entries - layout.begun_in(block) + match[0], entry
         return None
 
     def appended(self) -> list[Document]:
@@ -273,7 +272,7 @@ class FileTransaction:
             document = self.document()
             data = codec.encode(document)
             self._continue_from(
-                self._held_document.replace(self._header.signature, data, anatomy.survey(data), [])
+                self._held_document.replace(self._header.signature, data, layout.survey(data), [])
             )
         elif self._header.durability is not Durability.DURABLE or not is_in_log:
             self._continue_from(self._held_document.flush(self._header))
@@ -349,8 +348,8 @@ class FileTransaction:
         records: list[bytes],
         context: Callable[[], Iterable[bytes]] | None,
     ) -> None:
-        lines = None if context is None else anatomy.context_lines(context())
-        written = anatomy.joined(codec.encode(head))
+        lines = None if context is None else layout.context_lines(context())
+        written = layout.joined(codec.encode(head))
         self._continue_from(
             self._held_document.rewrite_head(self._header, written, encoded, records, lines), head
         )
@@ -376,7 +375,7 @@ class FileTransaction:
         kept = removed and self._held_document.add_to_trash(removed[0], codec.encode(removed[1]))
         try:
             header = self._held_document.replace(
-                self._header.signature, data, anatomy.survey(data), records
+                self._header.signature, data, layout.survey(data), records
             )
         except ConcurrentWrite:
             if kept:
@@ -444,7 +443,7 @@ class FilesEngine:
         with self._hold_with_read_set(kind, document["id"], reads) as held:
             if self.storage.exists(kind, document["id"]):
                 raise AlreadyExists
-            header = held.replace(None, data, anatomy.survey(data), [])
+            header = held.replace(None, data, layout.survey(data), [])
             if written is not None:
                 written(header.tag)
         return header.signature.size
@@ -783,7 +782,7 @@ def _is_json(entries: bytes) -> bool:
 
 def _head_from_ends(beginning: bytes, end: bytes) -> Document | None:
     """The head from the first and last bytes of a canonical file; None when it isn't one."""
-    head = anatomy.head_of(beginning)
+    head = layout.head_of(beginning)
     if head is None or not end.endswith(b"]\n}\n"):
         return None
     try:

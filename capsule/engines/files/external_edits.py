@@ -27,8 +27,8 @@ from capsule.engines.files.state import STEP_NS, Durability, StateHeader
 from capsule.engines.interface import missing
 from capsule.errors import ConcurrentWrite, GitFailed, InvalidDocument, Refused
 from capsule.format import migrations
-from capsule.format.json import anatomy, canonical, codec
-from capsule.format.saved.records import head_record, identified, splices, without_texts
+from capsule.format.json import canonical, codec, layout
+from capsule.format.recovery.reconcile import head_record, identified, splices, without_texts
 from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.saved.repair import RepairedFile
+    from capsule.format.recovery.torn_files import RepairedFile
     from capsule.git_program import Git
 
 
@@ -149,30 +149,32 @@ def repaired_file(
         signature: Its signature.
         asked: Whether a person asked for it.
     """
-    from capsule.format.saved import repair
+    from capsule.format.recovery import torn_files
 
     written = splices(held.records())
     is_restarted = held.durability is Durability.RESTARTED
     # Whoever saved it before the machine was started is done with it.
     is_left = asked or is_restarted or signature.mtime_ns < held.sys.booted_ns()
     if is_left and held.checkpoint_end >= 0:
-        whole = repair.cut_back(
+        whole = torn_files.cut_back(
             data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
         )
         if whole is not None and _parsed_or_none(whole, held) is not None:
-            return repair.RepairedFile(
+            return torn_files.RepairedFile(
                 whole, "completed from the log, because a power cut interrupted its writes"
             )
     for n, (at, entries, stamp) in enumerate(written if not is_restarted else ()):
-        splice = repair.LoggedSplice(at, [codec.encode_entry(entry) for entry in entries], stamp)
-        whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
+        splice = torn_files.LoggedSplice(
+            at, [codec.encode_entry(entry) for entry in entries], stamp
+        )
+        whole = torn_files.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            mended: RepairedFile | None = repair.RepairedFile(
+            mended: RepairedFile | None = torn_files.RepairedFile(
                 whole, "completed where a write was interrupted"
             )
             break
     else:
-        mended = repair.mend(data) if is_left else None
+        mended = torn_files.mend(data) if is_left else None
     return mended if mended is not None and _parsed_or_none(mended.data, held) is not None else None
 
 
@@ -214,7 +216,7 @@ def _reconcile(
     signature: Signature,
     deliberate: bool | None,
 ) -> StateHeader:
-    from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
+    from capsule.format.recovery.reconcile import reconcile
 
     known = held.records()
     sure = held.certain_writes
@@ -237,13 +239,13 @@ def _reconcile(
     newest = max(outcome.newest, noted.newest_updated_at if noted is not None else "")
     if not outcome.changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
-        parts = anatomy.survey(data) if is_canonical else None
+        parts = layout.survey(data) if is_canonical else None
         return held.accept_file(signature, parts, outcome.seen, newest)
     stamp = timestamps.later_than(newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
-    known_now = held.replace(signature, written, anatomy.survey(written), records)
+    known_now = held.replace(signature, written, layout.survey(written), records)
     if outcome.changed:
         held.is_completed = is_restarted and len(known) > (sure or 0)
         words = (
@@ -266,7 +268,7 @@ def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]
         that the store remembers. It may be an editor's, saved unchanged; and what is in no commit
         must not go.
     """
-    from capsule.format.saved.reconcile import THE_LOCK, reconcile
+    from capsule.format.recovery.reconcile import THE_LOCK, reconcile
 
     versions = replaced(held.path, data)
     if versions is None:

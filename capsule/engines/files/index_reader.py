@@ -31,7 +31,7 @@ from capsule.engines.index.parsing import (
 from capsule.engines.interface import ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.documents.head import Head
-from capsule.format.json import anatomy
+from capsule.format.json import layout
 from capsule.format.merge.copy_names import original_of
 from capsule.ids import check_id
 
@@ -134,11 +134,11 @@ def read_for_index(
 
 
 def _is_mendable(data: bytes) -> bool:
-    from capsule.format.saved import (
-        repair,
-    )  # Its patterns take a millisecond, and nearly no file is damaged.
+    from capsule.format.recovery import (
+        torn_files,  # Its patterns take a millisecond, and nearly no file is damaged.
+    )
 
-    return repair.mend(data) is not None
+    return torn_files.mend(data) is not None
 
 
 def _read_appended(
@@ -243,7 +243,7 @@ def _parse_new_head(
         return None
     file = _parse_appended(version, known, before, data[tail : at.tail])
     try:
-        document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
+        document = orjson.loads(layout.head_of(data[: at.context + 64]) or b"")
         document |= orjson.loads(
             b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}"
         )

@@ -2,7 +2,7 @@
 
 The *splice* appends to `history` in place: one pwrite over the closing of the file, and one over
 `updatedAt`. A splice that returns is in the file that the path names. A splice that fails leaves
-the file as it was, complete, or torn in a way that `format/saved/repair.py` recognizes. If an
+the file as it was, complete, or torn in a way that `format/recovery/torn_files.py` recognizes. If an
 editor saves meanwhile, the splice removes what it wrote and raises `ConcurrentWrite`. It flushes
 nothing, since the log has the entries.
 
@@ -29,7 +29,7 @@ from capsule.disk.whole_files import (
 )
 from capsule.engines.files.state import StateHeader
 from capsule.errors import ConcurrentWrite
-from capsule.format.json.anatomy import (
+from capsule.format.json.layout import (
     CONTEXT_END_BYTES,
     FileLayout,
     closing_of,

@@ -20,7 +20,7 @@ import orjson
 
 from capsule.disk.whole_files import NO_SIGNATURE, Signature
 from capsule.engines.files.disk.log import LogPosition
-from capsule.format.json.anatomy import FileLayout, closing_of
+from capsule.format.json.layout import FileLayout, closing_of
 from capsule.timestamps import WIDTH, is_canonical, sortable
 
 #: No clock that stamps files has a longer step: a younger file may be written to without its times

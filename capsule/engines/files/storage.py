@@ -32,7 +32,7 @@ from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decod
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
 from capsule.engines.machine import LocalDocuments
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Refused
-from capsule.format.json.anatomy import last_entries
+from capsule.format.json.layout import last_entries
 from capsule.ids import check_file_name, check_id, is_id, new_id
 from capsule.process_forks import call_in_child
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capsule.engines.queries import Order
     from capsule.engines.sealed import CursorSeal
     from capsule.format.documents.head import Head
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
 #: The number of agents for which the index remembers what they may not read.

@@ -21,7 +21,7 @@ from capsule.errors import InvalidDocument
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
 from capsule.format.facts import Fact, facts_of
-from capsule.format.json import anatomy, canonical, codec
+from capsule.format.json import canonical, codec, layout
 from capsule.format.text.tokens import estimate
 from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decoded
@@ -133,9 +133,9 @@ def _parse_valid(
 ) -> IndexUpdate:
     document, is_canonical = _document(data, path, id, vouched=is_vouched)
     # As `Store.head` does: if the head is in its usual place, list it as the file has it.
-    is_usual = data.endswith(b"]\n}\n") and anatomy.head_of(data) is not None
+    is_usual = data.endswith(b"]\n}\n") and layout.head_of(data) is not None
     head = Head.of(document, path, version.size) if is_usual else None
-    file_layout = anatomy.survey(data) if is_canonical else None
+    file_layout = layout.survey(data) if is_canonical else None
     messages: list[IndexedMessage] | None = None
     history_bytes = b""
     if file_layout is not None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         UnreadSummary,
     )
     from capsule.format.documents.head import Head
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import Viewer
 
 
 _TOP = ("id", "title", "version", "createdAt", "updatedAt")
@@ -72,7 +72,7 @@ def last_valid_version(
     """
     # Only a damaged file needs these; a list must not wait for them.
     from capsule.engines.index.parsing import lines_of, messages_of
-    from capsule.format.documents.new import empty_context, new_metadata
+    from capsule.format.documents.creation import empty_context, new_metadata
     from capsule.format.facts import FIELDS, NUMBER, TEXT
     from capsule.format.json.canonical import order_message
 

@@ -1,7 +1,7 @@
 """Leave out of a query what the asker may not read, by conditions on the rows of the index.
 
 What must stay true: a hidden message counts in no answer. Who may read what is decided elsewhere
-(`capsule.rules.visibility`).
+(`capsule.rules.policy`).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from capsule.settings import TEMPLATE
 if TYPE_CHECKING:
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.memory.index import MemoryIndex
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from capsule.engines.machine import LocalDocuments
     from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.index import PostgresIndex
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
 _STATE = (

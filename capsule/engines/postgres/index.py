@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.tables.facts import FilterMatcher
     from capsule.engines.postgres.feed import Feed
     from capsule.engines.queries import FieldValue
-    from capsule.rules.visibility import Viewer
+    from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
 _PREFIX = f"{CONVERSATIONS}/"

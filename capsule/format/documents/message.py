@@ -12,7 +12,7 @@ from typing import Any
 from capsule.errors import InvalidInput
 from capsule.format.fields import PARTS, ROLES
 from capsule.format.json.canonical import is_in_order, order_message
-from capsule.format.values import canonical_time, fault
+from capsule.format.validation import canonical_time, fault
 from capsule.ids import is_id
 
 _FIELDS = {field.name: field for field in PARTS["history"]}

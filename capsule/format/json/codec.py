@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format.json import places
-from capsule.format.json.places import Where, dotted, place_in
+from capsule.format.json import locations
+from capsule.format.json.locations import Where, dotted, place_in
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254
@@ -75,13 +75,13 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     except _DuplicateKey:
         twice = [
             (at, f"a second field {name!r} in the same object; keep one")
-            for at, name in places.duplicate_keys(text)
+            for at, name in locations.duplicate_keys(text)
         ]
         raise _invalid(path, text, twice) from None
     except _Constant:
         numbers = [
             (at, f"{name} is not a JSON number; write null or a number")
-            for at, name in places.constants(text)
+            for at, name in locations.constants(text)
         ]
         raise _invalid(path, text, numbers) from None
     except RecursionError:
@@ -94,7 +94,8 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         orjson.dumps(document)
     except TypeError:
         halves = [
-            (at, f"{escape} is {_HALF}; remove it") for at, escape in places.lone_surrogates(text)
+            (at, f"{escape} is {_HALF}; remove it")
+            for at, escape in locations.lone_surrogates(text)
         ]
         raise (_invalid(path, text, halves) if halves else _too_deep(path, text)) from None
     return document
@@ -162,7 +163,7 @@ def _text(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = places.text_of(data[: error.start])
+        before = locations.text_of(data[: error.start])
         line, column = place_in(before, len(before))
         reason = f"byte 0x{data[error.start]:02x} is not valid UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -212,7 +213,7 @@ def _invalid(path: str, text: str, faults: list[tuple[int, str]]) -> InvalidDocu
 
 
 def _too_deep(path: str, text: str) -> InvalidDocument:
-    return _invalid(path, text, [(places.too_deep(text, MAX_DEPTH) or 0, _DEEP)])
+    return _invalid(path, text, [(locations.too_deep(text, MAX_DEPTH) or 0, _DEEP)])
 
 
 #: A line that git begins a conflict, its common ancestor, its other side or its end with

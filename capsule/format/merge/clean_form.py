@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule.format import migrations
-from capsule.format.documents.new import CURRENT, inactive_lock
+from capsule.format.documents.creation import CURRENT, inactive_lock
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, is_in_order
-from capsule.format.kinds import KINDS
-from capsule.format.values import fault
+from capsule.format.validation import KINDS, fault
 from capsule.ids import is_id
 from capsule.timestamps import is_canonical
 

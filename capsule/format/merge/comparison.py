@@ -15,9 +15,9 @@ from typing import Any
 
 from capsule.format import migrations
 from capsule.format.documents.members import members_in
-from capsule.format.merge.notes import bare
-from capsule.format.merge.values import flat_head, sorted_bytes
-from capsule.format.text.shown import clipped
+from capsule.format.merge.annotations import bare
+from capsule.format.merge.three_way import flat_head, sorted_bytes
+from capsule.format.text.escaping import clipped
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]

@@ -21,16 +21,15 @@ from itertools import takewhile
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.documents.new import CURRENT
+from capsule.format.documents.creation import CURRENT
 from capsule.format.json.canonical import in_order
+from capsule.format.merge.annotations import MergeResult, wanted_in
 from capsule.format.merge.clean_form import cleaned, is_clean
-from capsule.format.merge.head import HeadMerge
-from capsule.format.merge.history import HistoryMerge
-from capsule.format.merge.notes import MergeResult, wanted_in
-from capsule.format.merge.side import HistorySide, renamed_in, same_ids
-from capsule.format.merge.values import ABSENT, bytes_of, same
-from capsule.format.text.shown import one_line
-from capsule.format.tree.pruning import kept_current
+from capsule.format.merge.fields import HeadMerge
+from capsule.format.merge.history import HistoryMerge, HistorySide, renamed_in, same_ids
+from capsule.format.merge.three_way import ABSENT, bytes_of, same
+from capsule.format.text.escaping import one_line
+from capsule.format.tree.branches import kept_current
 
 Document = dict[str, Any]
 _NODE, _WANTED = "currentNode", "currentWanted"

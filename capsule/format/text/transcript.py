@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from capsule.errors import InvalidInput
-from capsule.format.text.shown import call_of
+from capsule.format.text.escaping import call_of
 from capsule.format.tree.tree import active_path
 from capsule.timestamps import blank_if_unknown
 

@@ -1,4 +1,12 @@
-"""Working out branches: switching, other answers, removals.
+"""Taking messages out of a history, and putting them back.
+
+What must stay true: every other message keeps its parent, and nothing else of it changes; and what
+a write takes out or changes is recorded so that it can be put back. Pure.
+
+A message without a `parent` answers the entry before it. So when entries go or come, some parents
+must be named.
+
+[joined: branches] Working out branches: switching, other answers, removals.
 
 What must stay true: nothing here writes, and a plan depends on the conversation alone, so that a
 dry run says what would be done.
@@ -7,14 +15,235 @@ dry run says what would be done.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from capsule.errors import InvalidInput, NotFound, Remedy
+from capsule.format.documents.message import saying
+from capsule.format.json.canonical import order_message
 from capsule.format.references import find_message
-from capsule.format.tree.pruning import kept_current, retitle, without
+from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
+
+Message = Mapping[str, Any]
+Document = dict[str, Any]
+
+
+def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
+    """The history without the messages at these places; their answers answer what they answered.
+
+    Raises:
+        InvalidInput: An answer to a message whose id stands twice can't be put in words.
+    """
+    stays = [place for place in range(len(history)) if place not in gone]
+    now = {place: at for at, place in enumerate(stays)}
+    parents = [now.get(_above(tree, place, gone), -1) for place in stays]
+    result = [dict(history[place]) for place in stays]
+    _name_parents(result, parents, {tree.ids[place] for place in gone})
+    return result
+
+
+def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str | None]) -> None:
+    """Name the parent of each message where the history would say another one. Changes `history` in
+    place.
+
+    `parents` holds places (-1: no parent), and `gone` ids that must not be named any more.
+    """
+    tree = Tree(history)
+    gone = gone - {*tree.ids, None}
+    for at, above in enumerate(parents):
+        if tree.parents[at] == above and history[at].get("parent") not in gone:
+            continue
+        if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
+            raise InvalidInput(
+                f"two messages have the id {tree.ids[above]}, so it can't be said which is "
+                "answered",
+                remedy=Remedy("repair"),
+            )
+        history[at] = order_message(history[at] | {"parent": tree.id_at(above)})
+
+
+def _above(tree: Tree, place: int, gone: Set[int]) -> int:
+    """The nearest message above that stays; -1: none."""
+    above, seen = tree.parents[place], {place}
+    while above in gone and above not in seen:
+        seen.add(above)
+        above = tree.parents[above]
+    return -1 if above in seen else above
+
+
+def kept_current(
+    before: Tree, current: str | None, gone: Set[int], asked: int | None, after: Sequence[Message]
+) -> str | None:
+    """What `currentNode` must be when messages have gone, so that the active branch is what a
+    person expects.
+
+    It stays the branch that it was. When its end is gone, it is the one that the removed message's
+    newest sibling leads to, else it ends at what that message answered.
+
+    Args:
+        before, current: The tree and `currentNode` as they were.
+        gone: The places of the messages that went.
+        asked: The one that was asked to be removed; None: the end of the active branch stays.
+        after: The history as it is now.
+
+    Returns:
+        The value; None: none is needed. The old one, wherever that does as well.
+    """
+    if not after:
+        return None
+    tree = Tree(after)
+    leaf = before.active_leaf(current)
+    if leaf in gone and asked is not None:
+        siblings = [place for place in before.siblings_at(asked) if place not in gone]
+        nearest = siblings[-1] if siblings else _above(before, asked, gone)
+        leaf = tree.leaf(str(before.ids[nearest])) if nearest >= 0 else len(tree) - 1
+    else:
+        leaf = tree.places[str(before.ids[leaf])]
+    wanted = current if current in tree.places else None
+    return wanted if tree.active_leaf(wanted) == leaf else str(tree.ids[leaf])
+
+
+def retitle(document: Document, before: Sequence[Message], after: Sequence[Message]) -> None:
+    """Let a title that was made by rule follow the messages; one that would be empty stays."""
+    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == title_by_rule(
+        before
+    ):
+        document["title"] = title_by_rule(after) or document["title"]
+
+
+def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) -> Document | None:
+    """What a write takes out of a conversation, as the trash keeps it; None when it takes nothing.
+
+    Args:
+        before, after: The conversation before and after the write.
+        reason: `deleted`, `pruned`, `edited` or `restored`.
+
+    Returns:
+        The messages that went and the former versions of those that changed, each naming its
+        parent; behind which message each stood (`after`), which message each answer to one of them
+        answered (`answers`), and at which message the active branch ended, before and after the
+        write (`leaf`, `leafNow`).
+    """
+    now: dict[Any, list[Document]] = {}
+    for entry in after["history"]:
+        now.setdefault(entry.get("id"), []).append(saying(entry))
+    history = before["history"]
+    gone = [
+        place
+        for place, entry in enumerate(history)
+        if saying(entry) not in now.get(entry.get("id"), ())
+    ]
+    if not gone:
+        return None
+    tree = Tree(history)
+    lost = {place for place in gone if tree.ids[place] not in now}
+    id_at = tree.id_at
+    answers = {
+        tree.ids[child]: id_at(place) for place in lost for child in tree.children.get(place, ())
+    }
+    left = Tree(after["history"])
+    return {
+        "version": before["version"],
+        "id": before["id"],
+        "title": before["title"],
+        "removed": {
+            "at": after["updatedAt"],
+            "reason": reason,
+            "after": [id_at(place - 1) for place in gone],
+            "answers": {child: parent for child, parent in answers.items() if child in now},
+            "leaf": id_at(tree.active_leaf(before["metadata"].get("currentNode"))),
+            "leafNow": left.id_at(left.active_leaf(after["metadata"].get("currentNode"))),
+        },
+        "history": [
+            order_message(history[place] | {"parent": id_at(tree.parents[place])}) for place in gone
+        ],
+    }
+
+
+def edited(entry: Message, at: str, by: str | None) -> Document:
+    """Return a message that was changed just now.
+
+    Args:
+        entry: The message with its new text.
+        at: When it was changed.
+        by: The agent that changed it; None: a person.
+    """
+    changed = {**entry, "editedAt": at}
+    changed.pop("editedBy", None)
+    if by is not None:
+        changed["editedBy"] = by
+    return order_message(changed)
+
+
+def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
+    """The conversation with messages put back that `removed` recorded.
+
+    One that is gone returns to its place, under the message that it answered, and has its answers
+    again. One that is there gets its former text, as an edit. The active branch ends where it ended
+    before the removal, unless somebody has gone on since.
+
+    Args:
+        document: The conversation; its `updatedAt` is that of the edits.
+        kept: What `removed` gave.
+        by: The agent that puts it back; None: a person.
+
+    Raises:
+        InvalidInput: An answer to a message whose id stands twice can't be put in words.
+    """
+    about, current = kept["removed"], document["metadata"].get("currentNode")
+    before = Tree(document["history"])
+    history, parents = [dict(entry) for entry in document["history"]], {}
+    for entry, above in zip(history, before.parents, strict=True):
+        parents[entry["id"]] = before.id_at(above)
+    lost: list[tuple[Document, str | None]] = []
+    for entry, behind in zip(kept["history"], about["after"], strict=True):
+        at = before.places.get(entry["id"])
+        if at is None:
+            lost.append((dict(entry), behind))
+        elif saying(entry) != saying(history[at]):
+            parent = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
+            history[at] = edited({**saying(entry), **parent}, document["updatedAt"], by)
+    came = {entry["id"]: entry["parent"] for entry, _ in lost}
+    for child, parent in about["answers"].items():
+        above, seen = parent, set()
+        while (
+            above is not None and above in came and above not in seen
+        ):  # The nearest that was not removed with it.
+            seen.add(above)
+            above = came[above]
+        if (
+            parent in came
+            and child in parents
+            and parents[child] == (above if above in parents else None)
+        ):
+            parents[child] = parent
+    for entry, behind in lost:
+        ids = [there["id"] for there in history]
+        at = ids.index(behind) + 1 if behind in ids else 0 if behind is None else len(ids)
+        if entry["parent"] is not None and entry["parent"] not in {**came, **parents}:
+            entry["parent"] = behind if behind in ids else None
+        history.insert(at, entry)
+        parents[entry["id"]] = entry["parent"]
+    places = Tree(history).places
+    _name_parents(history, [places.get(str(parents[entry["id"]]), -1) for entry in history], set())
+    after = Tree(history)
+    leaf = before.id_at(before.active_leaf(current))
+    if leaf == about["leafNow"] and about["leaf"] in places:
+        leaf = about["leaf"]
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name != "currentNode"
+    }
+    wanted = next(
+        (node for node in (current, None) if after.ids[after.active_leaf(node)] == leaf), leaf
+    )
+    if wanted is not None:
+        metadata["currentNode"] = wanted
+    result = document | {"metadata": metadata, "history": history}
+    retitle(result, document["history"], history)
+    return result
+
 
 Entry = dict[str, Any]
 #: Chooses the places of the messages to remove, and gives the place of the requested one, if any.

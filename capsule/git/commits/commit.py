@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import CapsuleError, InvalidDocument, Refused, Remedy
 from capsule.format.json import codec
-from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
-from capsule.format.text.shown import clipped
-from capsule.format.validation import decoded
+from capsule.format.text.escaping import clipped
+from capsule.format.validation import KINDS, decoded
 from capsule.git import objects
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import BlobReader, IndexEntry, RawDifference

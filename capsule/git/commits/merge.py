@@ -20,8 +20,8 @@ from typing import Any
 
 from capsule.errors import CapsuleError, GitFailed, Remedy
 from capsule.format.json import codec
-from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
+from capsule.format.validation import KINDS
 from capsule.git import objects
 from capsule.git.commits.commit import ensure_attributes
 from capsule.git.commits.operation import Operation

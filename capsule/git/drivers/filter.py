@@ -25,8 +25,8 @@ from collections.abc import Callable
 from typing import IO
 
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
-from capsule.format.kinds import CONVERSATION, KINDS
 from capsule.format.merge.clean_form import clean
+from capsule.format.validation import CONVERSATION, KINDS
 from capsule.ids import is_id
 
 FLUSH = b"0000"

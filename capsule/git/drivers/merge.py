@@ -16,12 +16,12 @@ import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
 from capsule.format.json import codec
-from capsule.format.kinds import KINDS
+from capsule.format.merge.annotations import MergeResult
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge
-from capsule.format.merge.notes import MergeResult
-from capsule.format.text.shown import one_line
+from capsule.format.text.escaping import one_line
+from capsule.format.validation import KINDS
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import file_command, store_command
 

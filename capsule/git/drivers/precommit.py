@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from capsule.errors import InvalidDocument
 from capsule.format import migrations
-from capsule.format.json import codec, places
-from capsule.format.kinds import KINDS
+from capsule.format.json import codec, locations
+from capsule.format.validation import KINDS
 from capsule.git.objects import REGULAR, BlobReader, changes, empty_tree
 from capsule.git.setup.attributes import file_command, store_command
 from capsule.git_program import Git
@@ -77,7 +77,7 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
         if not migrations.is_newer(document):
             KINDS[kind].check(document, path, data)
             if document["id"] != id:
-                line, column = places.locate(data, ("id",))
+                line, column = locations.locate(data, ("id",))
                 yield (
                     f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name "
                     f"says {id!r}; {again}"

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from capsule.format.kinds import KINDS
+from capsule.format.validation import KINDS
 
 if TYPE_CHECKING:
     from capsule.git_program import Git

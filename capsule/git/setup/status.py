@@ -16,8 +16,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument
-from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
+from capsule.format.validation import KINDS
 from capsule.git.commits.merge import merge_version
 from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.repository import Repository
@@ -26,7 +26,7 @@ from capsule.git.setup.attributes import DRIVER, settings, wanted_config
 from capsule.git_program import Git
 
 if TYPE_CHECKING:
-    from capsule.format.merge.notes import Conflict
+    from capsule.format.merge.annotations import Conflict
 
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import migrations
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.fields import names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
@@ -121,9 +121,7 @@ class Conversation:
         """As `ensure_permitted`, for who writes here; without an object, for the conversation as
         it is.
         """
-        from capsule.rules.policy import (
-            PolicyTarget,  # A command that only reads has no use for it.
-        )
+        from capsule.rules.policy import PolicyTarget
 
         if object is not None or action not in self._allowed:
             about, judged = (
@@ -146,14 +144,14 @@ class Conversation:
         """
         if not self._is_ruled:
             return
-        from capsule.rules import actions, policy
+        from capsule.rules import policy, write_actions
 
         if (object := policy.PolicyTarget.from_parsed_head(self.head)).is_closed:
-            for action in sorted(actions.actions_of_write(self._agent, before, after)):
-                self.ensure_permitted(action, object, actions.added_agents(before, after))
+            for action in sorted(write_actions.actions_of_write(self._agent, before, after)):
+                self.ensure_permitted(action, object, write_actions.added_agents(before, after))
         elif self._agent is not None:
             self.ensure_permitted("change")
-            if not is_agreed and actions.changes_others(self._agent, before, after):
+            if not is_agreed and write_actions.changes_others(self._agent, before, after):
                 self.ensure_permitted("moderate")
             if (closed := policy.PolicyTarget.from_document(after)).is_closed:
                 self.ensure_permitted("rewrite", closed)  # It would take away what others wrote.
@@ -348,7 +346,7 @@ class Conversation:
         Returns:
             The document as it is now.
         """
-        from capsule.format.tree.pruning import removed
+        from capsule.format.tree.branches import removed
 
         lock, before = self.admitted(), self.document()
         stamp = before["updatedAt"] if keeps_time else self._stamp()
@@ -387,7 +385,9 @@ class Conversation:
 
     def set_lock(self, lock: Document | None) -> None:
         """Record a lock; None: nobody holds one."""
-        self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
+        self.change_head(
+            lambda head: head["metadata"].update(lock=lock or creation.inactive_lock())
+        )
 
     def sign_off(self) -> None:
         """Record, before the conversation is deleted, which agent does so, and that nobody holds
@@ -397,7 +397,7 @@ class Conversation:
             return
 
         def change(head: Document) -> None:
-            head["metadata"]["lock"] = new.inactive_lock()
+            head["metadata"]["lock"] = creation.inactive_lock()
             head["metadata"].pop("deletedBy", None)
             if self._agent is not None:
                 head["metadata"]["deletedBy"] = self._agent

@@ -11,7 +11,7 @@ from typing import Any
 
 from capsule.errors import InvalidInput
 from capsule.format.documents.servers import switched
-from capsule.format.merge.notes import take_out
+from capsule.format.merge.annotations import take_out
 from capsule.format.text.titles import check_tags, check_title
 from capsule.store.change.pending_overrides import (
     Overrides,

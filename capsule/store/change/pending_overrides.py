@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import edit_document
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import migrations
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.servers import overrides_in
 from capsule.format.fields import PARTS
-from capsule.format.json import codec, places
-from capsule.format.values import fault
+from capsule.format.json import codec, locations
+from capsule.format.validation import fault
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -60,7 +60,7 @@ def change_pending_overrides(engine: Engine, change: Callable[[Overrides], Overr
     def edit(data: bytes | None) -> bytes | None:
         nonlocal after
         document = (
-            {"version": new.CURRENT, "mcpServers": {}}
+            {"version": creation.CURRENT, "mcpServers": {}}
             if data is None
             else _decoded(data, _path(engine))
         )
@@ -126,7 +126,9 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
     try:
         document = codec.decode(data, path)
         for where, wrong in _wrong(document):
-            raise InvalidDocument.of([Problem(path, *places.locate(data, (where,)), where, wrong)])
+            raise InvalidDocument.of(
+                [Problem(path, *locations.locate(data, (where,)), where, wrong)]
+            )
     except InvalidDocument as error:
         problem = error.problems[0]
         advice = (
@@ -139,7 +141,7 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    had = document.get("version", new.CURRENT)
+    had = document.get("version", creation.CURRENT)
     version = migrations.parse_version(had)
     if version is None:
         yield "version", f'must be a text like "2.1", is {codec.kind_of(had)}'

@@ -17,11 +17,11 @@ import orjson
 
 from capsule import timestamps
 from capsule.format import migrations, validation
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.message import check_message
-from capsule.format.json import anatomy, canonical, codec
+from capsule.format.json import canonical, codec, layout
 from capsule.format.references import find_message
-from capsule.format.tree.pruning import edited, retitle
+from capsule.format.tree.branches import edited, retitle
 from capsule.format.validation import decoded
 from capsule.store.base import KIND
 from capsule.store.change.appends import encoded_within, message_model
@@ -243,7 +243,7 @@ class ProjectContexts:
         name = self._store.engine.name(KIND, id)
 
         def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
-            span = anatomy.context_in(data) if is_canonical else None
+            span = layout.context_in(data) if is_canonical else None
             if span is not None:
                 return _decoded(data, span, name)
             context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0][
@@ -289,7 +289,7 @@ class ProjectContexts:
         Args:
             id: The conversation.
         """
-        return self.set(id, new.new_capsule(id, "", timestamps.now())["context"])
+        return self.set(id, creation.new_capsule(id, "", timestamps.now())["context"])
 
 
 def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
 
 def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
     """The bytes of a checked context. Raises InvalidInput."""
-    document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
+    document = creation.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
     validation.check_made(document)
     return codec.encode(canonical.in_order(document)["context"])[:-1]
 

@@ -15,7 +15,7 @@ from capsule import ids, timestamps
 from capsule.engines.interface import Trashed
 from capsule.engines.queries import ListRequest
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.channels import channel_in
 from capsule.format.documents.head import Head
 from capsule.format.references import find_message
@@ -136,7 +136,7 @@ class Forks:
         renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
         left_out = {"parent", *_NAMING} if attachments else {"parent", *_NAMING, "attachments"}
         type = str(about.get("type") or "chat")
-        document = new.new_capsule(
+        document = creation.new_capsule(
             new_id,
             title_after("Fork of ", source["title"], first_text)
             if title is None

@@ -19,10 +19,10 @@ from capsule.engines.interface import retry
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, Locked, NotFound, Remedy
 from capsule.format import migrations, validation
 from capsule.format.json import codec
-from capsule.format.kinds import KINDS, DocumentKind
+from capsule.format.merge.annotations import conflicts_in, resolve, take_out
 from capsule.format.merge.clean_form import clean, cleaned
-from capsule.format.merge.notes import conflicts_in, resolve, take_out
 from capsule.format.text.titles import check_title
+from capsule.format.validation import KINDS, DocumentKind
 from capsule.ids import check_id
 from capsule.rules.locking import describe
 from capsule.store.base import KIND
@@ -32,7 +32,7 @@ from capsule.store.change.head_changes import set_title
 if TYPE_CHECKING:
     from capsule.engines.interface import HeldFile
     from capsule.format.documents.head import Head
-    from capsule.format.merge.notes import Conflict, MergeResult
+    from capsule.format.merge.annotations import Conflict, MergeResult
     from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.queries import Filter
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.message import check_message
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, title_after
@@ -228,7 +228,7 @@ class Summaries:
         stamp, about = timestamps.now(), source["metadata"]
         is_closed = PolicyTarget.from_document(source).is_closed
         type = about["type"] if is_closed else type
-        return new.new_capsule(
+        return creation.new_capsule(
             id,
             check_title(title)
             if title is not None

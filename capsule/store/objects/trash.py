@@ -17,13 +17,12 @@ from capsule import timestamps
 from capsule.engines.interface import Trashed, retry
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
+from capsule.format.documents.creation import inactive_lock
 from capsule.format.documents.head import Head
-from capsule.format.documents.new import inactive_lock
 from capsule.format.json import canonical, codec
+from capsule.format.recovery.reconcile import head_record, reconcile
 from capsule.format.references import one_of
-from capsule.format.saved.reconcile import reconcile
-from capsule.format.saved.records import head_record
-from capsule.format.tree.pruning import put_back
+from capsule.format.tree.branches import put_back
 from capsule.format.validation import decoded
 from capsule.ids import check_id
 from capsule.store.base import KIND

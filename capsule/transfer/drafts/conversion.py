@@ -25,7 +25,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.head import folder_of
 from capsule.format.documents.message import check_message
 from capsule.format.fields import MODES, TYPES, names
@@ -323,7 +323,7 @@ def _with_head(
         metadata.pop("type", "chat"),
         metadata.pop("tags", []),
     )
-    document = new.new_capsule(
+    document = creation.new_capsule(
         id,
         title,
         created,
@@ -380,7 +380,7 @@ def _title(draft: Draft, history: list[Fields]) -> str:
 def _context(given: Any) -> Fields | None:
     if not isinstance(given, dict) or not isinstance(given.get("fullContext"), str):
         return None
-    empty = new.empty_context()
+    empty = creation.empty_context()
     about = object_of(given.get("metadata"))
     return {**empty, **given, "metadata": {**empty["metadata"], **about}}
 
@@ -428,11 +428,11 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
     current = document["metadata"].get("currentNode")
     if current is None and history:
         current = history[-1]["id"]
-    metadata = digests.without_defaults(document["metadata"], new.new_metadata()) | {
+    metadata = digests.without_defaults(document["metadata"], creation.new_metadata()) | {
         "currentNode": current
     }
     head = rest(document, "history", "metadata", "version")
-    if head.get("context") == new.empty_context():
+    if head.get("context") == creation.empty_context():
         del head["context"]
     if is_own:
         head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.transfer.records.round_trip import Fields
 
 Document = dict[str, Any]
@@ -65,8 +65,8 @@ def digests_of_head(document: Document) -> dict[str, str]:
     said = {
         name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]
     }
-    said = without_defaults(said, new.new_metadata())
-    if document.get("context", new.empty_context()) != new.empty_context():
+    said = without_defaults(said, creation.new_metadata())
+    if document.get("context", creation.empty_context()) != creation.empty_context():
         said["context"] = document["context"]
     return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
 

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from capsule.format.text.shown import call_of, clipped, one_line
+from capsule.format.text.escaping import call_of, clipped, one_line
 from capsule.transfer.records.coercion import json_of, rest
 from capsule.transfer.rendering.texts import difference, language_of, valid
 

@@ -25,7 +25,7 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from capsule.format.text.shown import shown
+from capsule.format.text.escaping import shown
 
 #: Larger texts are not drawn as Markdown, larger code gets no colours, and longer texts are not
 #: compared.

@@ -15,7 +15,7 @@ import orjson
 from starlette.responses import Response
 
 from capsule.errors import InvalidInput, Refused
-from capsule.format.text.shown import clipped, one_line
+from capsule.format.text.escaping import clipped, one_line
 from capsule.ids import new_id
 from capsule.messaging.unread import TYPES
 from capsule.web.view import AS, ON, View, get, post

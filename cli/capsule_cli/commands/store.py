@@ -315,7 +315,7 @@ def validate(
     """Check files against the format, also outside a store. Print `path:line:column: what` for each
     problem.
     """
-    from capsule.format.kinds import KINDS
+    from capsule.format.validation import KINDS
 
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
@@ -362,7 +362,7 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _problems(path: str) -> list[Problem]:
-    from capsule.format.kinds import CONVERSATION, KINDS
+    from capsule.format.validation import CONVERSATION, KINDS
 
     problems_of = KINDS.get(
         os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION

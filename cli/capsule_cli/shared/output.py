@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from capsule import timestamps
-from capsule.format.text.shown import one_line as one_line
-from capsule.format.text.shown import shown as shown
+from capsule.format.text.escaping import one_line as one_line
+from capsule.format.text.escaping import shown as shown
 from capsule_cli.shared.global_options import global_options
 
 if TYPE_CHECKING:

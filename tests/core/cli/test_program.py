@@ -351,9 +351,8 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
 
 #: Modules for what a list and an append of a sound conversation don't do.
 OF_SOME_WRITES = {
-    "capsule.format.merge.notes",
-    "capsule.format.saved.reconcile",
-    "capsule.format.tree.pruning",
+    "capsule.format.merge.annotations",
+    "capsule.format.tree.branches",
 }
 OF_SOME_WRITES |= {"capsule.store.change.head_changes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
@@ -423,7 +422,7 @@ def ensure_light(capsule: Any, words: list[str]) -> set[str]:
             "capsule.timestamps",
             "capsule.format",
             "capsule.format.text",
-            "capsule.format.text.shown",
+            "capsule.format.text.escaping",
             "capsule.rooms",
         }
     return loaded

@@ -23,7 +23,7 @@ from capsule.errors import (
     StorageFailed,
     StoreBusy,
 )
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from tests.core.engines.test_conformance import STAMP
 from tests.core.storage.faults import Faulty
 from tests.processes import Child

@@ -27,7 +27,7 @@ from capsule.errors import (
     Refused,
     StoreBusy,
 )
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_id, new_message_id
 

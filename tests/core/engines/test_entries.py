@@ -24,7 +24,7 @@ from capsule.engines.interface import (
     edit_document,
 )
 from capsule.errors import NotFound, Refused
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_message_id
 from capsule.maintenance.doctor import examine

@@ -13,7 +13,7 @@ from capsule import Store
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.queries import Queries
 from capsule.engines.read_marks import UnreadFilter, UnreadSummary
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.ids import new_message_id
 from capsule.timestamps import ms_of
 

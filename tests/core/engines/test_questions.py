@@ -13,9 +13,9 @@ from capsule.engines.changes import Changes
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.queries import Filter, ListRequest, Queries, SearchRequest
 from capsule.engines.read_marks import UnreadFilter
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.rules.consent import PolicyInputs
-from capsule.rules.visibility import Viewer
+from capsule.rules.policy import Viewer
 from capsule.timestamps import ms_of
 
 EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"

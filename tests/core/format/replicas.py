@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.format import migrations
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.members import id_of, joined, left
-from capsule.format.documents.new import new_capsule
 from capsule.format.merge.clean_form import cleaned
-from capsule.format.tree.pruning import edited, kept_current, without
+from capsule.format.tree.branches import edited, kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import from_ms
 

@@ -28,8 +28,8 @@ from capsule.format.documents.channels import (
     check_channel_name,
     notes_id,
 )
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import Head, ParsedHead
-from capsule.format.documents.new import new_capsule
 from capsule.ids import is_id
 
 STAMP = "2026-01-01T00:00:00.000Z"

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import validation
-from capsule.format.documents.new import empty_context, inactive_lock, new_capsule, new_metadata
+from capsule.format.documents.creation import (
+    empty_context,
+    inactive_lock,
+    new_capsule,
+    new_metadata,
+)
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean, cleaned

@@ -12,11 +12,11 @@ import pytest
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import schema
 from capsule.format.documents.channels import Channel
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.message import check_message
-from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, DocumentKind
 from capsule.format.merge.clean_form import clean
+from capsule.format.validation import AGENT, CONVERSATION, KINDS, PROJECT, DocumentKind
 
 STAMP = "2026-01-01T00:00:00.000Z"
 RECORD = {"name": "anna", "version": "2.1", "createdAt": STAMP, "updatedAt": STAMP}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import Head, ParsedHead
 from capsule.format.documents.members import Member, are_members, as_json, joined, left, members_in
-from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
-from capsule.format.kinds import CONVERSATION
+from capsule.format.validation import CONVERSATION
 
 T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from capsule.errors import InvalidDocument
 from capsule.format import validation
 from capsule.format.json import codec
+from capsule.format.merge.annotations import Conflict, MergeResult
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.merge import merge
-from capsule.format.merge.notes import Conflict, MergeResult
 from capsule.format.tree.tree import Tree
 from tests.core.format.replicas import (
     BY_HAND,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from capsule.format.fields import DIRECTIONS, DISCOVERABLE, DM_POLICIES, PERMISSIONS
 from capsule.format.json import codec
-from capsule.format.kinds import AGENT, PROJECT
 from capsule.format.merge.fields import merge_fields
+from capsule.format.validation import AGENT, PROJECT
 
 EARLY, LATE = "019b0000-0000-7000-8000-000000000001", "019b0000-0001-7000-8000-000000000000"
 T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidDocument
-from capsule.format.documents.new import empty_context, new_capsule, new_metadata
+from capsule.format.documents.creation import empty_context, new_capsule, new_metadata
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.migrations import current

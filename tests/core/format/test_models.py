@@ -16,7 +16,7 @@ from capsule.errors import InvalidDocument
 from capsule.format import models, schema, validation
 from capsule.format.fields import PARTS
 from capsule.format.json import codec
-from capsule.format.values import fault
+from capsule.format.validation import fault
 
 MODELS: dict[str, type[BaseModel]] = {
     "": models.Capsule,

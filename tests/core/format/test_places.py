@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.json.places import Where, dotted, locate, locate_all
+from capsule.format.json.locations import Where, dotted, locate, locate_all
 
 DATA = '\ufeff{"a": {"b": [1, {"é": "x,]}"},\r\n  {"d": [[], 2]}]},\n "\\u007a": -1.5, "": null}'.encode()
 

@@ -14,7 +14,7 @@ import pytest
 
 from capsule import timestamps
 from capsule.format import schema
-from capsule.format.documents.new import inactive_lock
+from capsule.format.documents.creation import inactive_lock
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean

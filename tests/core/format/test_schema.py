@@ -9,7 +9,7 @@ import pytest
 
 from capsule.errors import NotFound
 from capsule.format import schema
-from capsule.format.documents.new import CURRENT
+from capsule.format.documents.creation import CURRENT
 from capsule.format.json import codec
 from capsule.store.change import pending_overrides
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.tree.pruning import kept_current, without
+from capsule.format.tree.branches import kept_current, without
 from capsule.format.tree.tree import ROOT, Tree, active
 
 FORK: list[tuple[str, str | None]] = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.format.migrations import current
 from capsule.format.models import Capsule

@@ -11,8 +11,8 @@ import pytest
 
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.storage import FileStorage
-from capsule.format.documents import new
-from capsule.format.json import anatomy, codec
+from capsule.format.documents import creation
+from capsule.format.json import codec, layout
 
 STAMP = "2025-01-12T10:30:00.000Z"
 
@@ -45,7 +45,7 @@ def document(id: str, texts: list[str], title: str = "Plan") -> bytes:
     messages = [
         {"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"} for text in texts
     ]
-    return codec.encode(new.new_capsule(id, title, STAMP, messages=messages))
+    return codec.encode(creation.new_capsule(id, title, STAMP, messages=messages))
 
 
 def entry(text: str) -> bytes:
@@ -56,8 +56,8 @@ def entry(text: str) -> bytes:
 
 def head(id: str, title: str, stamp: str = STAMP) -> bytes:
     """A head in the form that `rehead` takes."""
-    whole = new.new_capsule(id, title, stamp)
-    return anatomy.joined(
+    whole = creation.new_capsule(id, title, stamp)
+    return layout.joined(
         codec.encode({key: whole[key] for key in whole if key not in ("context", "history")})
     )
 

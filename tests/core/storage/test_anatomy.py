@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.documents import new
-from capsule.format.json import anatomy, codec
+from capsule.format.documents import creation
+from capsule.format.json import codec, layout
 
 STAMP = "2025-01-12T10:30:00.000Z"
 TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from('\n"\\{}[], '), max_size=40)
@@ -34,7 +34,7 @@ def capsule(
     messages: list[dict[str, object]], title: str = "", locked: bool = False, extra: object = None
 ) -> bytes:
     lock = {"active": True, "instanceId": "i", "timestamp": STAMP} if locked else None
-    document = new.new_capsule(
+    document = creation.new_capsule(
         "plan", title, STAMP, lock=lock, messages=messages, metadata={"extra": extra}
     )
     return codec.encode(document)
@@ -46,7 +46,7 @@ def test_every_offset_is_right(
     messages: list[dict[str, object]], title: str, locked: bool, extra: object
 ) -> None:
     data = capsule(messages, title, locked, extra)
-    found = anatomy.survey(data)
+    found = layout.survey(data)
     assert found is not None
     assert found.size == len(data) and found.entries == len(messages)
     assert data[found.updated_at :][:24].decode() == STAMP and data[
@@ -56,13 +56,13 @@ def test_every_offset_is_right(
         data[found.context :].startswith(b'  "context": ')
         and data[found.history - 1 : found.history] == b"["
     )
-    assert data[found.tail :] == anatomy.closing_of(found)
-    head = anatomy.head_of(data)
+    assert data[found.tail :] == layout.closing_of(found)
+    head = layout.head_of(data)
     assert head is not None
     assert orjson.loads(head) == {
         k: v for k, v in orjson.loads(data).items() if k not in ("context", "history")
     }
-    assert data.startswith(anatomy.joined(head))
+    assert data.startswith(layout.joined(head))
 
 
 @given(st.lists(MESSAGES, max_size=3), st.lists(MESSAGES, max_size=3))
@@ -70,11 +70,11 @@ def test_a_splice_equals_the_encoding_of_the_whole(
     before: list[dict[str, object]], added: list[dict[str, object]]
 ) -> None:
     data = capsule(before)
-    parts = anatomy.survey(data)
+    parts = layout.survey(data)
     assert parts is not None
-    block, after = anatomy.spliced(parts, [codec.encode_entry(message) for message in added])
+    block, after = layout.spliced(parts, [codec.encode_entry(message) for message in added])
     written = data[: parts.tail] + block
-    assert written == capsule(before + added) and after == anatomy.survey(written)
+    assert written == capsule(before + added) and after == layout.survey(written)
 
 
 @given(st.lists(MESSAGES, max_size=3), TEXTS, TEXTS, st.booleans())
@@ -82,11 +82,11 @@ def test_a_new_head_moves_every_later_offset(
     messages: list[dict[str, object]], one: str, other: str, locked: bool
 ) -> None:
     data, wanted = capsule(messages, one), capsule(messages, other, locked)
-    parts, head = anatomy.survey(data), anatomy.head_of(wanted)
+    parts, head = layout.survey(data), layout.head_of(wanted)
     assert parts is not None and head is not None
-    joined = anatomy.joined(head)
+    joined = layout.joined(head)
     assert joined + data[parts.context :] == wanted
-    assert anatomy.reheaded(parts, joined) == anatomy.survey(wanted)
+    assert layout.reheaded(parts, joined) == layout.survey(wanted)
 
 
 @given(st.lists(MESSAGES, max_size=5), st.integers(1, 6), st.integers(0, 400))
@@ -94,10 +94,10 @@ def test_the_last_entries_are_found_in_any_end_of_the_history(
     messages: list[dict[str, object]], wanted: int, missing: int
 ) -> None:
     data = capsule(messages)
-    parts = anatomy.survey(data)
+    parts = layout.survey(data)
     assert parts is not None
     start = min(parts.history + missing, parts.tail)
-    block, count = anatomy.last_entries(data[start : parts.tail], wanted)
+    block, count = layout.last_entries(data[start : parts.tail], wanted)
     found = orjson.loads(block)
     assert len(found) == count <= wanted
     assert found == (orjson.loads(data)["history"][-count:] if count else [])
@@ -107,10 +107,10 @@ def test_the_last_entries_are_found_in_any_end_of_the_history(
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_surveyed(data: bytes) -> None:
-    anatomy.survey(data)
-    anatomy.head_of(data)
-    anatomy.last_entries(data, 3)
-    anatomy.reheaded(anatomy.FileLayout(9, 8, 7, 6, 5, 4, 3), data)
+    layout.survey(data)
+    layout.head_of(data)
+    layout.last_entries(data, 3)
+    layout.reheaded(layout.FileLayout(9, 8, 7, 6, 5, 4, 3), data)
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))
@@ -121,17 +121,17 @@ def test_an_entry_is_found_by_its_id_at_any_position(
     line = f'\n      "id": "{id}"'
     messages = [{**message, "toolCalls": [{"id": id}], "reasoning": line} for message in messages]
     without = capsule(messages)
-    found = anatomy.survey(without)
+    found = layout.survey(without)
     assert found is not None
-    assert anatomy.made_ids(without[found.history : found.tail]) == frozenset()
-    assert anatomy.entry_with(without[found.history : found.tail], id) is None
+    assert layout.made_ids(without[found.history : found.tail]) == frozenset()
+    assert layout.entry_with(without[found.history : found.tail], id) is None
     messages.insert(
         min(at, len(messages)), {"role": "user", "content": line, "timestamp": STAMP, "id": id}
     )
     data = capsule(messages)
-    found = anatomy.survey(data)
+    found = layout.survey(data)
     assert found is not None
     history = data[found.history : found.tail]
-    assert anatomy.made_ids(history) == {id.encode()}
-    place, entry = anatomy.entry_with(history, id) or (-1, b"")
+    assert layout.made_ids(history) == {id.encode()}
+    place, entry = layout.entry_with(history, id) or (-1, b"")
     assert (place, orjson.loads(entry)) == (min(at, len(messages) - 1), messages[place])

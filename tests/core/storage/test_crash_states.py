@@ -27,9 +27,9 @@ from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk import log
 from capsule.errors import InvalidDocument, NotFound, StorageFailed
-from capsule.format.documents import new
-from capsule.format.json import anatomy, codec
-from capsule.format.saved import repair
+from capsule.format.documents import creation
+from capsule.format.json import codec, layout
+from capsule.format.recovery import torn_files
 from capsule.format.validation import decoded
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
@@ -333,12 +333,12 @@ def capsule_of(title: str, texts: list[str]) -> bytes:
         {"role": "user", "content": text, "timestamp": STAMP, "id": f"m{n}"}
         for n, text in enumerate(texts)
     ]
-    return codec.encode(new.new_capsule("plan", title, STAMP, messages=messages))
+    return codec.encode(creation.new_capsule("plan", title, STAMP, messages=messages))
 
 
 def spliced_versions(data: bytes, texts: list[str]) -> list[bytes]:
     """The versions of a file during a splice."""
-    parts = anatomy.survey(data)
+    parts = layout.survey(data)
     assert parts is not None
     entries = [
         codec.encode_entry(
@@ -351,7 +351,7 @@ def spliced_versions(data: bytes, texts: list[str]) -> list[bytes]:
         )
         for n, text in enumerate(texts)
     ]
-    block, _ = anatomy.spliced(parts, entries)
+    block, _ = layout.spliced(parts, entries)
     one = data[: parts.tail] + block
     at = parts.updated_at
     return [data, one, one[:at] + b"2025-12-31T23:59:59.999Z" + one[at + 24 :]]
@@ -370,7 +370,7 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
     """
     tried = 0
     shifts = range(512) if LONG else [*range(0, 512, 37), *range(500, 512)]
-    base = anatomy.survey(capsule_of("", ["t"] * count))
+    base = layout.survey(capsule_of("", ["t"] * count))
     assert base is not None
     wanted = [(place, base.tail) for place in shifts]
     wanted += [(place, base.updated_at) for place in range(512 - 26, 512 + 2, 1 if LONG else 5)]
@@ -384,10 +384,12 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
             try:
                 document = decoded(state, "plan.json", "plan")
             except InvalidDocument:
-                mended = repair.mend(state)
+                mended = torn_files.mend(state)
                 assert mended is not None, (place, state)
                 document = decoded(mended.data, "plan.json", "plan")
-                assert anatomy.survey(mended.data) is not None and repair.mend(mended.data) is None
+                assert (
+                    layout.survey(mended.data) is not None and torn_files.mend(mended.data) is None
+                )
             texts = [message["content"] for message in document["history"]]
             assert texts[:count] == ["t"] * count and texts[count:] in [
                 added[:n] for n in range(len(added) + 1)
@@ -416,7 +418,7 @@ def test_a_typing_mistake_is_not_mended_as_a_crash(typed: Callable[[bytes], byte
     data = capsule_of("Plan", ["one", "two"])
     wrong = typed(data)
     assert wrong != data
-    mended = repair.mend(wrong)
+    mended = torn_files.mend(wrong)
     if mended is not None:
         # The mistake looks like a crash in the closing; then mending must keep all messages.
         assert [m["content"] for m in orjson.loads(mended.data)["history"]] == ["one", "two"]

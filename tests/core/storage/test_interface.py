@@ -23,8 +23,8 @@ from capsule.errors import (
     NotFound,
     Refused,
 )
-from capsule.format.json import anatomy, codec
-from capsule.format.saved.repair import mend
+from capsule.format.json import codec, layout
+from capsule.format.recovery.torn_files import mend
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted
 
@@ -35,7 +35,7 @@ LATER = "2025-01-12T10:31:00.000Z"
 def put(storage: FileStorage, id: str, texts: list[str]) -> bytes:
     data = document(id, texts)
     with storage.hold(KIND, id) as held:
-        held.replace(None, data, anatomy.survey(data), [])
+        held.replace(None, data, layout.survey(data), [])
     return data
 
 
@@ -57,7 +57,7 @@ def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) ->
     data = put(storage, "plan", ["one"])
     assert data_of(storage) == data and storage.exists(KIND, "plan")
     known = storage.current_header(KIND, "plan")
-    assert known is not None and known.anatomy == anatomy.survey(data) and known.updated_at == STAMP
+    assert known is not None and known.anatomy == layout.survey(data) and known.updated_at == STAMP
     (scanned,) = storage.scan(KIND)
     assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
     assert scanned.signature == known.signature
@@ -79,7 +79,7 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
         b'"updatedAt": "' + STAMP.encode(), b'"updatedAt": "' + LATER.encode()
     )
     assert data_of(storage) == wanted
-    assert after.anatomy == anatomy.survey(wanted) and after.updated_at == LATER
+    assert after.anatomy == layout.survey(wanted) and after.updated_at == LATER
     assert storage.current_header(KIND, "plan") == after
 
 
@@ -96,7 +96,7 @@ def test_a_new_head_leaves_the_history_unchanged(
         assert held.unchanged_header() == after
         after = held.splice(after, [entry("three")], LATER, [])
     assert texts_of(data_of(storage)) == ["one", *added, "three"]
-    assert after.anatomy == anatomy.survey(data_of(storage)) and after.updated_at == LATER
+    assert after.anatomy == layout.survey(data_of(storage)) and after.updated_at == LATER
 
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
@@ -106,13 +106,13 @@ def test_a_new_context_leaves_the_history_unchanged(
     put(storage, "plan", ["one"])
     for size in sizes:
         context = {"fullContext": "x" * size, "metadata": {}} if size else {}
-        lines = anatomy.context_lines([codec.encode(context)[:-1]])
+        lines = layout.context_lines([codec.encode(context)[:-1]])
         with storage.hold(KIND, "plan") as held:
             after = held.rewrite_head(looked(held), head("plan", "New", LATER), [], [], lines)
             assert held.unchanged_header() == after
             after = held.splice(after, [entry("more")], LATER, [])
         assert codec.decode(data_of(storage), "plan")["context"] == context
-        assert after.anatomy == anatomy.survey(data_of(storage))
+        assert after.anatomy == layout.survey(data_of(storage))
     assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
 
 
@@ -125,7 +125,7 @@ def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorag
         known = held.rewrite_head(known, head("plan", "b"), [entry("two")], [])
         known = held.splice(known, [entry("three")], LATER, [])
         data = document("plan", ["four"])
-        known = held.replace(known.signature, data, anatomy.survey(data), [])
+        known = held.replace(known.signature, data, layout.survey(data), [])
         known = held.rewrite_head(known, head("plan", "c"), [entry("five")], [])
         got = held.read()
         assert got is not None and got[1] == known.signature
@@ -145,7 +145,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
         with storage.hold(KIND, "plan") as held:
             got = held.read()
             assert got is not None
-            known = held.accept_file(got[1], anatomy.survey(got[0]), [], STAMP)
+            known = held.accept_file(got[1], layout.survey(got[0]), [], STAMP)
             other = document("plan", ["by hand"])
             copy = root / "copy"
             copy.write_bytes(other)
@@ -171,7 +171,7 @@ def test_an_edit_in_place_is_noticed_by_the_next_look(
         assert held.unchanged_header() is None
         got = held.read()
         assert got is not None and got[0] == new
-        known = held.accept_file(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
+        known = held.accept_file(got[1], layout.survey(new), [b'{"adopted": 1}'], STAMP)
         assert (
             held.unchanged_header() == known and held.records() == []
         )  # A file that was only read gets no log.
@@ -358,7 +358,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(
         with pytest.raises(InvalidDocument):
             held.read()
         with pytest.raises(ConcurrentWrite):
-            held.replace(None, data, anatomy.survey(data), [])
+            held.replace(None, data, layout.survey(data), [])
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
 
@@ -487,7 +487,7 @@ def test_the_history_is_read_from_an_offset_under_the_mutex(
 ) -> None:
     data = document("a", ["one", "two"])
     with storage.hold("conversations", "a") as held:
-        known = held.replace(None, data, anatomy.survey(data), [])
+        known = held.replace(None, data, layout.survey(data), [])
         assert known.anatomy is not None
         for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
             assert held.history(known, start) == data[start : known.anatomy.tail]

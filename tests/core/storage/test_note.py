@@ -18,7 +18,7 @@ from capsule.disk.whole_files import Signature
 from capsule.engines.files import document
 from capsule.engines.files.disk.log import Flushed, Log, LogPosition
 from capsule.engines.files.state import Durability, StateHeader
-from capsule.format.json.anatomy import FileLayout
+from capsule.format.json.layout import FileLayout
 
 SYS = Syscalls()
 BIG = 2**63 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from capsule import Store
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.documents.channels import Channel
 from capsule.format.json.canonical import order_message
 from capsule.store.creation import write_new
@@ -53,7 +53,7 @@ def _made(
     messages = [order_message(message) for message in messages]
     write_new(
         store.inner,
-        new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about),
+        creation.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about),
     )
     return id
 
@@ -67,7 +67,7 @@ def channel(store: Store, id: str, *participants: Any, **settings: Any) -> str:
     }
     write_new(
         store.inner,
-        new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about),
+        creation.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about),
     )
     return id
 

@@ -16,8 +16,8 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.kinds import CONVERSATION
 from capsule.format.tree.tree import Tree
+from capsule.format.validation import CONVERSATION
 from capsule.maintenance.doctor import examine
 from capsule.settings import Settings
 from tests.core.store.files import by_hand, file_of, is_canonical

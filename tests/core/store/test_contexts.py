@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.documents import new
-from capsule.format.json import anatomy, codec
+from capsule.format.documents import creation
+from capsule.format.json import codec, layout
 from capsule.maintenance.doctor import examine
 
 pytestmark = pytest.mark.usefixtures("plan")
@@ -33,7 +33,7 @@ CONTEXT: dict[str, Any] = {
 def is_canonical(store: Store, id: str) -> bool:
     data = store.read(id)
     known = store.engine.storage.current_header("conversations", id)
-    assert known is not None and known.anatomy == anatomy.survey(data)
+    assert known is not None and known.anatomy == layout.survey(data)
     return codec.encode(store.document(id)) == data
 
 
@@ -92,16 +92,16 @@ def test_a_context_put_in_by_offsets_has_the_canonical_layout(
         for n in range(messages)
     ]
     for value in values:
-        document = new.new_capsule("plan", "Plan", STAMP, messages=history) | {
+        document = creation.new_capsule("plan", "Plan", STAMP, messages=history) | {
             "context": {"fullContext": "", "own": value}
         }
         data = codec.encode(document)
-        found = anatomy.context_in(data)
+        found = layout.context_in(data)
         assert found is not None and codec.decode(data[slice(*found)], "x") == document["context"]
         encoded = codec.encode(document["context"])[:-1]
-        lines = b"".join(anatomy.context_lines([encoded[:5], encoded[5:]]))
+        lines = b"".join(layout.context_lines([encoded[:5], encoded[5:]]))
         assert lines == data[data.index(b'  "context"') :][: len(lines)]
-        assert anatomy.context_end(lines + b"rest", first=True) == len(lines)
+        assert layout.context_end(lines + b"rest", first=True) == len(lines)
 
 
 def test_a_context_is_read_as_it_was_written_with_the_digits_of_its_numbers(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import Store, errors, rooms
-from capsule.format.documents.new import new_capsule
+from capsule.format.documents.creation import new_capsule
 from capsule.store.creation import write_new
 
 DIRECT = "direct_anna_bob"

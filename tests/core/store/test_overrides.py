@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from capsule import InvalidDocument, InvalidInput, Store
-from capsule.format.kinds import CONVERSATION
+from capsule.format.validation import CONVERSATION
 from capsule.maintenance.doctor import examine
 from capsule.store.creation import write_new
 from tests.core.storage.faults import Faulty, store_on

@@ -14,9 +14,8 @@ import pytest
 from capsule import Store, timestamps
 from capsule.engines.files import external_edits
 from capsule.errors import NotFound
-from capsule.format.documents import new as new_format
-from capsule.format.saved.reconcile import reconcile
-from capsule.format.saved.records import head_record
+from capsule.format.documents import creation
+from capsule.format.recovery.reconcile import head_record, reconcile
 from capsule.maintenance import doctor
 from tests.core.store.files import contents, file_of, opened, put_over, quarantined, save, text_of
 
@@ -212,10 +211,10 @@ def test_a_lock_without_a_record_is_no_conflict() -> None:
     into the quarantine.
     """
     free, held = (
-        new_format.inactive_lock(),
+        creation.inactive_lock(),
         {"active": True, "instanceId": "a", "timestamp": None, "user": None, "host": None},
     )
-    document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z", lock=free)
+    document = creation.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z", lock=free)
     records = [
         [head_record(document["updatedAt"], document, 0)],
         [
@@ -234,7 +233,7 @@ def test_a_lock_without_a_record_is_no_conflict() -> None:
 
 def test_empty_metadata_stays_an_object_when_the_title_changes() -> None:
     """The file was written without its metadata. (Found by the fuzzing.)"""
-    document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z")
+    document = creation.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z")
     renamed = document | {"title": "Renamed", "updatedAt": "2025-01-12T10:31:00.000Z"}
     records = [[head_record(head["updatedAt"], head, 0)] for head in (document, renamed)]
     outcome = reconcile(document | {"metadata": {}}, records)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import NotFound
-from capsule.format.tree.pruning import kept_current, put_back, removed, without
+from capsule.format.tree.branches import kept_current, put_back, removed, without
 from capsule.format.tree.tree import Tree
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from capsule.errors import CapsuleError
 from capsule.format import migrations, validation
-from capsule.format.documents import new
+from capsule.format.documents import creation
 from capsule.format.json import codec
 from capsule.transfer.drafts.conversion import active_path, document_of
 from capsule.transfer.interface import (
@@ -32,7 +32,7 @@ from capsule.transfer.records.round_trip import CAPSULE_KEY, apply_difference, d
 _SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")
 #: The metadata of 2.0, and what it is where a capsule has none.
-_METADATA = new.new_metadata()
+_METADATA = creation.new_metadata()
 #: What stands for the roles that 2.0 does not have.
 _ROLES = {"system": "user", "tool": "assistant"}
 
@@ -118,7 +118,7 @@ def _write(draft: Draft) -> bytes:
 def _write_2_0(draft: Draft) -> bytes:
     about, context = draft.metadata, draft.head.get("context", {})
     metadata = {name: about.get(name, _METADATA[name]) for name in _METADATA}
-    empty = new.empty_context()
+    empty = creation.empty_context()
     files = context.get("metadata", {})
     record: Fields = {
         **{name: draft.head[name] for name in _HEAD},
@@ -143,7 +143,7 @@ def _message(entry: Fields) -> Fields:
 
 def _plain(record: Fields) -> Fields:
     """Head and history of a capsule of version 2.0 as a draft has them."""
-    empty = new.empty_context()
+    empty = creation.empty_context()
     head = {name: record[name] for name in (*_HEAD, "context") if record.get(name, empty) != empty}
     about = record.get("metadata", {})
     metadata = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError, NotFound
-from capsule.format.text.shown import one_line, shown
+from capsule.format.text.escaping import one_line, shown
 from capsule_cli.completion import complete_id
 from capsule_cli.error_output import exit_with_errors
 from capsule_cli.shared.global_options import global_options

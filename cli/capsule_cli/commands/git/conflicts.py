@@ -23,7 +23,7 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
-    from capsule.format.merge.notes import Conflict
+    from capsule.format.merge.annotations import Conflict
     from capsule.store.store import CoreStore
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from capsule import git
-from capsule.format.text.shown import one_line
+from capsule.format.text.escaping import one_line
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import DryRun, Id, Limit, argument, option
 from capsule_cli.shared.output import (

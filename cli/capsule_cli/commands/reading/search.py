@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from capsule.format.text.shown import one_line
+from capsule.format.text.escaping import one_line
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import (

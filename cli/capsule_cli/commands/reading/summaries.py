@@ -12,7 +12,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput
-from capsule.format.text.shown import one_line, shown
+from capsule.format.text.escaping import one_line, shown
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import decode_text, message_text
 from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse_if

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format.json import anatomy
+from capsule.format.json import layout
 
 _SECTOR = 512
 _CLOSING, _CLOSING_EMPTY = b"\n  ]\n}\n", b"]\n}\n"
@@ -281,7 +281,7 @@ def _mend_stamp(data: bytes) -> bytes | None:
 
 def _times(data: bytes) -> list[bytes]:
     """The times of the last few messages and of the creation, as far as they are canonical."""
-    block, _ = anatomy.last_entries(data, 3)
+    block, _ = layout.last_entries(data, 3)
     stamps = re.findall(rb'\n      "timestamp": "([^"\n]+)"', block) + re.findall(
         rb'\n  "createdAt": "([^"\n]+)"', data[: data.find(b'\n  "context": ') + 1]
     )

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format.merge.values import ABSENT, bytes_of
+from capsule.format.merge.three_way import ABSENT, bytes_of
 
 Message = Mapping[str, Any]
 VERSION_OF, ORIGINAL_PARENT = "versionOf", "originalParent"

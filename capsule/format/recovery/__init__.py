@@ -1,1 +1,3 @@
 """What another program saved, compared with what the store wrote lately."""
+
+from __future__ import annotations

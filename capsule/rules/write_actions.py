@@ -13,7 +13,7 @@ from typing import Any
 
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
-from capsule.format.tree.pruning import kept_current, without
+from capsule.format.tree.branches import kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.rules.policy import Action, PolicyTarget
 from capsule.timestamps import sortable
