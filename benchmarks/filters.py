@@ -148,7 +148,7 @@ def _measure(bench: Bench, report: Report, store: Store, peer: _Peer, messages: 
     slowest, numbers = 0.0, (number / 1000 % 1 for number in itertools.count(100, 7))
     rows: list[tuple[str, ...]] = []
     for case in _CASES:
-        assert len(store.questions.messages(case.where(0.3))) == len(
+        assert len(store.queries.messages(case.where(0.3))) == len(
             peer.found(case.sql, case.values(0.3))
         ), case.name
         with bench.progress(case.name, rounds) as step:

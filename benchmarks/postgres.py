@@ -322,7 +322,7 @@ def _searches(bench: Bench, url: str) -> dict[str, float]:
             step()
         store.append(id, content="a zebrafish")
         begin = time.perf_counter()
-        store.questions.refresh()
+        store.queries.refresh()
         found["the first question, which takes all in"] = time.perf_counter() - begin
         for name, (query, _) in _SEARCHES.items():
             times_s = []

@@ -33,7 +33,7 @@ costs.
 the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up to date" means to scan the directory,
 and to read the new parts of changed files.
 
-`store.inner`, `store.engine` and `store.questions` are for packages that extend Capsule, and may change.
+`store.inner`, `store.engine` and `store.queries` are for packages that extend Capsule, and may change.
 """
 
 #: The pages: a title and the contents: members of `Store`, and functions of modules. The page of
@@ -73,7 +73,7 @@ _PAGES = {
 _TYPES = {name: name for name in ("messaging", "sessions", "transfer", "context", "git", "errors")}
 _TYPES |= {"public": "index", "store.store": "index", "format.models": "models", "": "values"}
 #: The members of a store for packages that extend Capsule, not for programs.
-_INSIDE = ("inner", "engine", "questions")
+_INSIDE = ("inner", "engine", "queries")
 #: The types whose fields the format describes, with their names in `PARTS`. The types of their
 #: fields follow from them.
 _PARTS = {

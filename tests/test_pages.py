@@ -317,9 +317,7 @@ def test_all_that_a_store_offers_is_in_the_reference_of_the_library() -> None:
 def public_names(thing: object) -> list[str]:
     """The public names of a store, or of an object that it offers."""
     return [
-        name
-        for name in dir(thing)
-        if name[0] != "_" and name not in ("inner", "engine", "questions")
+        name for name in dir(thing) if name[0] != "_" and name not in ("inner", "engine", "queries")
     ]
 
 

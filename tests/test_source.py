@@ -38,7 +38,7 @@ LAYERS = (
         "capsule.engines.files.state",
         "capsule.engines.entries",
         "capsule.engines.interface",
-        "capsule.engines.machine",
+        "capsule.engines.local_documents",
         "capsule.engines.queries",
         "capsule.engines.changes",
         "capsule.engines.read_marks",

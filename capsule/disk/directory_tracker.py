@@ -68,7 +68,7 @@ class TouchedNames:
                 with suppress(BlockingIOError):
                     os.write(self._write, b"x")
 
-    def changed(self) -> set[str] | None:
+    def changed_ids(self) -> set[str] | None:
         """The names since the last call; None: that can't be told, or it is closed."""
         with self._guard:
             if not self.is_open:
@@ -279,7 +279,7 @@ class InotifyTracker(Inotify):
         if self._is_of is not None:
             self.watch(directory, _WANTED | DONT_FOLLOW)
 
-    def changed(self) -> set[str] | None:
+    def changed_ids(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told
         any more.
 
@@ -406,13 +406,13 @@ class DirectoryTracker:
         thread.start()
         self._held.callback(_end, thread, stopped)
 
-    def changed(self) -> set[str] | None:
+    def changed_ids(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told:
         look at all.
         """
-        names = self._touched.changed()
+        names = self._touched.changed_ids()
         if self._tracker is not None and names is not None:
-            sooner = self._tracker.changed()
+            sooner = self._tracker.changed_ids()
             names = None if sooner is None else names | sooner
         is_over = self._tracker is not None and not self._tracker.is_open
         if is_over or _identity(self._directory) != self._is_of:

@@ -8,7 +8,7 @@ has the queries over all conversations.
 What must stay true:
 
 - The Store and everything above it know documents, positions and versions, and never bytes,
-  offsets, paths or SQL. What needs files asks `Engine.outside_edits`, which refuses by name.
+  offsets, paths or SQL. What needs files asks `Engine.external_edits`, which refuses by name.
 - A write is all or nothing, and durable when the call returns.
 - A lease ends when its holder releases it or dies, however it dies. Its fencing number is higher
   than those of all earlier holders, and a write that names a lease is done only while its holder
@@ -29,7 +29,7 @@ from capsule.errors import CapsuleError, ConcurrentWrite, NotFound, Remedy, Stor
 if TYPE_CHECKING:
     from capsule.disk.whole_files import Signature
     from capsule.engines.files.disk.derived import DerivedFiles
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
     from capsule.format.recovery.torn_files import RepairedFile
@@ -45,7 +45,7 @@ INBOUND, OUTBOUND = "inbound", "outbound"
 WITH_ENTRIES = (CONVERSATIONS, INBOUND, OUTBOUND)
 
 
-def missing(kind: str, id: str) -> NotFound:
+def not_found(kind: str, id: str) -> NotFound:
     """The error that there is no document of this kind with this id."""
     if kind == CONVERSATIONS:
         return NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
@@ -76,7 +76,7 @@ class Lease(NamedTuple):
     fence: int
 
     @property
-    def reads(self) -> dict[tuple[str, str], Lease]:
+    def as_read_set(self) -> dict[tuple[str, str], Lease]:
         """The entry for `ReadSet` that makes a write depend on this lease."""
         return {(LEASES, self.name): self}
 
@@ -97,17 +97,17 @@ class Leases(Protocol):
     """
 
     @property
-    def boot(self) -> str: ...
+    def boot_id(self) -> str: ...
 
-    def take(
-        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    def acquire(
+        self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
         """Take a lease, until it is released or this process ends.
 
         Args:
             name: The name. An instance, a UUID, takes its own again to say something else; no other
                 is taken twice.
-            about: What an instance says about itself, as small JSON; None: what it said before.
+            details: What an instance says about itself, as small JSON; None: what it said before.
             timeout_s: How long to wait for another holder, in seconds; None: for ever.
 
         Raises StoreBusy, which names the holder if that is known; Refused, StorageFailed.
@@ -119,23 +119,23 @@ class Leases(Protocol):
     def release(self, name: str) -> None:
         """Release a lease, if this process has it."""
 
-    def live(self) -> dict[str, dict[str, Any]]:
+    def live_instances(self) -> dict[str, dict[str, Any]]:
         """What each live instance says about itself. Cost: a look at each instance."""
 
-    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
         """Whether an instance lives, True also if that can't be found out; None: the engine knows
         none of that host.
 
         Args:
             instance: The instance.
             host: The name of the machine that it runs on; None: one that the engine knows.
-            boot: The `boot` of its leases; empty: not known.
+            boot_id: The `boot_id` of its leases; empty: not known.
         """
 
-    def beat(self, session: str) -> None:
+    def record_heartbeat(self, session: str) -> None:
         """Note that the worker of a session is at work now, not durably. Any process may."""
 
-    def beaten(self, session: str) -> str | None:
+    def last_heartbeat(self, session: str) -> str | None:
         """The time of the last `beat`, by the clock of the store; None: there was none."""
 
 
@@ -177,7 +177,7 @@ class Trashed(NamedTuple):
 class Tracker(Protocol):
     """Tells which documents were touched."""
 
-    def changed(self) -> set[str] | None:
+    def changed_ids(self) -> set[str] | None:
         """The ids whose files were touched since the last call, every acknowledged write among
         them.
 
@@ -203,17 +203,17 @@ class DocumentNotifier:
         track: `Engine.tracker`. It is called again when the tracker that it gave ends.
     """
 
-    def __init__(self, track: Callable[[], Tracker]) -> None:
-        self._track = track
-        self._tracker = track()
+    def __init__(self, open_tracker: Callable[[], Tracker]) -> None:
+        self._track = open_tracker
+        self._tracker = open_tracker()
 
-    def changed(self) -> set[tuple[str, str]] | None:
+    def changed_documents(self) -> set[tuple[str, str]] | None:
         """The kind and id of each document that was written since the last call, every acknowledged
         write among them.
 
         None when that can't be told: look at all. Raises `StorageFailed`, `Refused`.
         """
-        names = self._tracker.changed()
+        names = self._tracker.changed_ids()
         if not self._tracker.is_open:
             self._tracker, names = self._track(), None
         parts = (name.partition("-") for name in names or ())
@@ -240,9 +240,9 @@ class EntriesSince(NamedTuple):
             appending.
     """
 
-    place: Any
+    position: Any
     entries: list[dict[str, Any]]
-    is_all: bool
+    is_complete: bool
 
 
 # -- What only some engines can do -----------------------------------------------------------------
@@ -273,7 +273,7 @@ class ScannedFile(NamedTuple):
     id: str
     path: str
     signature: Signature
-    regular: bool
+    is_regular: bool
     links: int = 1
 
 
@@ -285,7 +285,7 @@ class Leftover(NamedTuple):
     kind: str
     id: str
     path: str
-    what: str
+    description: str
 
 
 class HeldFile(Protocol):
@@ -393,7 +393,7 @@ class ExternalEdits(Protocol):
         work.
         """
 
-    def committed(self, path: str) -> bytes | None:
+    def committed_version(self, path: str) -> bytes | None:
         """The version of a document that the commit has which is checked out; None:
         there is none.
         """
@@ -426,8 +426,8 @@ class DocumentState(NamedTuple):
     entries: int
     size: int
     ends_active: bool
-    newest: str
-    time: str
+    newest_updated_at: str
+    newest_message_time: str
 
 
 class Transaction(Protocol):
@@ -452,9 +452,9 @@ class Transaction(Protocol):
 
     id: str
     name: str
-    reads: ReadSet
-    waits: bool
-    judged: tuple[PolicyTarget, PolicyInputs] | None
+    read_set: ReadSet
+    waits_for_flush: bool
+    decision_inputs: tuple[PolicyTarget, PolicyInputs] | None
 
     @property
     def head(self) -> ParsedHead:
@@ -469,9 +469,9 @@ class Transaction(Protocol):
         parse.
         """
 
-    def follow(self, since: Any = None, own: list[Document] | None = None) -> EntriesSince:
+    def follow(self, since: Any = None, own_entries: list[Document] | None = None) -> EntriesSince:
         """As `Engine.follow`, of the document as it is here. If this transaction alone appended
-        since then, `own` has its entries, which are not read again."""
+        since then, `own_entries` has its entries, which are not read again."""
 
     def find(self, id: str) -> tuple[int, Document] | None:
         """The place of the entry with an id, and the entry; None: there is none.
@@ -495,7 +495,7 @@ class Transaction(Protocol):
         self,
         entries: list[Document],
         encoded: list[bytes],
-        stamp: str,
+        updated_at: str,
         *,
         time: str,
         head: Document | None,
@@ -506,7 +506,7 @@ class Transaction(Protocol):
         Args:
             entries: Complete entries, at least one.
             encoded: The entries, as `codec.encode_entry` encodes them.
-            stamp: The new `updatedAt`.
+            updated_at: The new `updatedAt`.
             time: The time of the append; see `DocumentState`.
             head: A new head, in canonical order, in the same write; None: only `updatedAt` changes.
             ends_active: Whether the last entry is known to be the end of the active branch.
@@ -536,7 +536,7 @@ class Transaction(Protocol):
             removed: What of the present one goes to the trash first: a kind, and a document.
         """
 
-    def set_aside(self, reason: str) -> str:
+    def quarantine_copy(self, reason: str) -> str:
         """Keep a copy of the present document; the path or name of the copy."""
 
     def delete(self) -> Trashed:
@@ -546,7 +546,7 @@ class Transaction(Protocol):
 class SideFiles(Protocol):
     """Files that are no documents: those of messages, and attachments."""
 
-    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+    def write(self, kind: str, id: str, name: str, data: bytes) -> str:
         """Keep a file that is no document, durably; the same file again changes nothing.
 
         Args:
@@ -570,7 +570,7 @@ class SideFiles(Protocol):
     def names(self, kind: str, id: str) -> list[str]:
         """The names of these files of one session, sorted; of `attachments` all."""
 
-    def drop(self, kind: str, id: str, name: str) -> None:
+    def erase(self, kind: str, id: str, name: str) -> None:
         """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
 
 
@@ -583,7 +583,7 @@ class Trash(Protocol):
     def read(self, token: str) -> bytes:
         """One document in the trash. Raises `NotFound`."""
 
-    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+    def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
         """Put a document there, as if it had been deleted at this time; empty: now. Raises Refused,
         StorageFailed.
         """
@@ -591,7 +591,7 @@ class Trash(Protocol):
     def restore(self, kind: str, id: str, token: str) -> None:
         """Move a document out of the trash. Raises `Refused` if its id is taken."""
 
-    def drop(self, token: str) -> None:
+    def erase(self, token: str) -> None:
         """Erase one document, if it is there."""
 
     def purge(self, older_than_s: float) -> list[str]:
@@ -610,7 +610,7 @@ class Engine(Protocol):
         """What was deleted."""
 
     @property
-    def machine(self) -> LocalDocuments:
+    def local(self) -> LocalDocuments:
         """What belongs to this machine alone, whatever the engine."""
 
     @property
@@ -632,15 +632,15 @@ class Engine(Protocol):
         self,
         kind: str,
         document: Document,
-        written: Callable[[str], None] | None = None,
-        reads: ReadSet | None = None,
+        on_written: Callable[[str], None] | None = None,
+        read_set: ReadSet | None = None,
     ) -> int:
         """Write a new document, durably; its size in bytes.
 
         Args:
             document: The document, checked, in canonical order.
-            written: Called with its tag, before another transaction on it can begin.
-            reads: What the decision to write it read.
+            on_written: Called with its tag, before another transaction on it can begin.
+            read_set: What the decision to write it read.
 
         Raises:
             Taken: A document with this id exists.
@@ -653,7 +653,7 @@ class Engine(Protocol):
         id: str,
         data: bytes,
         expected: DocumentVersion | None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> DocumentVersion:
         """Write a document of a kind without entries, durably, if it is as it was when that was
         decided.
@@ -661,7 +661,7 @@ class Engine(Protocol):
         Args:
             data: The new bytes.
             expected: The version that the decision read; None: there was no document.
-            reads: What else it read.
+            read_set: What else it read.
 
         Raises:
             Interfered: Any of these has another version by now: decide anew. One with the same
@@ -675,12 +675,12 @@ class Engine(Protocol):
         """Whether a document with this id exists."""
 
     def version(
-        self, kind: str, id: str, known: DocumentVersion | None = None
+        self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
         """The present version of a document of a kind without entries; None: there is none.
 
         Args:
-            known: An earlier version. If it is still the present one, this object is the answer, at
+            cached: An earlier version. If it is still the present one, this object is the answer, at
                 the cost of a look.
         """
 
@@ -728,14 +728,14 @@ class Engine(Protocol):
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
 
-    def outside_edits(self, purpose: str = "this") -> ExternalEdits:
+    def external_edits(self, purpose: str = "this") -> ExternalEdits:
         """The documents as files, for a purpose that the error names. Raises Refused: this engine
         keeps none.
         """
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Viewer | None = None) -> Queries:
+    def queries(self, asker: Viewer | None = None) -> Queries:
         """The questions of an agent about the conversations, or of the store's owner (None)."""
 
     def tracker(self, kind: str | None = None) -> Tracker:
@@ -765,8 +765,8 @@ class Engine(Protocol):
         StorageFailed.
         """
 
-    def set_toml(self, data: bytes, before: bytes) -> None:
-        """Replace the settings, which are `before`. Raises StoreBusy: they are others; Refused,
+    def set_toml(self, data: bytes, expected: bytes) -> None:
+        """Replace the settings, which are `expected`. Raises StoreBusy: they are others; Refused,
         StorageFailed.
         """
 
@@ -782,13 +782,15 @@ _TRIES = 5
 _EDITS = 1000
 
 
-def retry(act: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES) -> T:
-    """What `act` gives, which starts over when another program wrote `what` in between. Raises
+def retry(
+    operation: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES
+) -> T:
+    """What `operation` gives, which starts over when another program wrote `what` in between. Raises
     StoreBusy.
     """
     for _ in range(tries):
         try:  # Not by `suppress`, which costs more than this.
-            return act()
+            return operation()
         except ConcurrentWrite:
             continue
     raise retries_exhausted(name, id)
@@ -801,19 +803,19 @@ def retries_exhausted(name: str, id: str) -> StoreBusy:
 
 
 def edit_document(
-    engine: Engine, kind: str, id: str, change: Change, known: DocumentVersion | None = None
+    engine: Engine, kind: str, id: str, edit: Change, cached: DocumentVersion | None = None
 ) -> DocumentVersion | None:
     """Read, change and write a document of a kind without entries, durably; the version that there
     is then.
 
-    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It
-    runs again if another program wrote the document meanwhile. It begins with the version `known`,
+    `edit` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It
+    runs again if another program wrote the document meanwhile. It begins with the version `cached`,
     if that was read just now. Raises its errors, StoreBusy, and what a write raises.
     """
     for _ in range(_EDITS):
         with suppress(ConcurrentWrite):
-            before, known = known or engine.version(kind, id), None
-            after = change(None if before is None else before.data)
+            before, cached = cached or engine.version(kind, id), None
+            after = edit(None if before is None else before.data)
             return before if after is None else engine.put(kind, id, after, before)
     raise retries_exhausted(engine.name(kind, id), id)
 

@@ -292,7 +292,7 @@ class Queries(Protocol):
             InvalidInput: `cursor` is not a cursor.
         """
 
-    def mine(
+    def participations(
         self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
     ) -> list[Participation]:
         """The sound conversations that an agent takes part in, the latest first.
@@ -304,14 +304,14 @@ class Queries(Protocol):
             refresh: Whether to bring the index up to date first.
         """
 
-    def behind(
+    def unread_positions(
         self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
     ) -> list[MessagePosition]:
         """The wanted messages of a conversation, or of all (None), the latest first. Costs a
         look-up for each.
         """
 
-    def said(
+    def summarize_unread(
         self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
     ) -> UnreadSummary:
         """What was said in a conversation, as far as it is wanted; nothing in one that is not
@@ -321,7 +321,7 @@ class Queries(Protocol):
         wanted.
         """
 
-    def marks(
+    def ids_at(
         self, conversation: str, places: Iterable[int], *, refresh: bool = True
     ) -> dict[int, tuple[str, str]]:
         """The id of the message at each of these places, and the digest of the ids up to it; see
@@ -336,7 +336,7 @@ class Queries(Protocol):
         to it.
         """
 
-    def together(self, ask: Callable[[], T]) -> T:
+    def in_one_transaction(self, ask: Callable[[], T]) -> T:
         """Ask several questions, with `refresh` False, of one state of the documents.
 
         Args:

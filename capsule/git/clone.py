@@ -35,7 +35,7 @@ class Clone:
     """
 
     def __init__(self, store: CoreStore, program: Sequence[str] | None = None) -> None:
-        store.inner.whole_engine.outside_edits("git")  # Refused by name where there are no files.
+        store.inner.whole_engine.external_edits("git")  # Refused by name where there are no files.
         self.store = store
         self.program = tuple(program or _DRIVERS)
 

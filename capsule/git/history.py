@@ -256,7 +256,7 @@ def _pending(
     except NotFound:
         now = _ReadVersion()
     except InvalidDocument as error:
-        content = store.engine.outside_edits().read_stray(KIND, id)
+        content = store.engine.external_edits().read_stray(KIND, id)
         is_committed = content is not None and content == read_committed()
         return None if is_committed else TimelineStep(None, ("damaged",), damaged=error.message)
     words, comparison = _words(now, [committed])

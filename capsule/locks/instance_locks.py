@@ -164,8 +164,10 @@ class InstanceLocks:
             if self._is_closed:
                 return None
             if me.name is None:
-                self._engine.leases.take(me.instance)
-        return locking.new_lock(me, timestamps.now(), client, agent, boot=self._engine.leases.boot)
+                self._engine.leases.acquire(me.instance)
+        return locking.new_lock(
+            me, timestamps.now(), client, agent, boot=self._engine.leases.boot_id
+        )
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""

@@ -71,17 +71,19 @@ class ConflictCopy:
         if ancestor is not None and ours is not None and self._kind == KIND:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
-            with store.engine.outside_edits().hold(self._kind, self.id) as held:
+            with store.engine.external_edits().hold(self._kind, self.id) as held:
                 # With an ancestor, the merge removes messages that one side deleted; they stay in
                 # the quarantine.
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
         brought = store.incoming.bring_in(self._kind, self.id, base, theirs)
-        if store.engine.outside_edits().read_stray(self._kind, self._name) != self._data:
+        if store.engine.external_edits().read_stray(self._kind, self._name) != self._data:
             self.text += "; it was written to meanwhile, and stays until the next time"
             return None
-        kept = store.engine.outside_edits().quarantine_file(self._kind, self._name, self.id, "copy")
+        kept = store.engine.external_edits().quarantine_file(
+            self._kind, self._name, self.id, "copy"
+        )
         outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
         settle = (
@@ -131,11 +133,11 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCo
     named = original_of(file.id)
     # The name may end with a computer's name.
     beginnings = (file.id[:at] for at, letter in enumerate(file.id) if letter == "-" and at)
-    if not file.regular or (
+    if not file.is_regular or (
         named is None and not any(may_be_copy_of(file.id, name) for name in beginnings)
     ):
         return None
-    data = store.engine.outside_edits().read_stray(kind, file.id)
+    data = store.engine.external_edits().read_stray(kind, file.id)
     if data is None:
         return None
     called = KINDS[kind].noun

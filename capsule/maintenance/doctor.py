@@ -122,7 +122,7 @@ def examine(
     if isinstance(store.engine, DatabaseEngine) and not repair:
         yield from _in_database(store, store.engine, kinds, progress)
         return
-    files = store.engine.outside_edits("a repair")
+    files = store.engine.external_edits("a repair")
     scanned = [
         (kind, file)
         for kind in kinds
@@ -193,14 +193,16 @@ def _waiting(store: CoreStore) -> Iterator[DoctorFinding]:
 
 
 def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[DoctorFinding]:
-    files = store.engine.outside_edits()
+    files = store.engine.external_edits()
     for leftover in files.leftovers(kind):
         if (
             kind == KIND or leftover.kind != "instance"
         ):  # An instance is one of the store, and found with either.
             said = "vanished" if leftover.kind == "vanished" else "leftover"
             swept = files.sweep(kind, leftover) if repair else None
-            yield DoctorFinding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
+            yield DoctorFinding(
+                leftover.id, leftover.path, 0, 0, said, leftover.description, swept, True
+            )
 
 
 class _DocumentExamination:
@@ -214,7 +216,7 @@ class _DocumentExamination:
         claimed: dict[str, list[str]],
         repair: bool,
     ) -> None:
-        self._store, self._files, self._kind = store, store.engine.outside_edits(), kind
+        self._store, self._files, self._kind = store, store.engine.external_edits(), kind
         self._scanned, self._claimed, self._repair = scanned, claimed, repair
         self._head: Head | None = None
         self._remembered: dict[str, RecoverySource] = {}
@@ -230,7 +232,7 @@ class _DocumentExamination:
     def findings(self) -> list[DoctorFinding]:
         """The findings about the file; it is repaired first, if requested."""
         file = self._scanned
-        if not file.regular:
+        if not file.is_regular:
             return [self._finding("damaged", _IRREGULAR)]
         if not is_id(file.id):
             text = f"{file.id!r} is not an id: letters, digits and . _ @ -, at most 128; rename the file"
@@ -492,11 +494,11 @@ def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFi
     """The findings about a document without a history. The store replaces it whole, so no write in
     progress is one.
     """
-    if not file.regular:
+    if not file.is_regular:
         yield DoctorFinding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
-        data = store.engine.outside_edits().read_stray(kind, file.id)
+        data = store.engine.external_edits().read_stray(kind, file.id)
         document = KINDS[kind].read(data, file.path) if data is not None else {"id": file.id}
     except InvalidDocument as error:
         yield from (DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems)

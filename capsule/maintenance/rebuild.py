@@ -66,11 +66,11 @@ def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Reco
     """
     commit = index = _NOTHING
     with suppress(InvalidDocument):
-        data = store.engine.outside_edits().committed(file.path)
+        data = store.engine.external_edits().committed_version(file.path)
         if data is not None:
             commit = _known(migrations.current(decoded(data, file.path, file.id), file.path)[0])
     with suppress(CapsuleError):
-        if kind == KIND and (last_valid := store.questions.last_valid_version(file.id)) is not None:
+        if kind == KIND and (last_valid := store.queries.last_valid_version(file.id)) is not None:
             index = _known(*last_valid)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(

@@ -35,7 +35,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
     Raises Refused: the engine keeps no files, or the store acts for an agent. Cost: as `examine`,
     and `stats`.
     """
-    files = store.engine.outside_edits()
+    files = store.engine.external_edits()
     completed = _or_error(store.flush)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
     sizes = {kind: sorted(file.signature.size for file in files.scan(kind)) for kind in kinds}
@@ -55,7 +55,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
             "median": of_conversations[len(of_conversations) // 2] if of_conversations else 0,
         },
         "index": _or_error(lambda: _index(store)),
-        "instances": _or_error(lambda: len(store.engine.leases.live())),
+        "instances": _or_error(lambda: len(store.engine.leases.live_instances())),
         "locks": _or_error(lambda: Counter(lock.state for lock in store.locks.list())),
         "completed": completed,
         "findings": Counter(finding.kind for finding in findings),
@@ -69,9 +69,9 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
 
 
 def _index(store: CoreStore) -> dict[str, Any]:
-    stats = store.questions.stats()
+    stats = store.queries.stats()
     return {
-        "kept": store.engine.outside_edits().derived.has_index,
+        "kept": store.engine.external_edits().derived.has_index,
         "conversations": stats.conversations,
         "damaged": stats.damaged,
         "messages": stats.messages,

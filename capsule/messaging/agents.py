@@ -613,7 +613,7 @@ class Agents:
         notices.try_remove_blocks(self._store, self._documents.ensure_exists(id))
         self._documents.delete(id)
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
-            self._store.engine.machine.delete(kind, id)
+            self._store.engine.local.delete(kind, id)
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or

@@ -356,7 +356,7 @@ class Channels(TypedConversations):
         index up to date.
         """
         id = self._head(channel, agent).id
-        return self._store.inner.store_for(self._who(agent)).questions.values("topic", id)
+        return self._store.inner.store_for(self._who(agent)).queries.values("topic", id)
 
     def _head(self, channel: str, agent: str | None) -> Head:
         """The head of a channel that an agent may read."""
@@ -461,7 +461,7 @@ class Channels(TypedConversations):
         state = self._people.directory.state(who)
         from capsule.engines.queries import ListRequest
 
-        heads = self._store.inner.whole_engine.questions().conversations(ListRequest()).heads
+        heads = self._store.inner.whole_engine.queries().conversations(ListRequest()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
         listed = (
             _listed(PolicyTarget.from_head(head), head.description, who, state) for head in channels

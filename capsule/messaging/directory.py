@@ -246,7 +246,7 @@ class AgentDocuments(DocumentCollection):
 
         Cost: reading a small file.
         """
-        home = self._engine.machine.read(KIND_OF_HOMES, id)
+        home = self._engine.local.read(KIND_OF_HOMES, id)
         return None if home is None else str(home.get("project"))
 
     def set_registered_folder(self, id: str, path: str) -> None:
@@ -254,7 +254,7 @@ class AgentDocuments(DocumentCollection):
         file if it is new.
         """
         if self.registered_folder(id) != path:
-            self._engine.machine.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
+            self._engine.local.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
 
 
 def _is_stale(seen: Any, now: str) -> bool:
@@ -428,7 +428,7 @@ class AgentDirectory(AccessGuard):
         """
         from capsule.engines.queries import ListRequest
 
-        for head in self._engine.questions().conversations(ListRequest()).heads:
+        for head in self._engine.queries().conversations(ListRequest()).heads:
             is_theirs = head.type == "direct" and any(
                 member.id in agents for member in head.participants
             )
@@ -765,7 +765,7 @@ class StoreAgents:
         with self._lock:
             self._waits += waits
             about = {"agent": agent, "listening": self._waits > 0}
-            self._store.engine.leases.take(self._store.instance_id, about)
+            self._store.engine.leases.acquire(self._store.instance_id, about)
 
     @contextmanager
     def listening(self, agent: str) -> Iterator[None]:
@@ -782,7 +782,7 @@ class StoreAgents:
         """
         online: dict[str, bool] = {}
         self._last_look_s = time.monotonic()
-        for about in self._store.engine.leases.live().values():
+        for about in self._store.engine.leases.live_instances().values():
             agent = about.get("agent")
             if isinstance(agent, str):
                 online[agent] = online.get(agent, False) or about.get("listening") is True

@@ -356,7 +356,7 @@ def doorbell(client: str) -> Doorbell | None:
 
 def load_targets(store: CoreStore, agent: str) -> AgentTargets:
     """The targets of an agent. Cost: a look, and reading one small file if there is one."""
-    return _decoded(store.engine.machine.read(KIND_OF_BELLS, agent))
+    return _decoded(store.engine.local.read(KIND_OF_BELLS, agent))
 
 
 def is_reachable(store: CoreStore, bell: RegisteredTarget) -> bool:
@@ -405,7 +405,7 @@ def claim(store: CoreStore, agent: str, target: DoorbellTarget) -> DoorbellTarge
         bell = stored.at(target)
         if bell is not None and is_reachable(store, bell):
             return stored
-        store.engine.leases.take(mine.instance, {"agent": agent, "listening": False})
+        store.engine.leases.acquire(mine.instance, {"agent": agent, "listening": False})
         return stored.plus(replace(bell or RegisteredTarget(mine), target=mine, asked=False))
 
     bell = _edit(store, agent, change).at(mine)
@@ -550,7 +550,7 @@ def _edit(
             else {"read": after.read, "bells": [bell.as_json() for bell in after.targets]}
         )
 
-    store.engine.machine.edit(KIND_OF_BELLS, agent, edit)
+    store.engine.local.edit(KIND_OF_BELLS, agent, edit)
     return after
 
 

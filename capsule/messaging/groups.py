@@ -97,7 +97,10 @@ class TypedConversations:
                 )
             # Later than each message that there is, so that times tell who reads what.
             stamp = timestamps.later_than(
-                max(conversation.transaction.state.time, conversation.transaction.state.updated_at)
+                max(
+                    conversation.transaction.state.newest_message_time,
+                    conversation.transaction.state.updated_at,
+                )
             )
             return conversation.change_head(lambda head: change(head, stamp))
 
@@ -246,9 +249,9 @@ class Groups(TypedConversations):
         if who is None:
             from capsule.engines.queries import ListRequest
 
-            heads = self._store.questions.conversations(ListRequest()).heads
+            heads = self._store.queries.conversations(ListRequest()).heads
             return [head for head in heads if head.type == "group"]
-        mine = self._store.questions.mine(who)
+        mine = self._store.queries.participations(who)
         return [
             self._store.inner.store_for(who).head(each.id) for each in mine if each.type == "group"
         ]

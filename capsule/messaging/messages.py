@@ -215,7 +215,7 @@ class Messages:
                 entry, object = acting.inner.change(conversation, act)
             except _TopicMissing as error:
                 topics = (
-                    str(each.value) for each in self._owner.questions.values("topic", conversation)
+                    str(each.value) for each in self._owner.queries.values("topic", conversation)
                 )
                 raise InvalidInput(
                     f"{error.message}; it has: {', '.join(topics) or 'none yet'}"
@@ -255,7 +255,7 @@ class Messages:
 
         Raises InvalidInput: the sender reads no such message there.
         """
-        place = self._owner.questions.find(id, conversation)
+        place = self._owner.queries.find(id, conversation)
         found: Entry = {}
         with suppress(
             NotFound
@@ -339,7 +339,7 @@ class Messages:
             }
         states = dict.fromkeys(sorted(recipients), "stored")
         here = {
-            id for kind in (KIND_OF_BELLS, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)
+            id for kind in (KIND_OF_BELLS, KIND_OF_HOMES) for id in owner.engine.local.ids(kind)
         } - {sender}
         idle = [
             id
@@ -411,7 +411,7 @@ class Messages:
         place, the message.
         """
         reader, sent = self._reader(agent), Entry()
-        id, at = self._owner.questions.find(message) or ("", 0)
+        id, at = self._owner.queries.find(message) or ("", 0)
         with suppress(NotFound, Refused):  # Either would name the conversation.
             sent = message_at(reader, id, at) if id else sent
         if not sent:
@@ -445,7 +445,7 @@ class Messages:
             )
             if was_in and member.id != sent.get("from"):
                 cursors = self._people.documents.object_in(member.id, "cursors")
-                marks_at = partial(self._owner.questions.marks, id)
+                marks_at = partial(self._owner.queries.ids_at, id)
                 is_read = any(
                     first_unread_position(marks_in_cursor(cursors.get(key)), marks_at) > at
                     for key in keys
@@ -563,7 +563,7 @@ class Messages:
     def _begin(
         self, asked: ListenRequest, limit: int, timeout_s: float, caller: int
     ) -> MessageListener:
-        who, questions = asked.agent, self._unread.questions
+        who, questions = asked.agent, self._unread.queries
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         self._people.documents.record_activity(who)
@@ -584,7 +584,7 @@ class Messages:
         if marks := self._receipts.pending(who):
             self._receipts.acknowledge(who, marks, version, listener.sit)
         else:
-            questions.together(lambda: listener.sit(document))
+            questions.in_one_transaction(lambda: listener.sit(document))
         return listener
 
     def _heard(self, asked: ListenRequest, listener: MessageListener, mail: list[Mail]) -> Heard:
@@ -619,7 +619,7 @@ class Messages:
 
         Cost: writing a small file.
         """
-        who, questions = self._people.registered_agent(agent), self._owner.questions
+        who, questions = self._people.registered_agent(agent), self._owner.queries
         if cursor is not None or conversation is None:
             if (
                 marks := self._receipts.pending(who)
@@ -638,7 +638,7 @@ class Messages:
                 raise NotFound(
                     f"conversation {conversation} has no message {message!r:.100}", id=str(message)
                 )
-            mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
+            mark = message or questions.ids_at(conversation, [last]).get(last, ("",))[0]
             self._receipts.acknowledge(who, {cursor_key(conversation, part): (place[1], mark)})
 
     def inbox(
@@ -667,7 +667,7 @@ class Messages:
 
         Raises NotFound, Refused. Cost: as `inbox`.
         """
-        self._unread.questions.refresh()
+        self._unread.queries.refresh()
         seat = self._unread.seats(self._people.registered_agent(agent)).get(conversation)
         unread = [] if seat is None or seat.is_read else self._unread.unread(seat)
         return min(unread, key=lambda place: place.place).message if unread else None
@@ -788,7 +788,7 @@ class Messages:
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
             only = {
-                place.message for place in acting.questions.messages({"$and": asked}, conversation)
+                place.message for place in acting.queries.messages({"$and": asked}, conversation)
             }
         from capsule.store.pages import page_of
 

@@ -95,7 +95,7 @@ class Receipts:
 
         Cost: writing a small file.
         """
-        questions = self._store.questions
+        questions = self._store.queries
 
         def change(document: Document) -> None:
             cursors, concerns = dict(document.get("cursors") or {}), document.get("concerns") or {}
@@ -105,11 +105,11 @@ class Receipts:
                 id, part = parse_cursor_key(key)
                 was, marks_at = (
                     marks_in_cursor(cursors.get(key)),
-                    partial(questions.marks, id, refresh=False),
+                    partial(questions.ids_at, id, refresh=False),
                 )
                 if first_unread_position(was, marks_at) > place:
                     continue
-                found = questions.behind(
+                found = questions.unread_positions(
                     UnreadFilter(was, (agent,), mentioning=agent, part=part), id, refresh=False
                 )
                 # A message that was moved or removed is no mark: what stands behind the cursor
@@ -135,7 +135,9 @@ class Receipts:
             then(document)
 
         self._people.documents.edit(
-            agent, lambda document: questions.together(partial(change, document)), known=known
+            agent,
+            lambda document: questions.in_one_transaction(partial(change, document)),
+            known=known,
         )
         try:
             doorbells.record_read(self._store, agent)

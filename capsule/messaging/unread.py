@@ -300,7 +300,7 @@ class UnreadTracker:
     def __init__(self, store: CoreStore) -> None:
         self.store = store
         self._people = store.inner.object_of(StoreAgents)
-        self.questions = store.questions
+        self.queries = store.queries
         self._kept: dict[str, _AgentCache] = {}
 
     def wishes(self, agent: str) -> ReadContext:
@@ -323,7 +323,7 @@ class UnreadTracker:
         """
         state, document, version = wishes or self.wishes(agent)
         kept = self._kept.get(agent) or _AgentCache(state, None, {}, {}, {})
-        mines = self.questions.mine(agent, kept.mines, refresh=False)
+        mines = self.queries.participations(agent, kept.mines, refresh=False)
         if (
             version is None
             or (state, version) != (kept.state, kept.version)
@@ -396,7 +396,7 @@ class UnreadTracker:
         elsewhere than the agent.
         """
         behind = seat.behind if read is None else seat.behind._replace(read=read)
-        unread = self.questions.behind(behind, seat.mine.id, refresh=False)
+        unread = self.queries.unread_positions(behind, seat.mine.id, refresh=False)
         seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
         return unread
 
@@ -405,7 +405,7 @@ class UnreadTracker:
         if seat.is_read or seat.item is not None:
             return seat.item
         mine = seat.mine
-        said = self.questions.said(mine.id, seat.behind, refresh=False)
+        said = self.queries.summarize_unread(mine.id, seat.behind, refresh=False)
         if said.last is None:
             seat.is_read = True
             return None
@@ -427,7 +427,7 @@ class UnreadTracker:
         Cost: bringing the index up to date, as `seats`, and a question for each conversation that
         changed and is not read.
         """
-        self.questions.refresh()
+        self.queries.refresh()
         return Inbox.of(
             item
             for seat in self.seats(agent, part).values()
@@ -443,7 +443,9 @@ class UnreadTracker:
         first.
         """
         blocked = NotificationPreference.of(None, self.wishes(agent)[0].profiles[agent]).blocked
-        found = self.questions.behind(UnreadFilter(not_by=(agent, *blocked), mentioning=agent))
+        found = self.queries.unread_positions(
+            UnreadFilter(not_by=(agent, *blocked), mentioning=agent)
+        )
         seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]
 
@@ -460,7 +462,7 @@ class UnreadTracker:
         @cache
         def unread(id: str) -> int:
             return first_unread_position(
-                seats[id].behind.read, partial(self.questions.marks, id, refresh=False)
+                seats[id].behind.read, partial(self.queries.ids_at, id, refresh=False)
             )
 
         for place in places:
@@ -630,7 +632,7 @@ class MessageListener:
             self._wishes[0],
             self._wishes[1].get("reading"),
         )
-        self._unread.questions.together(lambda: self._look_at(changes, is_new))
+        self._unread.queries.in_one_transaction(lambda: self._look_at(changes, is_new))
         return self._next_batch()
 
     def _look_at(self, changes: Changes, is_new: bool) -> None:
@@ -653,7 +655,7 @@ class MessageListener:
         for change in changes.changes:
             if change.kind == "appended" and change.id in changed and change.messages:
                 at = change.count - 1
-                there = self._unread.questions.marks(change.id, [at], refresh=False)
+                there = self._unread.queries.ids_at(change.id, [at], refresh=False)
                 self._ends[change.id] = at, there.get(at, ("", ""))[1]
 
     def _sit(self) -> None:

@@ -167,7 +167,10 @@ async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
 
 async def _told(notices: DocumentNotifier, session: str) -> None:
     """Wait until the host has written to a session."""
-    while (written := notices.changed()) is not None and ("inbound", session) not in written:
+    while (written := notices.changed_documents()) is not None and (
+        "inbound",
+        session,
+    ) not in written:
         await anyio.wait_readable(notices.fileno())
 
 

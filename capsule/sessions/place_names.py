@@ -69,7 +69,7 @@ def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> N
 
     if channel == WebhookAdapter.name:
         try:
-            Webhooks(store.engine.machine).get(place)
+            Webhooks(store.engine.local).get(place)
         except NotFound as error:
             remedy = Remedy("webhook", place)
             raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None

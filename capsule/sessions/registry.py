@@ -331,11 +331,11 @@ class Registry:
 
         Cost: writing a small file.
         """
-        self._engine.machine.edit(KIND_OF_COMMANDS, group.name, lambda _: _command_words(group))
+        self._engine.local.edit(KIND_OF_COMMANDS, group.name, lambda _: _command_words(group))
 
     def is_approved(self, group: AgentSetup) -> bool:
         """Whether the command of an agent may run on this machine. Cost: reading a small file."""
-        return self._engine.machine.read(KIND_OF_COMMANDS, group.name) == _command_words(group)
+        return self._engine.local.read(KIND_OF_COMMANDS, group.name) == _command_words(group)
 
 
 def _command_words(group: AgentSetup) -> Document:

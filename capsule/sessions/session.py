@@ -61,11 +61,11 @@ class _SessionFile(Generic[F]):
 
     def apply_news(self, news: EntriesSince) -> None:
         self._cursor = None  # Until all is taken in: else it is begun anew.
-        if news.is_all:
+        if news.is_complete:
             self.fold = self._new(self.id)
         for event in news.entries:
             self.fold.apply(event)
-        self._cursor = news.place
+        self._cursor = news.position
 
     def write(
         self, other: _SessionFile[Any], act: Callable[[Transaction], Written], lease: Lease | None
@@ -78,7 +78,7 @@ class _SessionFile(Generic[F]):
 
         def write() -> Written:
             with self._engine.transaction(self.kind, self.id) as transaction:
-                transaction.reads = {} if lease is None else lease.reads
+                transaction.read_set = {} if lease is None else lease.as_read_set
                 self.apply_news(transaction.follow(self._cursor))
                 # A writer there has taken in its file before it looks here: nobody waits for it.
                 other.refresh()
@@ -177,14 +177,14 @@ class Session:
             ):  # By a try that was interrupted.
                 transaction.ensure_durable()
                 return made
-            now = timestamps.now(transaction.state.time)
+            now = timestamps.now(transaction.state.newest_message_time)
             made[:] = [_complete(event, now) for event in edit(self.last_state)]
             if made:
                 for name, data in files.items():
-                    self._engine.files.keep(mine.box, self.id, name, data)
+                    self._engine.files.write(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
-                stamp = timestamps.later_than(transaction.state.newest)
-                transaction.waits = not all(map(may_be_lost, made))
+                stamp = timestamps.later_than(transaction.state.newest_updated_at)
+                transaction.waits_for_flush = not all(map(may_be_lost, made))
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
             return made
 
@@ -215,12 +215,12 @@ class Session:
             }
             gone -= {event["id"] for event in events}
             if gone or len(events) < transaction.state.entries:
-                stamp = timestamps.later_than(transaction.state.newest)
+                stamp = timestamps.later_than(transaction.state.newest_updated_at)
                 transaction.replace(document | {"updatedAt": stamp, "history": events})
             said = codec.encode_entries(events)
             for name in self._engine.files.names(box, self.id):
                 if orjson.dumps(name)[1:-1] not in said:
-                    self._engine.files.drop(box, self.id, name)
+                    self._engine.files.erase(box, self.id, name)
 
         self._in.write(
             self._out, partial(act, self._in.box, SessionState.compacted_inbound), self.lease
@@ -231,11 +231,11 @@ class Session:
 
     def record_heartbeat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""
-        self._engine.leases.beat(self.id)
+        self._engine.leases.record_heartbeat(self.id)
 
     def heartbeat(self) -> str | None:
         """When the worker was last at work; None: never. Cost: a look at a file."""
-        return self._engine.leases.beaten(self.id)
+        return self._engine.leases.last_heartbeat(self.id)
 
     def file(self, box: MessageFolder, name: str) -> bytes:
         """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost:

@@ -255,7 +255,7 @@ class Sessions:
         """The webhooks of this machine, with their secrets."""
         from capsule.sessions.adapters.webhook import Webhooks
 
-        return Webhooks(self._engine.machine)
+        return Webhooks(self._engine.local)
 
     # -- Sessions ----------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Sessions:
         Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each
         process.
         """
-        at_work = {about.get("session") for about in self._engine.leases.live().values()}
+        at_work = {about.get("session") for about in self._engine.leases.live_instances().values()}
         rows = [
             replace(row, worker="running" if row.id in at_work else "stopped")
             for row in self.registry.read().sessions.values()

@@ -75,9 +75,9 @@ class Lists:
         self.settings = inner.settings
 
     @property
-    def questions(self) -> Queries:
+    def queries(self) -> Queries:
         """What the engine answers about all conversations to whom this store acts for."""
-        return self.engine.questions()
+        return self.engine.queries()
 
     def list(
         self,
@@ -115,7 +115,7 @@ class Lists:
         from capsule.engines.queries import ListRequest
 
         asked = ListRequest(self._meant(filter), order, limit=limit, cursor=cursor)
-        return self.questions.conversations(asked, progress)
+        return self.queries.conversations(asked, progress)
 
     def facets(
         self, filter: Filter | None = None, progress: Callable[[int, int], None] | None = None
@@ -130,7 +130,7 @@ class Lists:
         Raises InvalidInput, StorageFailed, StoreBusy, as `list`. Cost: as `heads`, and about two
         microseconds for each conversation that fits.
         """
-        return self.questions.facets(
+        return self.queries.facets(
             self._meant(filter), self.inner.guard.folders(self.agent), progress
         )
 
@@ -262,7 +262,7 @@ class BaseStore(Lists):
         """
         from capsule.engines.queries import ListRequest
 
-        return iter(self.questions.conversations(ListRequest(), progress).heads)
+        return iter(self.queries.conversations(ListRequest(), progress).heads)
 
     def search(
         self,
@@ -338,7 +338,7 @@ class BaseStore(Lists):
             cursor=cursor,
             now_ms=time.time_ns() // 1_000_000,
         )
-        return self.questions.search(asked, progress)
+        return self.queries.search(asked, progress)
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
         """Count what is in the store. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
@@ -346,7 +346,7 @@ class BaseStore(Lists):
         Args:
             progress: As in `search`.
         """
-        return self.questions.stats(progress)
+        return self.queries.stats(progress)
 
     def changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000
@@ -362,7 +362,7 @@ class BaseStore(Lists):
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        news = self.questions.changes(since, limit)
+        news = self.queries.changes(since, limit)
         wanted = None if ids is None else set(ids)
         return self.inner.with_own_marked(
             [change for change in news.changes if wanted is None or change.id in wanted],
@@ -376,8 +376,8 @@ class BaseStore(Lists):
         Args:
             progress: Called with the bytes read so far, and all bytes.
         """
-        self.questions.refresh(progress=progress, anew=True)
-        stats = self.questions.stats()
+        self.queries.refresh(progress=progress, anew=True)
+        stats = self.queries.stats()
         return {
             name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")
         }
@@ -421,7 +421,7 @@ class BaseStore(Lists):
         from capsule.engines.queries import ListRequest
 
         if text == "@last":
-            latest = self.questions.conversations(ListRequest(order="latest", limit=1)).heads
+            latest = self.queries.conversations(ListRequest(order="latest", limit=1)).heads
             if not latest:
                 raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=text)
             return latest[0].id
@@ -432,7 +432,7 @@ class BaseStore(Lists):
         try:
             return one_of(fitting, check_id(text))
         except (NotFound, InvalidInput):
-            heads = self.questions.conversations(ListRequest()).heads if ids and text else ()
+            heads = self.queries.conversations(ListRequest()).heads if ids and text else ()
             named = self.inner.guard.named(self.agent, text, heads)
             if len(named) > 1:
                 raise InvalidInput(
@@ -484,9 +484,7 @@ class BaseStore(Lists):
         from capsule.store.pages import page_of
 
         only = (
-            None
-            if where is None
-            else {place.message for place in self.questions.messages(where, id)}
+            None if where is None else {place.message for place in self.queries.messages(where, id)}
         )
         return page_of(self.engine, id, limit, around, cursor, only)
 

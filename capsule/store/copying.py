@@ -101,9 +101,9 @@ def copy_store(
     for kind in _TRASHED:
         _copy_trash(done, before, after, kind)
     for kind in LOCAL:
-        for id in before.machine.ids(kind):
-            document = before.machine.read(kind, id)
-            after.machine.edit(kind, id, partial(_unless_present, document))
+        for id in before.local.ids(kind):
+            document = before.local.read(kind, id)
+            after.local.edit(kind, id, partial(_unless_present, document))
     return done
 
 
@@ -184,7 +184,7 @@ def _copy_file(before: Engine, after: Engine, kind: str, id: str, name: str) -> 
     data = before.files.read(kind, id, name)
     with suppress(NotFound):
         return False if after.files.read(kind, id, name) == data else None
-    after.files.keep(kind, id, name, data)
+    after.files.write(kind, id, name, data)
     return True
 
 
@@ -199,5 +199,5 @@ def _copy_trash(done: CopyResult, before: Engine, after: Engine, kind: str) -> N
         )
         is_there = any(after.trash.read(token) == data for token in tokens)
         if not is_there:
-            after.trash.keep(kind, trashed.id, data, trashed.deleted_at)
+            after.trash.add(kind, trashed.id, data, trashed.deleted_at)
         _count(done, kind, trashed.id, not is_there)

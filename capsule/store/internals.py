@@ -298,8 +298,6 @@ class StoreInternals(Generic[S]):
 
         own = self.own_writes
         return Changes(
-            changes
-            if own is None
-            else own.with_own_marked(changes, self.engine.questions().advance),
+            changes if own is None else own.with_own_marked(changes, self.engine.queries().advance),
             cursor,
         )

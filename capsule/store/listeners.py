@@ -49,7 +49,7 @@ class StoreWatchers:
 
         wanted = _wanted(ids)
         if since is not None:
-            self._store.questions.advance(since)
+            self._store.queries.advance(since)
         hub = self.ensure_hub()
         return Watch(
             hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop
@@ -121,7 +121,7 @@ class StoreWatchers:
 
     def _look(self, since: str | None) -> Changes:
         questions = (
-            self._store.inner.whole_engine.questions()
+            self._store.inner.whole_engine.queries()
         )  # Other agents' stores wait on this hub too.
         news = questions.changes(since, _MOST)
         if since is None:
@@ -166,7 +166,7 @@ class StoreWatchers:
         """
         refresh, waiter.must_refresh = waiter.must_refresh, False
         while True:
-            news = self._store.questions.changes(since, _MOST, refresh=refresh)
+            news = self._store.queries.changes(since, _MOST, refresh=refresh)
             wanted = [change for change in news.changes if waiter.wants((change.id,))]
             if wanted or len(news.changes) < _MOST:
                 return self._store.inner.with_own_marked(wanted, news.cursor)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from capsule.engines.interface import CONVERSATIONS, deleted_last, document_in, missing
+from capsule.engines.interface import CONVERSATIONS, deleted_last, document_in, not_found
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Trash,
         Trashed,
     )
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import Queries
     from capsule.rules.policy import InputsFor
 
@@ -78,9 +78,9 @@ class AgentView:
         self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
 
-    def questions(self, asker: Viewer | None = None) -> Queries:
+    def queries(self, asker: Viewer | None = None) -> Queries:
         """The questions of this agent, whatever `asker` is."""
-        return self._engine.questions(Viewer(self.agent, self._state_of(None, ())))
+        return self._engine.queries(Viewer(self.agent, self._state_of(None, ())))
 
     def _of(self, kind: str) -> Engine:
         """The engine, for documents of a kind. Raises Refused."""
@@ -95,9 +95,9 @@ class AgentView:
         kind: str,
         document: Document,
         written: Callable[[str], None] | None = None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> int:
-        return self._of(kind).create(kind, document, written, reads)
+        return self._of(kind).create(kind, document, written, read_set)
 
     def put(
         self,
@@ -105,17 +105,17 @@ class AgentView:
         id: str,
         data: bytes,
         expected: DocumentVersion | None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> DocumentVersion:
-        return self._of(kind).put(kind, id, data, expected, reads)
+        return self._of(kind).put(kind, id, data, expected, read_set)
 
     def delete(self, kind: str, id: str) -> Trashed:
         return self._of(kind).delete(kind, id)
 
     def version(
-        self, kind: str, id: str, known: DocumentVersion | None = None
+        self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
-        return self._of(kind).version(kind, id, known)
+        return self._of(kind).version(kind, id, cached)
 
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:
         raise Refused(f"agent {self.agent} may not do this, only a person", path="")
@@ -154,7 +154,7 @@ class AgentView:
             head = self._engine.head(id)[0]
         except InvalidDocument:
             if policy.hides_damaged_file(self.agent, id):
-                raise missing(CONVERSATIONS, id) from None
+                raise not_found(CONVERSATIONS, id) from None
             raise
         return self.since(head)
 
@@ -179,7 +179,10 @@ class AgentView:
             if kind == CONVERSATIONS:
                 object = policy.PolicyTarget.from_parsed_head(transaction.head)
                 state = self._state_of(object, ())
-                transaction.judged, transaction.reads = (object, state), state.read_versions
+                transaction.decision_inputs, transaction.read_set = (
+                    (object, state),
+                    state.read_versions,
+                )
                 reading = policy.decide(self.agent, "read", object, state)
                 joins = (
                     not reading.allowed and policy.decide(self.agent, "join", object, state).allowed
@@ -210,7 +213,7 @@ class AgentView:
             return ids
         from capsule.engines.queries import ListRequest
 
-        seen = {head.id for head in self.questions().conversations(ListRequest()).heads}
+        seen = {head.id for head in self.queries().conversations(ListRequest()).heads}
         return [id for id in ids if id in seen]
 
     def head(self, id: str) -> tuple[Document, int]:
@@ -257,9 +260,9 @@ class AgentView:
         return TrashView(self, self._engine.trash)
 
     @property
-    def machine(self) -> LocalDocuments:
+    def local(self) -> LocalDocuments:
         """The documents of this machine, of the kinds that an agent may use."""
-        return self._engine.machine.for_agent(self.agent)
+        return self._engine.local.for_agent(self.agent)
 
     def tracker(self, kind: str | None = None) -> Tracker:
         """Raises Refused for any kind but conversations."""
@@ -272,7 +275,7 @@ class AgentView:
         self._engine.flush(kind, id)
         return 0
 
-    def outside_edits(self, purpose: str = "this") -> NoReturn:
+    def external_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
         why = (
             f"{purpose} needs the files of the store, which agent {self.agent} does not reach, "
@@ -331,7 +334,7 @@ class TrashView:
             raise NotFound(f"{token} is not in the trash", id=token)
         return self._trash.read(token)
 
-    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> NoReturn:
+    def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> NoReturn:
         """Raises Refused: an agent puts there only what it deletes."""
         raise Refused(f"agent {self._view.agent} may not do this, only a person", path="")
 
@@ -346,11 +349,11 @@ class TrashView:
         )
         self._trash.restore(kind, id, token)
 
-    def drop(self, token: str) -> None:
+    def erase(self, token: str) -> None:
         """Erase an entry, unasked: its messages came back by a change that this agent was allowed
         to make.
         """
-        self._trash.drop(token)
+        self._trash.erase(token)
 
     def purge(self, older_than_s: float) -> list[str]:
         """Raises Refused: what is erased is not the agent's alone."""
@@ -366,27 +369,27 @@ class LeasesView:
 
     def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
         self._leases, self._finds = leases, finds
-        self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
+        self.acquire, self.release, self.is_live = leases.acquire, leases.release, leases.is_live
         self.ensure_held = leases.ensure_held
 
     @property
-    def boot(self) -> str:
+    def boot_id(self) -> str:
         """As `Leases` has it."""
-        return self._leases.boot
+        return self._leases.boot_id
 
-    def beat(self, *args: Any, **named: Any) -> NoReturn:
+    def record_heartbeat(self, *args: Any, **named: Any) -> NoReturn:
         """Raises Refused: only sessions use it."""
         raise Refused("an agent says nothing of who works for a session, only a person", path="")
 
-    beaten = beat
+    last_heartbeat = record_heartbeat
 
-    def live(self) -> dict[str, dict[str, Any]]:
+    def live_instances(self) -> dict[str, dict[str, Any]]:
         """What each live instance says about itself, of agents that this one finds and of
         no agent.
         """
         return {
             id: about
-            for id, about in self._leases.live().items()
+            for id, about in self._leases.live_instances().items()
             if self._finds(about.get("agent", ""))
         }
 

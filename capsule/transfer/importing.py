@@ -523,5 +523,5 @@ class _ImportRun:
         content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)
         digest = sha256(content).hexdigest()
         if not self._is_dry_run:
-            self._store.engine.files.keep("attachments", digest, digest, content)
+            self._store.engine.files.write("attachments", digest, digest, content)
         return digest, len(content)

@@ -252,7 +252,7 @@ class ChangeHub:
                 _wait(bell, None, _GATHER_S)
             else:
                 self._on_interval()
-            if tracker.changed() != set() or left_s <= _CHECK_S:
+            if tracker.changed_ids() != set() or left_s <= _CHECK_S:
                 return
 
     def _wake_for_changes(self, cursor: str | None) -> str | None:

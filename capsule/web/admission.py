@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.mcp_server.access import Scope as Allowed
     from capsule.mcp_server.transport.tokens import Token, Tokens
 

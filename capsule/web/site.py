@@ -42,9 +42,7 @@ class WebSite:
 
     def __init__(self, store: Store, tokens: Tokens) -> None:
         self.store = store
-        self.admission = Admission(
-            store.inner.whole_engine.machine, tokens, store.root, store.agent
-        )
+        self.admission = Admission(store.inner.whole_engine.local, tokens, store.root, store.agent)
         self.cookie = self.admission.cookie
         self.connections = Connections(*_CONNECTIONS)
         self.preparation = Preparation(lambda report: store.list(limit=1, progress=report))

@@ -161,7 +161,7 @@ HARMLESS = {
 }
 #: What a store that acts for an agent refuses, all of it: tests/sessions and tests/transfer ask.
 OF_THE_OWNER = ("sessions.", "import_")
-NO_DOORS = {"engine", "inner", "questions", "settings"}
+NO_DOORS = {"engine", "inner", "queries", "settings"}
 
 
 def methods(store: Store) -> set[str]:

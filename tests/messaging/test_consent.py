@@ -254,8 +254,8 @@ def test_a_person_brings_in_whom_an_agent_may_not() -> None:
             store.channels.create("news", agent="anna", access="members").id, ["bob"]
         )
         store.groups.create("Talk", with_=["bob"])
-        assert {mine.type for mine in store.questions.mine("bob")} == {"channel", "group"}
-        assert len(store.questions.mine("bob")) == 3
+        assert {mine.type for mine in store.queries.participations("bob")} == {"channel", "group"}
+        assert len(store.queries.participations("bob")) == 3
 
 
 def own(store: Store, id: str) -> str:

@@ -117,13 +117,13 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
     unread = UnreadTracker(store)
     wishes = unread.wishes("anna")
     listener = MessageListener(unread, since, asked, 10, None, wishes)
-    store.questions.together(lambda: listener.sit(wishes[1]))
+    store.queries.in_one_transaction(lambda: listener.sit(wishes[1]))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")
         assert listener.look_at(store.changes(listener.since)) == []
         assert (
-            first_unread_position(listener.stands[id], partial(store.questions.marks, id)) == count
+            first_unread_position(listener.stands[id], partial(store.queries.ids_at, id)) == count
         )
     store.messages.send("to anna", agent="bob", to="anna")
     assert [mail.content for mail in listener.look_at(store.changes(listener.since))] == ["to anna"]

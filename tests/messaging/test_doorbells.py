@@ -231,7 +231,7 @@ def test_a_process_that_was_killed_waits_for_nothing(
 
 def test_a_file_of_targets_that_says_something_else_is_taken_for_none(store: Store) -> None:
     doorbells.register(store, "bob", DoorbellTarget("codex", {"session": "one"}))
-    store.engine.machine.edit(KIND_OF_BELLS, "bob", lambda before: {"bells": [1]})
+    store.engine.local.edit(KIND_OF_BELLS, "bob", lambda before: {"bells": [1]})
     assert doorbells.load_targets(store, "bob") == doorbells.AgentTargets()
     doorbells.register(store, "bob", DoorbellTarget("codex", {"session": "two"}))
     assert len(doorbells.load_targets(store, "bob").targets) == 1

@@ -42,12 +42,10 @@ def test_what_an_agent_may_not_read_is_neither_found_nor_counted(
     assert {(hit.id, hit.at) for hit in found.hits} == seen
     assert found.total == len(seen) < len(owner.search("text", where=where).hits)
     assert {
-        place[:2] for place in carl.questions.messages({"$and": [where, {"topic": "api"}]})
+        place[:2] for place in carl.queries.messages({"$and": [where, {"topic": "api"}]})
     } == seen
-    assert [value[:2] for value in carl.questions.values("topic", "late")] == [("api", 1)]
-    assert (
-        carl.questions.values("topic", "closed") == carl.questions.messages(where, "closed") == []
-    )
+    assert [value[:2] for value in carl.queries.values("topic", "late")] == [("api", 1)]
+    assert carl.queries.values("topic", "closed") == carl.queries.messages(where, "closed") == []
 
 
 def test_no_hidden_text_is_compared_with_a_pattern(

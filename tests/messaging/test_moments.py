@@ -106,7 +106,7 @@ def test_a_message_that_is_put_in_front_at_any_moment_is_given(
                 history.insert(3, history[3] | {"id": "from-another-clone", "content": "merged"})
                 del history[:removed]  # Then all that stands behind has its place again.
                 (root / CONVERSATION).write_text(json.dumps(document, indent=2))
-                other.questions.refresh()
+                other.queries.refresh()
 
             events = {number: put_in_front}
             with at_questions(store, events):
@@ -145,7 +145,7 @@ class Clones:
         root = self.roots[side]
         (root / name).write_bytes(codec.encode(merged(name, was, read(root, name), of_both)))
         with Store.open(root) as process:
-            process.questions.refresh()
+            process.queries.refresh()
 
     def finish(self, name: str) -> None:
         """Have both sides take the merge that is under way, and another one of what there

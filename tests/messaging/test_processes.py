@@ -49,7 +49,7 @@ def listening(store: Store, agent: str, count: int = 1) -> None:
     while (
         sum(
             about == {"agent": agent, "listening": True}
-            for about in store.engine.leases.live().values()
+            for about in store.engine.leases.live_instances().values()
         )
         < count
     ):

@@ -292,7 +292,7 @@ def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
     def seen() -> Any:
         basic: dict[str, Any] = {"query": "fish", "limit": 3, "now_ms": ms_of(LATE)}
         asked = [SearchRequest(**(basic | search)) for search in SEARCHES]
-        hits = [late.questions.search(each).as_json() for each in asked]
+        hits = [late.queries.search(each).as_json() for each in asked]
         page = late.list(limit=2)
         return json.dumps(hits), late.stats(), page.cursor(), page.total, late.changes(since)
 
@@ -346,12 +346,13 @@ def test_a_cursor_of_an_agent_holds_when_the_store_is_opened_again(tmp_path: Pat
 def test_an_agent_hears_of_no_program_of_an_agent_that_it_does_not_find(store: Store) -> None:
     for agent in ("anna", "bob"):
         store.agents.register(agent)
-        store.engine.leases.take(new_id(), {"agent": agent, "session": f"s-{agent}"})
+        store.engine.leases.acquire(new_id(), {"agent": agent, "session": f"s-{agent}"})
     store.agents.policy("anna", discoverable="private")
     assert [
-        about["agent"] for about in store.beside(agent="bob").engine.leases.live().values()
+        about["agent"]
+        for about in store.beside(agent="bob").engine.leases.live_instances().values()
     ] == ["bob"]
-    assert len(store.engine.leases.live()) == 2
+    assert len(store.engine.leases.live_instances()) == 2
 
 
 @pytest.mark.parametrize("limit", [1, 2, 20])
@@ -439,7 +440,7 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
     eve = store.beside(agent="eve")
     for ask in (
         lambda: git.open(eve),
-        lambda: eve.engine.outside_edits(),
+        lambda: eve.engine.external_edits(),
         lambda: eve.incoming.version("conversations", "x"),
     ):
         with pytest.raises(Refused):
@@ -452,10 +453,10 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
     for ask in (
         lambda: eve.tracker(kind),
         lambda: eve.tracker(),
-        lambda: eve.machine.read(kind, "s_1"),
-        lambda: eve.machine.ids(kind),
-        lambda: eve.machine.edit(kind, "s_1", lambda before: {}),
-        lambda: eve.machine.delete(kind, "s_1"),
+        lambda: eve.local.read(kind, "s_1"),
+        lambda: eve.local.ids(kind),
+        lambda: eve.local.edit(kind, "s_1", lambda before: {}),
+        lambda: eve.local.delete(kind, "s_1"),
         lambda: eve.read(kind, "s_1"),
         lambda: eve.document(kind, "s_1"),
         lambda: eve.ids(kind),
@@ -480,7 +481,7 @@ def test_what_an_agent_has_not_of_an_engine_is_refused_and_what_only_files_have_
         if getattr(AgentView, name, None) is AgentView._refuse:
             with pytest.raises(Refused):
                 getattr(eve, name)("inbox", "s_1")
-    for ask in (eve.leases.beat, eve.leases.beaten):
+    for ask in (eve.leases.record_heartbeat, eve.leases.last_heartbeat):
         with pytest.raises(Refused):
             ask("inbound", "s_1")
     with pytest.raises(Refused):

@@ -59,7 +59,7 @@ class Place(str):
 
 def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
     """The engine of a store, with what is of the machine in memory."""
-    from capsule.engines.machine import MemoryLocalDocuments
+    from capsule.engines.local_documents import MemoryLocalDocuments
     from capsule.engines.postgres.address import Address
     from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.engine import PostgresEngine

@@ -91,10 +91,10 @@ def test_who_lives_and_who_holds_is_said_by_the_clock_of_the_database(
         store.create(id="plan", type="group")
         for machine in machines:
             instance = machine("store.instance_id")
-            assert machine("store.engine.leases.take(store.instance_id, {}) and None") is None
+            assert machine("store.engine.leases.acquire(store.instance_id, {}) and None") is None
             assert all(each(f"store.engine.leases.is_live({instance!r})") for each in machines)
-            machine("store.engine.leases.take('worker').fence")
-            assert {each("store.engine.leases.take('worker').fence") for each in machines} == {
+            machine("store.engine.leases.acquire('worker').fence")
+            assert {each("store.engine.leases.acquire('worker').fence") for each in machines} == {
                 "StoreBusy"
             }
             machine("store.engine.leases.release('worker')")
@@ -104,12 +104,12 @@ def test_who_lives_and_who_holds_is_said_by_the_clock_of_the_database(
                 "Locked"
             }
             machine("store.locks.release('plan') and None")
-            machine("store.engine.leases.take('left').fence")
+            machine("store.engine.leases.acquire('left').fence")
             sql(
                 database,
                 "UPDATE @leases SET expires = now() - interval '1 second' WHERE name = 'left'",
             )
-            assert others[0]("store.engine.leases.take('left').fence") > 0
+            assert others[0]("store.engine.leases.acquire('left').fence") > 0
             others[0]("store.engine.leases.release('left')")
 
 

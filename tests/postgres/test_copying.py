@@ -44,7 +44,7 @@ def fill(store: Store) -> None:
     store.forks.create(id)
     gone = store.create(title="Gone").id
     store.delete(gone)
-    store.engine.files.keep("attachments", "0a1b", "0a1b", b"\0data")
+    store.engine.files.write("attachments", "0a1b", "0a1b", b"\0data")
 
 
 def files_of(store: Store) -> dict[str, bytes]:

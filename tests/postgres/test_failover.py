@@ -190,8 +190,8 @@ def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() 
             store.create(title="Gone too")
             store.rename(id, "Gone")
             assert store.facets().conversations == 2
-            store.engine.leases.take("another")
-            lease = store.engine.leases.take("worker")
+            store.engine.leases.acquire("another")
+            lease = store.engine.leases.acquire("worker")
             cursor = store.changes().cursor
             waits = pool.submit(store.wait_for_changes, cursor, timeout_s=200)
             ((version, fence),) = sql(servers.url, numbers)
@@ -205,9 +205,9 @@ def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() 
             assert store.facets().conversations == 1
             store.archive(id)
             assert store.head(id).title == "Kept"
-            other.engine.leases.take("worker")
+            other.engine.leases.acquire("worker")
             with pytest.raises(StoreBusy):
-                store.engine.put("agents", "anna", b"{}", None, lease.reads)
+                store.engine.put("agents", "anna", b"{}", None, lease.as_read_set)
             sent = [other.append(id, content=f"sent {number}").id for number in range(3)]
             found = store.changes(cursor).changes
             assert [change.kind for change in found[:2]] == ["head", "head"]

@@ -68,7 +68,7 @@ def act(store: Store, step: Callable[[], None]) -> None:
     store.delete("back")
     store.trash.restore("back")
     store.engine.put("agents", "anna", b"{}", None)
-    store.engine.files.keep("attachments", "a", "a", b"data")
+    store.engine.files.write("attachments", "a", "a", b"data")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -269,22 +269,22 @@ def test_a_transaction_that_stalls_delays_the_feed_and_nothing_else(
 def test_a_lease_that_was_taken_over_keeps_its_former_holder_from_writing(database: str) -> None:
     first, second = engine_of(database), engine_of(database)
     first.create(CONVERSATIONS, new_capsule("plan", "", STAMP))
-    lease = first.leases.take("worker")
+    lease = first.leases.acquire("worker")
     with pytest.raises(StoreBusy, match="process"):
-        second.leases.take("worker")
-    first.put("agents", "anna", b"{}", None, lease.reads)
+        second.leases.acquire("worker")
+    first.put("agents", "anna", b"{}", None, lease.as_read_set)
     sql(database, "UPDATE @leases SET expires = now() - interval '1 second'")  # It stalled.
-    other = second.leases.take("worker")
+    other = second.leases.acquire("worker")
     assert other.fence > lease.fence
     with pytest.raises(StoreBusy):
-        first.put("agents", "bob", b"{}", None, lease.reads)
+        first.put("agents", "bob", b"{}", None, lease.as_read_set)
     with pytest.raises(StoreBusy), first.transaction(CONVERSATIONS, "plan") as transaction:
-        transaction.reads = lease.reads
+        transaction.read_set = lease.as_read_set
         transaction.set_head(transaction.head.document | {"title": "x"})
-    second.put("agents", "bob", b"{}", None, other.reads)
+    second.put("agents", "bob", b"{}", None, other.as_read_set)
     first.leases.release("worker")
     with pytest.raises(StoreBusy):
-        first.leases.take("worker")
+        first.leases.acquire("worker")
     for engine in (first, second):
         engine.close()
 
@@ -292,7 +292,7 @@ def test_a_lease_that_was_taken_over_keeps_its_former_holder_from_writing(databa
 def test_a_process_that_dies_leaves_leases_that_expire(
     database: str, child: Callable[..., Child]
 ) -> None:
-    body = "store = Store.open(sys.argv[1])\nstore.engine.leases.take('worker')\nsay(); hear()"
+    body = "store = Store.open(sys.argv[1])\nstore.engine.leases.acquire('worker')\nsay(); hear()"
     holder = child(body, database)
     holder.hear()
     engine = engine_of(database)
@@ -300,7 +300,7 @@ def test_a_process_that_dies_leaves_leases_that_expire(
     sql(
         database, "UPDATE @leases SET expires = now() + interval '1 second'"
     )  # As its time runs out.
-    engine.leases.take("worker", timeout_s=60)
+    engine.leases.acquire("worker", timeout_s=60)
     engine.close()
 
 

@@ -112,19 +112,19 @@ def test_an_index_that_followed_is_the_one_that_is_made_anew(
             tags=["x"],
             messages=[{"role": "user", "content": "first"}],
         ).id
-        one.questions.refresh()
+        one.queries.refresh()
         first = one.append(id, content="second", topic="api").id
-        other.questions.refresh()
+        other.queries.refresh()
         other.edits.message(id, str(first), "edited, second")
         one.append(id, content="third", mentions={"valid": ["@all"]})
-        one.questions.refresh()
+        one.queries.refresh()
     gone = one.create(title="gone").id
-    one.questions.refresh()
+    one.queries.refresh()
     one.delete(gone)
-    other.questions.refresh()
+    other.queries.refresh()
     followed = state(database)
     assert all(rows for name, rows in followed.items() if name != "members")
-    one.questions.refresh(anew=True)
+    one.queries.refresh(anew=True)
     assert state(database) == followed
 
 
@@ -134,7 +134,7 @@ def test_an_index_that_another_machine_made_anew_answers_and_refuses_old_cursors
     one, other = stores
     ids = [one.create(title=f"T{number}").id for number in range(3)]
     cursor = other.list(limit=1).cursor()
-    one.questions.refresh(anew=True)
+    one.queries.refresh(anew=True)
     assert sorted(head.id for head in other.list().heads) == sorted(ids)
     with pytest.raises(InvalidInput, match="rebuilt"):
         other.list(limit=1, cursor=cursor)
@@ -150,13 +150,13 @@ def test_a_large_store_is_taken_in_part_by_part_by_whoever_asks(
     ]
     monkeypatch.setattr(index, "_MOST", 2)
     seen: list[tuple[int, int]] = []
-    one.questions.refresh(progress=lambda done, total: seen.append((done, total)))
+    one.queries.refresh(progress=lambda done, total: seen.append((done, total)))
     assert (
         len(seen) == 4
         and seen[-1][0] == seen[-1][1]
         and [total for _, total in seen] == [seen[0][1]] * 4
     )
-    one.questions.refresh(anew=True)
+    one.queries.refresh(anew=True)
     with ThreadPoolExecutor(2) as pool:
         answers = [
             each.result()
@@ -194,7 +194,7 @@ def test_no_text_keeps_a_message_from_being_written_and_found(
             title=text.replace("\0", "")[:60], messages=[{"role": "user", "content": text}]
         ).id
         assert (id, 0) in found(store, query)
-        said = store.questions.said(id, UnreadFilter())
+        said = store.queries.summarize_unread(id, UnreadFilter())
         assert (
             said.total == 1
             and said.last is not None

@@ -78,14 +78,14 @@ def test_a_lease_that_expired_is_renewed_if_nobody_had_it(
 ) -> None:
     monkeypatch.setattr(leases, "RENEW_S", 0.02)
     first, second = engine_of(database), engine_of(database)
-    lease = first.leases.take("host")
+    lease = first.leases.acquire("host")
     sql(database, EXPIRED)  # The database was away for long.
     until(lambda: sql(database, "SELECT 1 FROM @leases WHERE name = 'host' AND expires > now()"))
-    first.put("agents", "anna", b"{}", None, lease.reads)
+    first.put("agents", "anna", b"{}", None, lease.as_read_set)
     first.leases.close()
-    second.leases.take("host")
+    second.leases.acquire("host")
     with pytest.raises(StoreBusy):
-        first.put("agents", "bob", b"{}", None, lease.reads)
+        first.put("agents", "bob", b"{}", None, lease.as_read_set)
     for engine in (first, second):
         engine.close()
 
@@ -94,12 +94,12 @@ def test_a_taker_that_waited_has_a_higher_fence_than_who_drew_one_meanwhile(data
     psycopg = pytest.importorskip("psycopg")
     address = Address(database)
     first, second = engine_of(database), engine_of(database)
-    first.leases.take("host")
+    first.leases.acquire("host")
     sql(database, EXPIRED)
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     with psycopg.connect(address.conninfo) as other, ThreadPoolExecutor(1) as pool:
         other.execute(f'SELECT FROM "{address.schema}".leases FOR UPDATE')
-        taken = pool.submit(second.leases.take, "host")
+        taken = pool.submit(second.leases.acquire, "host")
         until(lambda: sql(database, waiting))
         numbers = f"'\"{address.schema}\".fences'"
         meanwhile = other.execute(f"SELECT nextval({numbers})").fetchone()[0]

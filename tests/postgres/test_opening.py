@@ -170,7 +170,7 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(
         ),
         (
             "ALTER TABLE @leases RENAME who TO holders",
-            lambda store: store.engine.leases.take("worker"),
+            lambda store: store.engine.leases.acquire("worker"),
         ),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_befor
                 )  # The new server is not that far for long.
             store.create(id="gone")
             store.delete("gone")
-            store.engine.files.keep("attachments", id, "a", b"data")
+            store.engine.files.write("attachments", id, "a", b"data")
             assert store.search("fish").hits
             cursor, sealed = (
                 each.changes().cursor for each in (store, store.inner.store_for("anna"))
@@ -294,11 +294,11 @@ def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_befor
 
 def test_what_belongs_to_the_machine_stays_there(database: str) -> None:
     with Store.open(database) as store:
-        store.engine.machine.edit(
+        store.engine.local.edit(
             "commands", "anna", lambda _: {"id": "anna", "command": "canary-command"}
         )
     with Store.open(database) as store:
-        assert store.engine.machine.read("commands", "anna") == {
+        assert store.engine.local.read("commands", "anna") == {
             "id": "anna",
             "command": "canary-command",
         }
@@ -317,7 +317,7 @@ def test_an_agent_goes_on_from_its_cursor_on_another_machine(
         monkeypatch.setenv(name, str(tmp_path / "another" / name))
     with Store.open(database, agent="anna") as store:
         assert [change.messages for change in store.changes(cursor).changes] == [(sent,)]
-        web = store.inner.whole_engine.machine.key("web")
+        web = store.inner.whole_engine.local.key("web")
     with (
         Store.open(database, agent="bob") as store,
         pytest.raises(InvalidInput, match="not a cursor of bob"),

@@ -161,13 +161,13 @@ def test_who_waits_behind_a_pooler_hears_though_no_notice_passes(
 @pytest.mark.slow
 def test_a_lease_behind_a_pooler_has_one_holder(pooled: str) -> None:
     first, second = engine_of(pooled), engine_of(pooled)
-    lease = first.leases.take("worker")
+    lease = first.leases.acquire("worker")
     with pytest.raises(StoreBusy):
-        second.leases.take("worker")
-    first.put("agents", "anna", b"{}", None, lease.reads)
+        second.leases.acquire("worker")
+    first.put("agents", "anna", b"{}", None, lease.as_read_set)
     first.leases.release("worker")
-    assert second.leases.take("worker").fence > lease.fence
+    assert second.leases.acquire("worker").fence > lease.fence
     with pytest.raises(StoreBusy):
-        first.put("agents", "bob", b"{}", None, lease.reads)
+        first.put("agents", "bob", b"{}", None, lease.as_read_set)
     for engine in (first, second):
         engine.close()

@@ -395,16 +395,16 @@ MORE: dict[str, Callable[[Store, str], Any]] = {
     "beside as": lambda store, text: (
         store.beside(instance=text, user=text).append(CHAT, content="x").id
     ),
-    "a lease": lambda store, text: store.engine.leases.take(text).name,
+    "a lease": lambda store, text: store.engine.leases.acquire(text).name,
     "a lease about": lambda store, text: (
-        store.engine.leases.take("instance-1", {"user": whole(text)}).name
+        store.engine.leases.acquire("instance-1", {"user": whole(text)}).name
     ),
-    "a beat": lambda store, text: store.engine.leases.beat(text),
-    "a beat of": lambda store, text: store.engine.leases.beaten(text),
-    "a file": lambda store, text: store.engine.files.keep("inbox", "s", text, b"x"),
-    "a file of": lambda store, text: store.engine.files.keep("inbox", text, "x", b"x"),
+    "a beat": lambda store, text: store.engine.leases.record_heartbeat(text),
+    "a beat of": lambda store, text: store.engine.leases.last_heartbeat(text),
+    "a file": lambda store, text: store.engine.files.write("inbox", "s", text, b"x"),
+    "a file of": lambda store, text: store.engine.files.write("inbox", text, "x", b"x"),
     "a file is read": lambda store, text: store.engine.files.read("inbox", "s", text),
-    "a file is dropped": lambda store, text: store.engine.files.drop("inbox", "s", text),
+    "a file is dropped": lambda store, text: store.engine.files.erase("inbox", "s", text),
     "trash is read": lambda store, text: store.engine.trash.read(text),
     "a put": lambda store, text: store.engine.put("overrides", text, b"{}", None) and None,
     "an entry": lambda store, text: store.engine.document("inbound", text),

@@ -82,7 +82,7 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str, tmp_
         with hosting(store):
             store.messages.send("are you there?", agent="anna", to="bot")
             until(lambda: said(other, sent.conversation, "bot"))
-        store.engine.files.keep("attachments", id, "a.txt", b"x")
+        store.engine.files.write("attachments", id, "a.txt", b"x")
         store.import_(stream=BytesIO(store.read(id).replace(id.encode(), b"imported")))
         store.forks.create(id)
         store.delete(id)
@@ -149,8 +149,8 @@ def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(
             lambda: store.trash.purge(0),
             lambda: store.agents.register("carl"),
             lambda: store.messages.send("x", agent="anna", to="bob"),
-            lambda: store.engine.files.keep("attachments", id, "a.txt", b"x"),
-            lambda: store.engine.leases.take("instance-1"),
+            lambda: store.engine.files.write("attachments", id, "a.txt", b"x"),
+            lambda: store.engine.leases.acquire("instance-1"),
         ]
         for write in writes:
             with pytest.raises(Refused) as caught:

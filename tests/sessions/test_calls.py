@@ -30,7 +30,7 @@ def test_a_worker_runs_few_functions_to_answer_and_to_see_that_there_is_nothing_
             ("bot", "webhook", "ci", ""), timestamps.now()
         ).id
         host, worker = Session.create(store.engine, id, id), Worker(store, "bot", echo, session=id)
-        with store.engine.leases.take(f"worker-{id}") as worker._lease:
+        with store.engine.leases.acquire(f"worker-{id}") as worker._lease:
             for _ in range(8):
                 new = [
                     inbound_message(

@@ -315,7 +315,7 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
 
         def __init__(self, session: str) -> None:
             self.store = store.beside()
-            store.engine.leases.take(self.store.instance_id, {"session": session})
+            store.engine.leases.acquire(self.store.instance_id, {"session": session})
             self.killed = Event()
             self._session = Session(store.engine, session)
             self._session.write_outbound(self._claim)

@@ -140,7 +140,9 @@ def test_the_workers_of_a_killed_host_end_and_the_next_host_runs_one_for_each_se
         running = host(words=words)
         until(lambda count=count: len(begun.read_text().split()) >= count)
         at_work = [
-            about["session"] for about in store.engine.leases.live().values() if "session" in about
+            about["session"]
+            for about in store.engine.leases.live_instances().values()
+            if "session" in about
         ]
         assert sorted(at_work) == sorted(begun.read_text().split()[-2:]) == sorted(set(at_work))
         left = psutil.Process(running.pid).children(recursive=True)

@@ -61,7 +61,7 @@ def _deleted_of_every_kind(store: Store) -> None:
         id="a", content=canary("outbound"), in_reply_to="m", attachments=named
     )
     session.write_inbound(lambda session_state: receive(session_state, [heard]))
-    store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
+    store.engine.files.write("inbox", "s", "plan", canary("inbox").encode())
     session.write_outbound(
         lambda session_state: claim(
             session_state, pick(session_state, timestamps.now(), first=True), "w"

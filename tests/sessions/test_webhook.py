@@ -108,7 +108,7 @@ def serving(store: Store, host: Host) -> Iterator[tuple[str, int]]:
 
 
 def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) -> None:
-    hook, host = Webhooks(store.engine.machine).keep("ci"), Host()
+    hook, host = Webhooks(store.engine.local).keep("ci"), Host()
     with serving(store, host) as (_, port):
         url = f"http://127.0.0.1:{port}/hooks/"
         body = json.dumps({"text": "The build is red.", "from": "ci-bot", "thread": "t1"}).encode()
@@ -150,7 +150,7 @@ _BEGUN = b"POST /hooks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
 
 @pytest.mark.parametrize("begun", [b"", _BEGUN])
 def test_who_connects_and_does_not_go_on_keeps_nobody_out(store: Store, begun: bytes) -> None:
-    hook = Webhooks(store.engine.machine).keep("hook")
+    hook = Webhooks(store.engine.local).keep("hook")
     with ExitStack() as held:
         address = held.enter_context(serving(store, Host()))
         for one in [held.enter_context(socket.create_connection(address)) for _ in range(150)]:
@@ -192,7 +192,7 @@ def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: S
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        hooks = Webhooks(store.engine.machine)
+        hooks = Webhooks(store.engine.local)
         hook = hooks.keep("ci", f"http://127.0.0.1:{server.server_port}/in")
         adapter = WebhookAdapter(store.engine)
         out = Outgoing(
@@ -228,7 +228,7 @@ def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: S
 def test_a_webhook_of_a_clone_does_not_count(tmp_path: Any) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
-        hooks = Webhooks(store.engine.machine)
+        hooks = Webhooks(store.engine.local)
         hook = hooks.keep("ci", "https://example.org/in")
         assert hooks.keep("ci").secret == hook.secret
         path = Path(store.engine.name(webhook.KIND, "ci"))

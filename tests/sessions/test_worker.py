@@ -195,7 +195,7 @@ def test_a_worker_of_an_agent_serves_all_its_sessions_and_leaves_one_that_anothe
     Registry(store.engine).edit(lambda state: state.put(AgentSetup("other"), *rows))
     for row in rows:
         told(Session.create(store.engine, row.id, "bot"), "m1")
-    with store.engine.leases.take("worker-s2"):
+    with store.engine.leases.acquire("worker-s2"):
         prompts = worked(store, lambda prompt: "yes", session=None)
     assert {prompt.session for prompt in prompts} == {"s1", "s3"}
     assert [prompt.session for prompt in worked(store, lambda prompt: "yes", session=None)] == [

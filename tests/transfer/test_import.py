@@ -248,7 +248,7 @@ def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
         True
     ]
     for again in ([tmp_path], [files[1]], [files[0]]):
-        store.engine.machine.delete("imports", "digests")
+        store.engine.local.delete("imports", "digests")
         assert set(states(store.import_(*again))) == {"unchanged"}
     files[1].write_bytes(runs[1].replace(b"second", b"changed"))
     assert states(store.import_(tmp_path)) == ["unchanged", "updated"]

@@ -130,7 +130,7 @@ def test_a_redacted_site_has_no_secret_in_any_file(store: Store, tmp_path: Path)
     kept = []
     for content in (data, b"<script>1</script>"):
         digest = sha256(content).hexdigest()
-        store.inner.whole_engine.files.keep("attachments", digest, digest, content)
+        store.inner.whole_engine.files.write("attachments", digest, digest, content)
         kept.append(
             {
                 "name": "x.html",

@@ -211,7 +211,7 @@ def _line(number: int) -> dict[str, str]:
 
 def _kept(store: Store) -> dict[str, Any]:
     digest = sha256(PNG).hexdigest()
-    store.inner.whole_engine.files.keep("attachments", digest, digest, PNG)
+    store.inner.whole_engine.files.write("attachments", digest, digest, PNG)
     about = {"name": "map.png", "type": "image/png", "sha256": digest, "size": len(PNG)}
     return about | {"path": f"attachments/{digest}"}
 

@@ -246,7 +246,7 @@ def test_a_store_that_can_not_be_written_keeps_its_cookies(
     def refuse(*_: object) -> None:
         raise Refused("read-only", path="")
 
-    monkeypatch.setattr(door.site.store.inner.whole_engine.machine, "_edit", refuse)
+    monkeypatch.setattr(door.site.store.inner.whole_engine.local, "_edit", refuse)
     (Path(door.site.store.root) / ".capsule" / "local" / "keys" / "web.json").unlink(
         missing_ok=True
     )
@@ -271,7 +271,7 @@ def test_a_text_for_the_store_that_had_the_address_before_is_refused(door: Door)
 
 
 def test_no_stranger_is_told_the_name_of_the_server(door: Door) -> None:
-    name = own_name(door.site.store.inner.whole_engine.machine)
+    name = own_name(door.site.store.inner.whole_engine.local)
     asked = [
         door.ask(path, accept=kind)
         for path in ("/", "/?token=x", "/enter")

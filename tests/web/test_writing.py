@@ -569,7 +569,7 @@ def test_only_images_are_shown_and_only_where_they_are_attached(
 ) -> None:
     def kept(data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        store.inner.whole_engine.files.keep("attachments", digest, digest, data)
+        store.inner.whole_engine.files.write("attachments", digest, digest, data)
         return digest
 
     page = b"<svg xmlns='http://www.w3.org/2000/svg' onload='canary()'/>"

@@ -50,7 +50,7 @@ from capsule.engines.interface import (
     ReadSet,
     Tracker,
     Trashed,
-    missing,
+    not_found,
     retry,
 )
 from capsule.errors import (
@@ -147,9 +147,9 @@ class FileTransaction:
     ) -> None:
         self.id = held.id
         self.name = held.path
-        self.reads: ReadSet = {}
-        self.waits = True
-        self.judged: tuple[PolicyTarget, PolicyInputs] | None = None
+        self.read_set: ReadSet = {}
+        self.waits_for_flush = True
+        self.decision_inputs: tuple[PolicyTarget, PolicyInputs] | None = None
         self._held_document, self._tag = held, ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
@@ -169,7 +169,7 @@ class FileTransaction:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._held_document.waits_for_flush = self.waits
+        self._held_document.waits_for_flush = self.waits_for_flush
         self._held_document.__exit__(kind, error, at)
 
     def _continue_from(
@@ -230,11 +230,11 @@ class FileTransaction:
         return self._whole
 
     def follow(
-        self, since: ReadPosition | None = None, own: list[Document] | None = None
+        self, since: ReadPosition | None = None, own_entries: list[Document] | None = None
     ) -> EntriesSince:
         place = ReadPosition.of(self._header)
-        if since == place or own is not None:
-            return EntriesSince(place, own or [], False)
+        if since == place or own_entries is not None:
+            return EntriesSince(place, own_entries or [], False)
         if since is None or not since.goes_on_in(self._header):
             return EntriesSince(place, self.document()["history"], True)
         return EntriesSince(
@@ -281,35 +281,43 @@ class FileTransaction:
         self,
         entries: list[Document],
         encoded: list[bytes],
-        stamp: str,
+        updated_at: str,
         *,
         time: str,
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        if self.reads:
-            self._ensure_unchanged(self.reads)
+        if self.read_set:
+            self._ensure_unchanged(self.read_set)
         at = self._header.anatomy
         if at is None:
-            changed = self._with_head(head or head_fields(self.document()) | {"updatedAt": stamp})
+            changed = self._with_head(
+                head or head_fields(self.document()) | {"updatedAt": updated_at}
+            )
             changed |= {"history": [*changed["history"], *entries]}
             count = len(changed["history"])
             self._replace(
                 changed,
-                [*append_records(stamp, entries, count), head_record(stamp, changed, count)],
+                [
+                    *append_records(updated_at, entries, count),
+                    head_record(updated_at, changed, count),
+                ],
             )
             return
         if at.ends_active != ends_active:
             self._header = self._header._replace(anatomy=at._replace(ends_active=ends_active))
         count = at.entries + len(entries)
         if head is None:
-            records = append_records(stamp, entries, count, at.tail)
+            records = append_records(updated_at, entries, count, at.tail)
             self._continue_from(
-                self._held_document.splice(self._header, encoded, stamp, records, time)
+                self._held_document.splice(self._header, encoded, updated_at, records, time)
             )
         else:
             self._header = self._header._replace(newest_message_time=time)
-            records = [*append_records(stamp, entries, count), head_record(stamp, head, count)]
+            records = [
+                *append_records(updated_at, entries, count),
+                head_record(updated_at, head, count),
+            ]
             self._rehead(head, encoded, records, None)
 
     def set_head(
@@ -319,7 +327,7 @@ class FileTransaction:
         context: Callable[[], Iterable[bytes]] | None = None,
         ends_active: bool | None = None,
     ) -> None:
-        self._ensure_unchanged(self.reads)
+        self._ensure_unchanged(self.read_set)
         at = self._header.anatomy
         if at is None:
             changed = self._with_head(head)
@@ -366,7 +374,7 @@ class FileTransaction:
         """Write the whole document. `records` says what the write does; None: what differs from the
         present one.
         """
-        self._ensure_unchanged(self.reads)
+        self._ensure_unchanged(self.read_set)
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
@@ -379,18 +387,18 @@ class FileTransaction:
             )
         except ConcurrentWrite:
             if kept:
-                self._held_document.storage.trash_directories.drop(kept.token)
+                self._held_document.storage.trash_directories.erase(kept.token)
             raise
         self._continue_from(header, head_fields(document), document)
 
-    def set_aside(self, reason: str) -> str:
+    def quarantine_copy(self, reason: str) -> str:
         got = self._held_document.read()
         if got is None:
             raise ConcurrentWrite
         return self._held_document.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
-        self._ensure_unchanged(self.reads)
+        self._ensure_unchanged(self.read_set)
         return self._held_document.delete()
 
 
@@ -417,7 +425,7 @@ class FilesEngine:
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
         self.files = AttachedFiles(storage)
-        self.machine: LocalDocuments = LocalFiles(storage)
+        self.local: LocalDocuments = LocalFiles(storage)
         self.leases = storage.leases
         self.trash = FileTrash(storage, lambda: self.index.drop())
         self.exists, self.ids, self.name = storage.exists, storage.ids, storage.path
@@ -436,16 +444,16 @@ class FilesEngine:
         self,
         kind: str,
         document: Document,
-        written: Callable[[str], None] | None = None,
-        reads: ReadSet | None = None,
+        on_written: Callable[[str], None] | None = None,
+        read_set: ReadSet | None = None,
     ) -> int:
         data = codec.encode(document)
-        with self._hold_with_read_set(kind, document["id"], reads) as held:
+        with self._hold_with_read_set(kind, document["id"], read_set) as held:
             if self.storage.exists(kind, document["id"]):
                 raise AlreadyExists
             header = held.replace(None, data, layout.survey(data), [])
-            if written is not None:
-                written(header.tag)
+            if on_written is not None:
+                on_written(header.tag)
         return header.signature.size
 
     def put(
@@ -454,10 +462,10 @@ class FilesEngine:
         id: str,
         data: bytes,
         expected: DocumentVersion | None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> DocumentVersion:
         """Costs reading and writing a small file, and as `version` for each that was read."""
-        with self._hold_with_read_set(kind, id, reads) as held:
+        with self._hold_with_read_set(kind, id, read_set) as held:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
                 raise ConcurrentWrite
@@ -466,24 +474,24 @@ class FilesEngine:
 
     @contextmanager
     def _hold_with_read_set(
-        self, kind: str, id: str, reads: ReadSet | None
+        self, kind: str, id: str, read_set: ReadSet | None
     ) -> Iterator[HeldDocument]:
         """The mutex of a document, and, in the order of names, of those that its decision read and
         nobody changed.
         """
         with ExitStack() as stack:
             held = {}
-            for place in sorted({(kind, id), *(reads or ())}):
+            for place in sorted({(kind, id), *(read_set or ())}):
                 if place[0] != LEASES:
                     held[place] = stack.enter_context(self.storage.hold(*place))
-            self._ensure_unchanged(reads or {})
+            self._ensure_unchanged(read_set or {})
             yield held[kind, id]
 
-    def _ensure_unchanged(self, reads: ReadSet) -> None:
+    def _ensure_unchanged(self, read_set: ReadSet) -> None:
         """Raise Interfered if a document has another version. Costs an lstat for each, and reading
         what changed.
         """
-        for (kind, id), version in reads.items():
+        for (kind, id), version in read_set.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)
                 continue
@@ -494,21 +502,21 @@ class FilesEngine:
     def delete(self, kind: str, id: str) -> Trashed:
         with self.storage.hold(kind, id) as held:
             if not self.storage.exists(kind, id):
-                raise missing(kind, id)
+                raise not_found(kind, id)
             return held.delete()
 
     def version(
-        self, kind: str, id: str, known: DocumentVersion | None = None
+        self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> FileVersion | None:
         """Costs an lstat, and reading the file unless it is as it was."""
         scanned, now_ns = self.storage.find(kind, id), time.time_ns()
         if (
             scanned
-            and isinstance(known, FileVersion)
-            and known.is_settled
-            and known.signature == scanned.signature
+            and isinstance(cached, FileVersion)
+            and cached.is_settled
+            and cached.signature == scanned.signature
         ):
-            return known
+            return cached
         got = self.storage.read(kind, id) if scanned else None
         return None if got is None else FileVersion(*got, now_ns - got[1].ctime_ns > STEP_NS)
 
@@ -517,7 +525,7 @@ class FilesEngine:
         if kind not in WITH_ENTRIES:
             got = self.storage.read(kind, id)
             if got is None:
-                raise missing(kind, id)
+                raise not_found(kind, id)
             return got[0]
 
         def parse(data: bytes, is_canonical: bool) -> bytes:
@@ -602,7 +610,7 @@ class FilesEngine:
         if header is not None:
             return header
         if not self.storage.exists(kind, id) and self.storage.recorded_header(kind, id) is None:
-            raise missing(kind, id)
+            raise not_found(kind, id)
         try:
             return retry(lambda: self._reconcile(kind, id))
         except (Refused, StorageFailed):
@@ -656,7 +664,7 @@ class FilesEngine:
 
         return retry(look)  # Writers leave no gap: read what they have, under the mutex.
 
-    def outside_edits(self, purpose: str = "this") -> FileStorage:
+    def external_edits(self, purpose: str = "this") -> FileStorage:
         return self.storage
 
     # -- All conversations -------------------------------------------------------------------------
@@ -672,7 +680,7 @@ class FilesEngine:
                     self._index = FilesIndex(self.storage, CONVERSATIONS, self._reconcile_briefly)
         return self._index
 
-    def questions(self, asker: Viewer | None = None) -> IndexQueries:
+    def queries(self, asker: Viewer | None = None) -> IndexQueries:
         if asker is None and self._owners is not None:
             return self._owners
         from capsule.engines.index.queries import IndexQueries
@@ -752,8 +760,8 @@ class FilesEngine:
         with whole_files.translate_errors(path, "read"), open(path, "rb") as file:
             return file.read()
 
-    def set_toml(self, data: bytes, before: bytes) -> None:
-        whole_files.replace_file(os.path.join(self.storage.layout.root, FILE_NAME), before, data)
+    def set_toml(self, data: bytes, expected: bytes) -> None:
+        whole_files.replace_file(os.path.join(self.storage.layout.root, FILE_NAME), expected, data)
 
     def close(self) -> None:
         if self._index is not None:

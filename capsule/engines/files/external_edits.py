@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.state import STEP_NS, Durability, StateHeader
-from capsule.engines.interface import missing
+from capsule.engines.interface import not_found
 from capsule.errors import ConcurrentWrite, GitFailed, InvalidDocument, Refused
 from capsule.format import migrations
 from capsule.format.json import canonical, codec, layout
@@ -95,7 +95,7 @@ def reconcile_external_edit(
     while True:
         got = held.read() or _wait_until_it_is_back(held)
         if got is None:
-            raise missing(held.kind, held.id)
+            raise not_found(held.kind, held.id)
         data, signature = got
         age_ns = time.time_ns() - signature.mtime_ns
         is_patient = time.monotonic() < deadline
@@ -307,7 +307,7 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
     return _ask_git(path, lambda git, name: _replaced(git, name, data))
 
 
-def committed(path: str) -> bytes | None:
+def committed_version(path: str) -> bytes | None:
     """The version of a document that the commit has which is checked out; None: there is none. Runs
     git.
     """

@@ -134,7 +134,7 @@ class FilesIndex(Index):
             if self._refreshes:
                 self._tracker = self._storage.tracker(self._kind)
             return None
-        names = self._tracker.changed()
+        names = self._tracker.changed_ids()
         if names is None and not self._tracker.is_open:
             self._close_tracker()
         if time.monotonic_ns() - self._scanned_ns > _RESCAN_NS:
@@ -255,7 +255,7 @@ class FilesIndex(Index):
         """What the store knows of a file; one that changed since the store wrote it is taken in
         first.
         """
-        if not file.regular:
+        if not file.is_regular:
             return None
         id = file.id
         if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
@@ -314,7 +314,7 @@ class FilesIndex(Index):
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
         while True:
             state = read_for_index(self._storage, self._kind, now, self._known, before, verify)
-            if is_ours or state is None or not state.damaged or not file.regular:
+            if is_ours or state is None or not state.damaged or not file.is_regular:
                 return state
             is_ours = state.repairable or self._remembers(file.id)
             if is_ours:

@@ -103,7 +103,7 @@ def read_for_index(
     data = b""
     try:
         check_id(id)
-        if not scanned.regular:
+        if not scanned.is_regular:
             storage.read(kind, id)  # Says what is wrong with it.
         for _ in range(_TRIES):
             known = know(scanned)

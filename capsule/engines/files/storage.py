@@ -27,10 +27,10 @@ from capsule.engines.files.disk.log import BackgroundFlusher, Log
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH, TrashDirectories
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.external_edits import committed, purge_log_texts
+from capsule.engines.files.external_edits import committed_version, purge_log_texts
 from capsule.engines.files.state import HEADER_BYTES, MARKED, StateHeader, decode_header
 from capsule.engines.interface import WITH_ENTRIES, Leftover, ScannedFile, Tracker, Trashed, retry
-from capsule.engines.machine import LocalDocuments
+from capsule.engines.local_documents import LocalDocuments
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Refused
 from capsule.format.json.layout import last_entries
 from capsule.ids import check_file_name, check_id, is_id, new_id
@@ -373,7 +373,7 @@ class FileStorage:
                 self.mutex_files.ensure()
             return DirectoryTracker(directory, _SUFFIX if kind else "")
 
-    committed = staticmethod(committed)
+    committed_version = staticmethod(committed_version)
 
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what
@@ -393,7 +393,7 @@ class FileStorage:
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
         scanned = self.find(kind, name)
-        if scanned is None or not scanned.regular:
+        if scanned is None or not scanned.is_regular:
             return None
         with whole_files.translate_errors(scanned.path, "read"), suppress(FileNotFoundError):
             return self.read_file(scanned.path)
@@ -492,7 +492,7 @@ class AttachedFiles:
         self._sys = storage.sys
         self._layout = storage.layout
 
-    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+    def write(self, kind: str, id: str, name: str, data: bytes) -> str:
         """Costs writing and flushing it; or reading it, if it is there."""
         layout, sys = self._layout, self._sys
         folder, path = self._place(kind, id, name)
@@ -540,7 +540,7 @@ class AttachedFiles:
             return sorted(name for name, status in names if stat.S_ISREG(status.st_mode))
         return []
 
-    def drop(self, kind: str, id: str, name: str) -> None:
+    def erase(self, kind: str, id: str, name: str) -> None:
         folder, path = self._place(kind, id, name)
         with whole_files.translate_errors(path, "erase"):
             self._layout.check(self._sys, folder)
@@ -570,13 +570,13 @@ class FileTrash:
         self._drop_index = drop_index
         self.entries = storage.trash_directories.trashed
         self.read = storage.trash_directories.read
-        self.drop = storage.trash_directories.drop
+        self.erase = storage.trash_directories.erase
 
-    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+    def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
         keeping = self._storage.trash_directories
         with whole_files.translate_errors(self._storage.layout.derived(TRASH), "write in"):
             return keeping.trashed_as(
-                os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at))
+                os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=deleted_at))
             )
 
     def restore(self, kind: str, id: str, token: str) -> None:

@@ -27,11 +27,11 @@ from capsule.errors import CapsuleError, InvalidInput, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
+    from capsule.engines.cursor_seal import CursorSeal
     from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.index.heads import SortedHeads
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import Order
-    from capsule.engines.sealed import CursorSeal
     from capsule.format.documents.head import Head
     from capsule.rules.policy import Viewer
 
@@ -289,7 +289,7 @@ class Index:
     def seal(self, agent: str, machine: LocalDocuments) -> CursorSeal:
         """The seal of an agent's cursors."""
         if agent not in self._seals:
-            from capsule.engines.sealed import CursorSeal
+            from capsule.engines.cursor_seal import CursorSeal
 
             self._seals[agent] = CursorSeal(agent, machine)
         return self._seals[agent]

@@ -132,7 +132,7 @@ class IndexQueries:
         self._index = index
         self._asker = asker
         self._engine = engine
-        self._seal = None if asker is None else index.seal(asker.agent, engine.machine)
+        self._seal = None if asker is None else index.seal(asker.agent, engine.local)
 
     def _sealed(self, cursor: str) -> str:
         return cursor if self._seal is None else self._seal.seal(cursor)
@@ -267,7 +267,7 @@ class IndexQueries:
     def advance(self, cursor: str, messages: int = 0) -> str:
         from capsule.engines.index.tables import journal
 
-        return self._sealed(journal.behind(self._place(cursor), messages))
+        return self._sealed(journal.advance(self._place(cursor), messages))
 
     def _place(self, cursor: str) -> str:
         """The place in the journal. Of an owner's cursor an agent uses only the time: its number is
@@ -321,7 +321,7 @@ class IndexQueries:
         """As `Index.changes`; and what is hidden of these conversations, and the places of what was
         said since.
         """
-        from capsule.engines.index.tables.participation import behind
+        from capsule.engines.index.tables.participation import unread_positions
         from capsule.engines.read_marks import UnreadFilter
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Any:
@@ -334,7 +334,7 @@ class IndexQueries:
             hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
             for id, until in hidden.items():
                 if until is not None:
-                    places = behind(db, UnreadFilter(since_ms=until), id, SEES_ALL)
+                    places = unread_positions(db, UnreadFilter(since_ms=until), id, SEES_ALL)
                     said[id] = {place.message: place.place for place in places}
             return changes, cursor, hidden, said, changed - self._index.heads().keys()
 
@@ -351,13 +351,13 @@ class IndexQueries:
 
     # -- Messages ----------------------------------------------------------------------------------
 
-    def mine(
+    def participations(
         self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
     ) -> list[Participation]:
-        from capsule.engines.index.tables.participation import mine
+        from capsule.engines.index.tables.participation import participations
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Participation]:
-            found = mine(db, agent, known)
+            found = participations(db, agent, known)
             hidden = self._hidden()
             return (
                 [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
@@ -365,34 +365,34 @@ class IndexQueries:
 
         return self._index.query(None, read, None if refresh else ())
 
-    def behind(
+    def unread_positions(
         self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
     ) -> list[MessagePosition]:
-        from capsule.engines.index.tables.participation import behind
+        from capsule.engines.index.tables.participation import unread_positions
 
         ids = () if not refresh else None if conversation is None else (conversation,)
         return self._index.query(
-            self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids
+            self._asker, lambda db, hidden: unread_positions(db, wanted, conversation, hidden), ids
         )
 
-    def said(
+    def summarize_unread(
         self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
     ) -> UnreadSummary:
-        from capsule.engines.index.tables.participation import said
+        from capsule.engines.index.tables.participation import summarize_unread
 
         ids = (conversation,) if refresh else ()
         return self._index.query(
-            self._asker, lambda db, hidden: said(db, conversation, wanted, hidden), ids
+            self._asker, lambda db, hidden: summarize_unread(db, conversation, wanted, hidden), ids
         )
 
-    def marks(
+    def ids_at(
         self, conversation: str, places: Iterable[int], *, refresh: bool = True
     ) -> dict[int, tuple[str, str]]:
-        from capsule.engines.index.tables.participation import marks
+        from capsule.engines.index.tables.participation import ids_at
 
         ids = (conversation,) if refresh else ()
         return self._index.query(
-            self._asker, lambda db, hidden: marks(db, conversation, places, hidden), ids
+            self._asker, lambda db, hidden: ids_at(db, conversation, places, hidden), ids
         )
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
@@ -403,7 +403,7 @@ class IndexQueries:
             self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids
         )
 
-    def together(self, ask: Callable[[], T]) -> T:
+    def in_one_transaction(self, ask: Callable[[], T]) -> T:
         return self._index.query(None, lambda db, _: ask(), ())
 
     def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:

@@ -24,8 +24,10 @@ class MemoryTrash:
         self._entries: dict[str, tuple[Trashed, str, bytes]] = {}
         self._number = itertools.count()
 
-    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
-        trashed = Trashed(id, at or timestamps.now(), f"{kind}~{id}~{next(self._number)}", "")
+    def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
+        trashed = Trashed(
+            id, deleted_at or timestamps.now(), f"{kind}~{id}~{next(self._number)}", ""
+        )
         self._entries[trashed.token] = trashed, kind, data
         return trashed
 
@@ -38,22 +40,22 @@ class MemoryTrash:
         except KeyError:
             raise NotFound(f"{token} is not in the trash", id=token) from None
 
-    def drop(self, token: str) -> None:
+    def erase(self, token: str) -> None:
         self._entries.pop(token, None)
 
     def restore(self, kind: str, id: str, token: str) -> None:
         self._put_back(kind, id, self.read(token))
-        self.drop(token)
+        self.erase(token)
 
     def purge(self, older_than_s: float) -> list[str]:
         now, entries = timestamps.now(), [*self._entries.items()]
         old = [
             token
-            for token, (at, *_) in entries
-            if timestamps.seconds_between(at.deleted_at, now) >= older_than_s
+            for token, (deleted_at, *_) in entries
+            if timestamps.seconds_between(deleted_at.deleted_at, now) >= older_than_s
         ]
         for token in old:
-            self.drop(token)
+            self.erase(token)
         return old
 
 
@@ -63,7 +65,7 @@ class MemoryFiles:
     def __init__(self) -> None:
         self._files: dict[tuple[str, str], bytes] = {}
 
-    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+    def write(self, kind: str, id: str, name: str, data: bytes) -> str:
         if self._files.setdefault(self._place(kind, id, name), data) != data:
             raise Refused(
                 f"{kind}/{id}/{name} is there already, with another content; choose another name",
@@ -84,7 +86,7 @@ class MemoryFiles:
             if folder == SIDE_FILE_FOLDERS[kind].format(check_id(id))
         )
 
-    def drop(self, kind: str, id: str, name: str) -> None:
+    def erase(self, kind: str, id: str, name: str) -> None:
         self._files.pop(self._place(kind, id, name), None)
 
     @staticmethod

@@ -25,9 +25,9 @@ from capsule.engines.interface import (
     ReadSet,
     Trashed,
     is_instance,
-    missing,
+    not_found,
 )
-from capsule.engines.machine import LocalDocuments, MemoryLocalDocuments
+from capsule.engines.local_documents import LocalDocuments, MemoryLocalDocuments
 from capsule.engines.memory.beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory.transaction import MemoryTransaction, MemoryVersion
 from capsule.errors import AlreadyExists, ConcurrentWrite, Refused, StoreBusy
@@ -58,7 +58,7 @@ class MemoryEngine:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self.trash = MemoryTrash(self._put_back)
         self.files = MemoryFiles()
-        self.machine: LocalDocuments = MemoryLocalDocuments()
+        self.local: LocalDocuments = MemoryLocalDocuments()
         self.leases = MemoryLeases()
         #: By tracker, which kind it tells of; None: all.
         self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
@@ -84,7 +84,7 @@ class MemoryEngine:
     def transaction(self, kind: str, id: str) -> Iterator[MemoryTransaction]:
         with self._exclusive(kind, id) as stored:
             if stored is None:
-                raise missing(kind, id)
+                raise not_found(kind, id)
             yield MemoryTransaction(self, kind, id, stored)
 
     def store(
@@ -93,7 +93,7 @@ class MemoryEngine:
         id: str,
         document: Document,
         data: bytes = b"",
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
         *,
         tag: str = "",
         time: str = "",
@@ -103,7 +103,7 @@ class MemoryEngine:
         in `Engine.put`.
         """
         with self._guard:
-            self.ensure_unchanged(reads or {})
+            self.ensure_unchanged(read_set or {})
             self._serial += 1
             stored = MemoryVersion(
                 data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active
@@ -112,9 +112,9 @@ class MemoryEngine:
             self._touched(kind, id)
         return stored
 
-    def ensure_unchanged(self, reads: ReadSet) -> None:
+    def ensure_unchanged(self, read_set: ReadSet) -> None:
         """Raise Interfered if a document has another version."""
-        for place, version in reads.items():
+        for place, version in read_set.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)
             elif self._documents.get(place) is not version:
@@ -131,15 +131,15 @@ class MemoryEngine:
         self,
         kind: str,
         document: Document,
-        written: Callable[[str], None] | None = None,
-        reads: ReadSet | None = None,
+        on_written: Callable[[str], None] | None = None,
+        read_set: ReadSet | None = None,
     ) -> int:
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
                 raise AlreadyExists
-            stored = self.store(kind, document["id"], document, reads=reads)
-            if written is not None:
-                written(stored.tag)
+            stored = self.store(kind, document["id"], document, read_set=read_set)
+            if on_written is not None:
+                on_written(stored.tag)
             return len(stored.data)
 
     def put(
@@ -148,11 +148,11 @@ class MemoryEngine:
         id: str,
         data: bytes,
         expected: DocumentVersion | None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> DocumentVersion:
         document = codec.decode(data, self.name(kind, id))
         with self._exclusive(kind, id):
-            return self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
+            return self.store(kind, id, document, data, {**(read_set or {}), (kind, id): expected})
 
     def _put_back(self, kind: str, id: str, data: bytes) -> None:
         with self._exclusive(kind, id) as stored:
@@ -167,11 +167,11 @@ class MemoryEngine:
         with self._exclusive(kind, id):
             return self.remove(kind, id)
 
-    def remove(self, kind: str, id: str, reads: ReadSet | None = None) -> Trashed:
+    def remove(self, kind: str, id: str, read_set: ReadSet | None = None) -> Trashed:
         """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
-            self.ensure_unchanged(reads or {})
-            trashed = self.trash.keep(kind, id, self._stored(kind, id).data)
+            self.ensure_unchanged(read_set or {})
+            trashed = self.trash.add(kind, id, self._stored(kind, id).data)
             del self._documents[kind, id]
             self._touched(kind, id)
             return trashed
@@ -180,7 +180,7 @@ class MemoryEngine:
         return (kind, id) in self._documents
 
     def version(
-        self, kind: str, id: str, known: DocumentVersion | None = None
+        self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
         return self._documents.get((kind, id))
 
@@ -198,7 +198,7 @@ class MemoryEngine:
     def _stored(self, kind: str, id: str) -> MemoryVersion:
         stored = self._documents.get((kind, check_id(id)))
         if stored is None:
-            raise missing(kind, id)
+            raise not_found(kind, id)
         return stored
 
     def read(self, kind: str, id: str) -> bytes:
@@ -222,12 +222,12 @@ class MemoryEngine:
         stored = self._stored(CONVERSATIONS, id)
         return stored.document, len(stored.data)
 
-    def outside_edits(self, purpose: str = "this") -> NoReturn:
+    def external_edits(self, purpose: str = "this") -> NoReturn:
         raise Refused(f"{purpose} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Viewer | None = None) -> IndexQueries:
+    def queries(self, asker: Viewer | None = None) -> IndexQueries:
         """The questions of an asker; the first one makes the index."""
         from capsule.engines.index.queries import IndexQueries
         from capsule.engines.memory.index import MemoryIndex
@@ -249,9 +249,9 @@ class MemoryEngine:
     def toml(self) -> bytes:
         return self._toml
 
-    def set_toml(self, data: bytes, before: bytes) -> None:
+    def set_toml(self, data: bytes, expected: bytes) -> None:
         with self._guard:
-            if self._toml != before:
+            if self._toml != expected:
                 raise StoreBusy(
                     "the settings were changed meanwhile; try again", id="", holder="another thread"
                 )
@@ -268,7 +268,7 @@ class MemoryEngine:
 class MemoryLeases:
     """The leases of one store in memory. See `Leases`, which describes the methods."""
 
-    boot = ""
+    boot_id = ""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -278,12 +278,12 @@ class MemoryLeases:
         self._beats: dict[str, str] = {}
         self._fence = 0
 
-    def take(
-        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    def acquire(
+        self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
         if is_instance(name):
-            if about is not None or name not in self._instances:
-                self._instances[name] = dict(about or {})
+            if details is not None or name not in self._instances:
+                self._instances[name] = dict(details or {})
             return Lease(self, name, 0)
         with self._guard:
             lock = self._locks.setdefault(check_id(name), threading.Lock())
@@ -305,16 +305,16 @@ class MemoryLeases:
         if self._held.pop(name, None) is not None:
             self._locks[name].release()
 
-    def live(self) -> dict[str, dict[str, Any]]:
-        return {instance: dict(about) for instance, about in self._instances.items()}
+    def live_instances(self) -> dict[str, dict[str, Any]]:
+        return {instance: dict(details) for instance, details in self._instances.items()}
 
-    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
         return instance in self._instances if host in (None, os.uname().nodename) else None
 
-    def beat(self, session: str) -> None:
+    def record_heartbeat(self, session: str) -> None:
         self._beats[check_id(session)] = timestamps.now()
 
-    def beaten(self, session: str) -> str | None:
+    def last_heartbeat(self, session: str) -> str | None:
         return self._beats.get(check_id(session))
 
 

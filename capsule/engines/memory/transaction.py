@@ -58,9 +58,9 @@ class MemoryTransaction:
     def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: MemoryVersion) -> None:
         self.id = id
         self.name = engine.name(kind, id)
-        self.reads: ReadSet = {}
-        self.waits = True
-        self.judged: tuple[PolicyTarget, PolicyInputs] | None = None
+        self.read_set: ReadSet = {}
+        self.waits_for_flush = True
+        self.decision_inputs: tuple[PolicyTarget, PolicyInputs] | None = None
         self._kind = kind
         self._engine = engine
         self._now = stored
@@ -77,7 +77,7 @@ class MemoryTransaction:
         return self._now.document
 
     def follow(
-        self, since: tuple[str, int] | None = None, own: list[Document] | None = None
+        self, since: tuple[str, int] | None = None, own_entries: list[Document] | None = None
     ) -> EntriesSince:
         return self._now.follow(since)
 
@@ -94,7 +94,7 @@ class MemoryTransaction:
         self,
         entries: list[Document],
         encoded: list[bytes],
-        stamp: str,
+        updated_at: str,
         *,
         time: str,
         head: Document | None,
@@ -102,7 +102,7 @@ class MemoryTransaction:
     ) -> None:
         """Append entries. Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
-        document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
+        document = document | {"updatedAt": updated_at, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)
 
     def set_head(
@@ -130,9 +130,9 @@ class MemoryTransaction:
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         data = codec.encode(document)
         validation.check(document, data, self.name)
-        self._engine.ensure_unchanged(self.reads)
+        self._engine.ensure_unchanged(self.read_set)
         if removed is not None:
-            self._engine.trash.keep(removed[0], self.id, codec.encode(removed[1]))
+            self._engine.trash.add(removed[0], self.id, codec.encode(removed[1]))
         self._write(document, data=data)
 
     def _write(
@@ -151,7 +151,7 @@ class MemoryTransaction:
             self.id,
             document,
             data,
-            self.reads,
+            self.read_set,
             tag=tag,
             time=time,
             ends_active=ends_active,
@@ -159,8 +159,8 @@ class MemoryTransaction:
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_fields(document))
 
-    def set_aside(self, reason: str) -> str:
-        return self._engine.trash.keep(reason, self.id, self._now.data).token
+    def quarantine_copy(self, reason: str) -> str:
+        return self._engine.trash.add(reason, self.id, self._now.data).token
 
     def delete(self) -> Trashed:
-        return self._engine.remove(self._kind, self.id, self.reads)
+        return self._engine.remove(self._kind, self.id, self.read_set)

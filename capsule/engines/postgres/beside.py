@@ -52,13 +52,13 @@ class PostgresTrash:
     ) -> None:
         self._database, self._put_back, self._index = database, put_back, index
 
-    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+    def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
         token = new_token(kind, check_id(id))
         ((kept,),) = self._database.write(
             "INSERT INTO @trash (token, kind, id, data, at)"
             " VALUES (%s, %s, %s, %s, coalesce(nullif(%s, '')::timestamptz, clock_timestamp()))"
             " ON CONFLICT (token) DO UPDATE SET kind = excluded.kind RETURNING @stamp(at)",
-            *(token, kind, id, data, at),
+            *(token, kind, id, data, deleted_at),
         )
         return Trashed(id, kept, token, "")
 
@@ -75,12 +75,12 @@ class PostgresTrash:
             raise not_in_trash(token)
         return bytes(row[0])
 
-    def drop(self, token: str) -> None:
+    def erase(self, token: str) -> None:
         self._database.write("DELETE FROM @trash WHERE token = %s", token)
 
     def restore(self, kind: str, id: str, token: str) -> None:
         self._put_back(kind, id, self.read(token))
-        self.drop(token)
+        self.erase(token)
 
     def purge(self, older_than_s: float) -> list[str]:
         """Costs a vacuum, where the role may do that."""
@@ -103,7 +103,7 @@ class PostgresFiles:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+    def write(self, kind: str, id: str, name: str, data: bytes) -> str:
         place = _place(kind, id, name)
         self._database.write(
             "INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", *place, data
@@ -130,7 +130,7 @@ class PostgresFiles:
         )
         return [name for (name,) in rows]
 
-    def drop(self, kind: str, id: str, name: str) -> None:
+    def erase(self, kind: str, id: str, name: str) -> None:
         self._database.write(
             "DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name)
         )

@@ -22,7 +22,7 @@ from capsule.engines.interface import (
     EntriesSince,
     ReadSet,
     Trashed,
-    missing,
+    not_found,
     retry,
 )
 from capsule.engines.postgres import layout, schema, told
@@ -48,7 +48,7 @@ from capsule.process_forks import call_in_child
 if TYPE_CHECKING:
     from capsule.disk.directory_tracker import TouchedNames
     from capsule.engines.index.queries import IndexQueries
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.index import PostgresIndex
     from capsule.rules.policy import Viewer
@@ -93,7 +93,7 @@ class PostgresEngine:
         self, database: PostgresDatabase, machine: LocalDocuments, timeout_s: float = 10.0
     ) -> None:
         self.database = database
-        self.machine = machine
+        self.local = machine
         machine.of_store = {"cursors": lambda: schema.key(database)}
         self._timeout_s = timeout_s
         self.feed = Feed(database)
@@ -148,7 +148,7 @@ class PostgresEngine:
     def _state(self, kind: str, id: str) -> RowState:
         row = self.database.one(_STATE, kind, id)
         if row is None:
-            raise missing(kind, id)
+            raise not_found(kind, id)
         version, tag, era, entries, size, updated_at, newest, time, ends_active, head = row
         fields = layout.head_of(head, updated_at, self.name(kind, id)) if head else {}
         parsed = ParsedHead(layout.tag_of(tag), fields)
@@ -172,33 +172,33 @@ class PostgresEngine:
         with self._guard:
             self._seen.pop(place, None)
 
-    def save(self, save: DocumentWrite, reads: ReadSet, events: Events, **more: Any) -> RowState:
+    def save(self, save: DocumentWrite, read_set: ReadSet, events: Events, **more: Any) -> RowState:
         """As `DocumentWriter.save`, and remember what is there then."""
-        state = self._writing.save(save, reads, events, **more)
+        state = self._writing.save(save, read_set, events, **more)
         if not state.version:  # It was written by a try whose answer was lost.
             self._forget((save["kind"], save["id"]))
             return state
         return self._noted(save["kind"], save["id"], state)
 
-    def remove(self, kind: str, id: str, version: int, data: bytes, reads: ReadSet) -> Trashed:
+    def remove(self, kind: str, id: str, version: int, data: bytes, read_set: ReadSet) -> Trashed:
         """As `DocumentWriter.remove`, and forget it."""
         self._forget((kind, id))
         event = "deleted" if kind == CONVERSATIONS else ""
-        return self._writing.remove(kind, id, version, data, event, reads)
+        return self._writing.remove(kind, id, version, data, event, read_set)
 
     def create(
         self,
         kind: str,
         document: Document,
-        written: Callable[[str], None] | None = None,
-        reads: ReadSet | None = None,
+        on_written: Callable[[str], None] | None = None,
+        read_set: ReadSet | None = None,
     ) -> int:
-        state = self._create(kind, document, reads or {}, "created")
-        if written is not None:
-            written(layout.tag_of(state.tag))
+        state = self._create(kind, document, read_set or {}, "created")
+        if on_written is not None:
+            on_written(layout.tag_of(state.tag))
         return state.size
 
-    def _create(self, kind: str, document: Document, reads: ReadSet, event: str) -> RowState:
+    def _create(self, kind: str, document: Document, read_set: ReadSet, event: str) -> RowState:
         new, history = layout.pieces(document), document["history"]
         save: DocumentWrite = {
             "kind": kind,
@@ -210,7 +210,7 @@ class PostgresEngine:
             "head": new.head,
             "rest": new.rest,
         }
-        return self.save(save, reads, told.created(kind, document, event))
+        return self.save(save, read_set, told.created(kind, document, event))
 
     def put(
         self,
@@ -218,7 +218,7 @@ class PostgresEngine:
         id: str,
         data: bytes,
         expected: DocumentVersion | None,
-        reads: ReadSet | None = None,
+        read_set: ReadSet | None = None,
     ) -> DocumentVersion:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
@@ -230,7 +230,7 @@ class PostgresEngine:
                 "version": number,
                 "exact": True,
             }
-            saved = self._writing.save(save, reads or {}, data=data)
+            saved = self._writing.save(save, read_set or {}, data=data)
         finally:
             self._forget((kind, id))
         return PostgresVersion(data, saved.version)
@@ -251,7 +251,7 @@ class PostgresEngine:
         def act() -> Trashed:
             found = self.whole(kind, check_id(id))
             if found is None:
-                raise missing(kind, id)
+                raise not_found(kind, id)
             return self.remove(kind, id, found[0], found[1], {})
 
         return retry(act, self.name(kind, id), id)
@@ -267,17 +267,17 @@ class PostgresEngine:
         return row[0] if row else 0
 
     def version(
-        self, kind: str, id: str, known: DocumentVersion | None = None
+        self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
         """Costs a round trip, in which the document comes only if it is another one."""
         statement = (
             "SELECT version, CASE WHEN version <> %s THEN data END FROM @documents WHERE "
             "kind = %s AND id = %s"
         )
-        row = self.database.one(statement, number_of(known), kind, id)
+        row = self.database.one(statement, number_of(cached), kind, id)
         if row is None:
             return None
-        return known if row[0] == number_of(known) else PostgresVersion(row[1], row[0])
+        return cached if row[0] == number_of(cached) else PostgresVersion(row[1], row[0])
 
     def ids(self, kind: str) -> list[str]:
         return [
@@ -307,7 +307,7 @@ class PostgresEngine:
     def read(self, kind: str, id: str) -> bytes:
         found = self.whole(kind, check_id(id))
         if found is None:
-            raise missing(kind, id)
+            raise not_found(kind, id)
         return found[1]
 
     def document(self, kind: str, id: str) -> Document:
@@ -326,7 +326,7 @@ class PostgresEngine:
             check_id(id),
         )
         if row is None:
-            raise missing(kind, id)
+            raise not_found(kind, id)
         return EntriesSince(
             (row[0], row[1]), layout.entries_in(row[2], self.name(kind, id)), row[0] != era
         )
@@ -359,7 +359,7 @@ class PostgresEngine:
             check_id(id),
         )
         if row is None:
-            raise missing(CONVERSATIONS, id)
+            raise not_found(CONVERSATIONS, id)
         return b"[\n" + ",\n".join(row[2]).encode() + b"]", row[0], layout.tag_of(row[1])
 
     def head(self, id: str) -> tuple[Document, int]:
@@ -368,10 +368,10 @@ class PostgresEngine:
         )
         row = self.database.one(statement, CONVERSATIONS, check_id(id))
         if row is None:
-            raise missing(CONVERSATIONS, id)
+            raise not_found(CONVERSATIONS, id)
         return layout.head_of(row[0], row[1], self.name(CONVERSATIONS, id)), row[2]
 
-    def outside_edits(self, purpose: str = "this") -> NoReturn:
+    def external_edits(self, purpose: str = "this") -> NoReturn:
         why = f"{purpose} needs a store that keeps files; this one keeps none"
         raise Refused(why, remedy=Remedy("copy", str(self.database.address)), path="")
 
@@ -393,7 +393,7 @@ class PostgresEngine:
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def questions(self, asker: Viewer | None = None) -> IndexQueries:
+    def queries(self, asker: Viewer | None = None) -> IndexQueries:
         """The questions of an asker; each takes into the index what was written since the last one
         of anybody.
         """
@@ -420,8 +420,8 @@ class PostgresEngine:
     def toml(self) -> bytes:
         return schema.meta(self.database).settings.encode()
 
-    def set_toml(self, data: bytes, before: bytes) -> None:
-        schema.set_settings(self.database, data.decode(), before.decode())
+    def set_toml(self, data: bytes, expected: bytes) -> None:
+        schema.set_settings(self.database, data.decode(), expected.decode())
 
     def close(self) -> None:
         with self._guard:

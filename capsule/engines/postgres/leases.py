@@ -72,7 +72,7 @@ class PostgresLeases:
     methods.
     """
 
-    boot = ""  # The database frees the leases of the dead.
+    boot_id = ""  # The database frees the leases of the dead.
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
@@ -87,8 +87,8 @@ class PostgresLeases:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(
-        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    def acquire(
+        self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
         """Costs a round trip, and while another has it one each 50 ms."""
         check_id(name)
@@ -98,7 +98,7 @@ class PostgresLeases:
             "holder": self._holder,
             "ttl": TTL_S,
             "who": f"process {os.getpid()} on {os.uname().nodename}",
-            "about": None if about is None else orjson.dumps(dict(about)).decode(),
+            "about": None if details is None else orjson.dumps(dict(details)).decode(),
             "mine": mine,
             "again": False,
         }
@@ -145,7 +145,7 @@ class PostgresLeases:
         statement = "SELECT name FROM @leases WHERE holder = %s AND expires > clock_timestamp()"
         rows = self._database.read(statement, self._holder)
         for name in {*instances} - {row[0] for row in rows}:
-            self.take(name)
+            self.acquire(name)
 
     def ensure_held(self, lease: Lease) -> None:
         """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed
@@ -164,25 +164,25 @@ class PostgresLeases:
             statement = _FORGET if is_instance(name) else _RELEASE
             self._database.write(statement, name, self._holder)
 
-    def live(self) -> dict[str, dict[str, Any]]:
+    def live_instances(self) -> dict[str, dict[str, Any]]:
         rows = self._database.read(
             "SELECT name, about FROM @leases WHERE expires > clock_timestamp() ORDER BY fence"
         )
-        return {name: orjson.loads(about) for name, about in rows if is_instance(name)}
+        return {name: orjson.loads(details) for name, details in rows if is_instance(name)}
 
-    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
         """Costs a round trip, whatever the host: all of them have their leases here."""
         statement = "SELECT 1 FROM @leases WHERE name = %s AND expires > clock_timestamp()"
         return self._database.one(statement, instance) is not None
 
-    def beat(self, session: str) -> None:
+    def record_heartbeat(self, session: str) -> None:
         self._database.write(
             "INSERT INTO @beats VALUES (%s, clock_timestamp()) ON CONFLICT (session) DO UPDATE "
             "SET at = excluded.at",
             check_id(session),
         )
 
-    def beaten(self, session: str) -> str | None:
+    def last_heartbeat(self, session: str) -> str | None:
         """By the clock of this machine, to be compared with it, as the clocks of others may be
         wrong.
         """

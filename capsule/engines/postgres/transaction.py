@@ -53,9 +53,9 @@ class PostgresTransaction:
     ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
-        self.reads: ReadSet = {}
-        self.waits = True
-        self.judged: tuple[PolicyTarget, Consent] | None = None
+        self.read_set: ReadSet = {}
+        self.waits_for_flush = True
+        self.decision_inputs: tuple[PolicyTarget, Consent] | None = None
         self._engine = engine
         self._kind = kind
         self._is_sure = is_sure
@@ -95,16 +95,18 @@ class PostgresTransaction:
             )
         return self._document
 
-    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> EntriesSince:
+    def follow(
+        self, since: Place | None = None, own_entries: list[Document] | None = None
+    ) -> EntriesSince:
         place = self._now.era, self._now.entries
         self._has_read = True
-        if own is not None:
-            return EntriesSince(place, own, False)
+        if own_entries is not None:
+            return EntriesSince(place, own_entries, False)
         if since == place:
             self.ensure_sure()
             return EntriesSince(place, [], False)
         news = self._engine.follow(self._kind, self.id, since)
-        if news.place != place:
+        if news.position != place:
             raise ConcurrentWrite
         return news
 
@@ -129,7 +131,7 @@ class PostgresTransaction:
         self,
         entries: list[Document],
         encoded: list[bytes],
-        stamp: str,
+        updated_at: str,
         *,
         time: str,
         head: Document | None,
@@ -146,7 +148,7 @@ class PostgresTransaction:
             "messages": [*map(message_key, ids)],
             "bodies": [body.decode() for body in encoded],
         }
-        save |= {"active": before.ends_active, "time": time, "stamp": stamp}
+        save |= {"active": before.ends_active, "time": time, "stamp": updated_at}
         if head is not None:
             save |= {"head": layout.fields(after), "rest": self._rest_with(head)}
         self._write(save, told.appended(self._kind, ids, before.head.document, after or None))
@@ -232,14 +234,12 @@ class PostgresTransaction:
         self, save: DocumentWrite, events: told.Events, trash: tuple[str, bytes] | None = None
     ) -> None:
         parsed = self._now.head if save.get("head") is None else None
-        self._go_on(self._engine.save(save, self.reads, events, trash=trash, parsed=parsed))
+        self._go_on(self._engine.save(save, self.read_set, events, trash=trash, parsed=parsed))
         self._is_sure = True
 
-    def set_aside(self, reason: str) -> str:
+    def quarantine_copy(self, reason: str) -> str:
         self.document()
-        return self._engine.trash.keep(
-            reason, self.id, self._engine.read(self._kind, self.id)
-        ).token
+        return self._engine.trash.add(reason, self.id, self._engine.read(self._kind, self.id)).token
 
     def delete(self) -> Trashed:
         """Cost: two round trips, one of which reads the document."""
@@ -247,4 +247,4 @@ class PostgresTransaction:
         if version != self._now.version:
             raise ConcurrentWrite
         self._is_sure = True
-        return self._engine.remove(self._kind, self.id, version, data, self.reads)
+        return self._engine.remove(self._kind, self.id, version, data, self.read_set)

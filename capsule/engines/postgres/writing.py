@@ -86,7 +86,7 @@ class DocumentWriter:
     def save(
         self,
         save: DocumentWrite,
-        reads: ReadSet,
+        read_set: ReadSet,
         events: Events = PLAIN,
         *,
         data: bytes | None = None,
@@ -97,7 +97,7 @@ class DocumentWriter:
 
         Args:
             save: The write.
-            reads: The other documents and leases that it was decided on.
+            read_set: The other documents and leases that it was decided on.
             events: What it tells of a conversation: kinds of changes with their fields.
             data: A document without entries.
             trash: A kind, and what goes to the trash.
@@ -112,8 +112,8 @@ class DocumentWriter:
             "events": [*map(_FIRST, events)],
             "told": [*map(_LAST, events)],
         }
-        if reads:
-            write |= _guard(kind, id, reads)
+        if read_set:
+            write |= _guard(kind, id, read_set)
         if trash is not None:
             write |= {"trash_kind": trash[0], "trash_token": new_token(trash[0], id)}
         values = {
@@ -128,7 +128,7 @@ class DocumentWriter:
         )
         if status == "taken":
             raise AlreadyExists
-        self._ensure_done(status, reads)
+        self._ensure_done(status, read_set)
         if parsed is None or head is not None:
             text = head if head is not None else save.get("head") or ""
             name = f"{kind}/{id}.json"
@@ -140,7 +140,7 @@ class DocumentWriter:
         )
 
     def remove(
-        self, kind: str, id: str, version: int, data: bytes, event: str, reads: ReadSet
+        self, kind: str, id: str, version: int, data: bytes, event: str, read_set: ReadSet
     ) -> Trashed:
         """Move a version of a document to the trash. Raises as `save`."""
         token = new_token(kind, id)
@@ -153,27 +153,27 @@ class DocumentWriter:
             "event": event,
         }
         rows = self._database.write(
-            _REMOVE, named=values | _guard(kind, id, reads), what="the deletion"
+            _REMOVE, named=values | _guard(kind, id, read_set), what="the deletion"
         )
         ((status, at),) = rows
-        self._ensure_done(status, reads)
+        self._ensure_done(status, read_set)
         return Trashed(id, at, token, "")
 
-    def _ensure_done(self, status: str, reads: ReadSet) -> None:
+    def _ensure_done(self, status: str, read_set: ReadSet) -> None:
         if status == "lease":
-            name = next(lease.name for lease in reads.values() if isinstance(lease, Lease))
+            name = next(lease.name for lease in read_set.values() if isinstance(lease, Lease))
             raise lost(name)
         if status not in ("ok", "done"):
             raise ConcurrentWrite
         self._wrote()
 
 
-def _guard(kind: str, id: str, reads: ReadSet) -> dict[str, Any]:
+def _guard(kind: str, id: str, read_set: ReadSet) -> dict[str, Any]:
     """What must be as it was: other documents by their versions, and leases."""
-    others = [read for at, read in reads.items() if at != (kind, id)]
+    others = [read for at, read in read_set.items() if at != (kind, id)]
     versions = {
         at: number_of(read)
-        for at, read in reads.items()
+        for at, read in read_set.items()
         if at != (kind, id) and not isinstance(read, Lease)
     }
     leases = [read for read in others if isinstance(read, Lease)]

@@ -98,7 +98,7 @@ class ConversationAdapter(Adapter):
             self._store.inner.object_of(Receipts),
             self._store.inner.object_of(UnreadTracker),
         )
-        messages.questions.refresh()
+        messages.queries.refresh()
         for id, seat in messages.seats(agent).items():
             unread = [] if seat.is_read else messages.unread(seat)
             if not unread:
@@ -178,7 +178,7 @@ class ConversationAdapter(Adapter):
         """A file as a message names it; it is kept once, whatever names it."""
         data = file.read()
         digest = sha256(data).hexdigest()
-        self._store.engine.files.keep("attachments", digest, digest, data)
+        self._store.engine.files.write("attachments", digest, digest, data)
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from capsule.engines.interface import Engine
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
 
 KIND = "webhooks"
 PATH = "/hooks/"
@@ -165,7 +165,7 @@ class WebhookAdapter(Adapter):
     name = "webhook"
 
     def __init__(self, engine: Engine, listen: Callable[[], socket.socket] | None = None) -> None:
-        self._hooks = Webhooks(engine.machine)
+        self._hooks = Webhooks(engine.local)
         self._listen = listen
         self._server: Any = None
         self._thread: threading.Thread | None = None

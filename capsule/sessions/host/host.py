@@ -119,7 +119,7 @@ class Host:
             state = ""
             while state != "running" and not stop.is_set():
                 try:
-                    self._opened.lease = held.enter_context(self._engine.leases.take("host"))
+                    self._opened.lease = held.enter_context(self._engine.leases.acquire("host"))
                     state = "running"
                 except StoreBusy:
                     if state == "standby":
@@ -142,7 +142,7 @@ class Host:
             while not stop.is_set():
                 self._turn(touched)
                 self._wait(notices)
-                touched = notices.changed()
+                touched = notices.changed_documents()
         finally:
             self._workers.stop(_GRACE_S)
             self._deliverer.close()
@@ -167,7 +167,7 @@ class Host:
         poll.register(self._bell, select.POLLIN)
         poll.register(notices, select.POLLIN)
         poll.poll(max(0, math.ceil(min(waits) * 1000)))
-        self._bell.changed()
+        self._bell.changed_ids()
 
     def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
         """Look at the sessions to which something happened. `touched` was written; None: anything
@@ -299,7 +299,7 @@ class Host:
         if abs(ahead_s - self._ahead_s) > messages.STUCK_S:
             for id in self._workers.running():
                 with suppress(CapsuleError):  # Of that session; the others begin anew.
-                    self._engine.leases.beat(id)
+                    self._engine.leases.record_heartbeat(id)
             self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
     def _wake(
@@ -355,4 +355,4 @@ class Host:
         """Tell other processes of this store that this one is its host, and what it can't serve."""
         broken = {id: about[:200] for (id, _), about in islice(self.broken.items(), 10)}
         about = {"host": os.getpid(), "since": self._since, "state": state, "broken": broken}
-        self._engine.leases.take(self._store.instance_id, about)
+        self._engine.leases.acquire(self._store.instance_id, about)

@@ -171,7 +171,9 @@ class Worker:
         Raises Refused, StorageFailed, InvalidDocument: a session's files can't be read or written.
         StoreBusy: the one session has a worker.
         """
-        take = partial(self._engine.leases.take, f"worker-{self._session}", timeout_s=_HANDOVER_S)
+        take = partial(
+            self._engine.leases.acquire, f"worker-{self._session}", timeout_s=_HANDOVER_S
+        )
         with take() if self._session else nullcontext() as self._lease:
             self._run(stop)
 
@@ -179,7 +181,7 @@ class Worker:
         about = {"agent": self._agent, "pid": os.getpid()} | (
             {"session": self._session} if self._session else {}
         )
-        self._engine.leases.take(self._instance, about)
+        self._engine.leases.acquire(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
         notices, began = DocumentNotifier(self._engine.tracker), time.monotonic()
         idle_since = began
@@ -204,7 +206,7 @@ class Worker:
             ):
                 return
             select.select([notices], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
-            self._look_at(notices.changed())
+            self._look_at(notices.changed_documents())
 
     def _look_at(self, written: Collection[tuple[str, str]] | None) -> None:
         """Note which sessions are to be looked at. Args: the documents that were written; None:
@@ -230,7 +232,7 @@ class Worker:
             with (
                 nullcontext(self._lease)
                 if self._lease
-                else self._engine.leases.take(f"worker-{id}") as lease
+                else self._engine.leases.acquire(f"worker-{id}") as lease
             ):
                 session = self._sessions.setdefault(id, Session(self._engine, id))
                 session.lease = lease

@@ -126,13 +126,13 @@ class Conversation:
         if object is not None or action not in self._allowed:
             about, judged = (
                 object or PolicyTarget.from_parsed_head(self.head),
-                self.transaction.judged,
+                self.transaction.decision_inputs,
             )
             known = judged[1] if judged is not None and judged[0] is about and not others else None
-            reads = ensure_permitted(self._agent, action, about, self._state_of, others, known)
+            read_set = ensure_permitted(self._agent, action, about, self._state_of, others, known)
             # Of what was read twice the earlier version counts: so all decisions are about one
             # state.
-            self.transaction.reads = {**reads, **self.transaction.reads}
+            self.transaction.read_set = {**read_set, **self.transaction.read_set}
         if object is None:
             self._allowed.add(action)
 
@@ -169,7 +169,7 @@ class Conversation:
         """The new `updatedAt`: later than all earlier ones of the conversation, so that it names
         one write.
         """
-        return timestamps.later_than(self.transaction.state.newest)
+        return timestamps.later_than(self.transaction.state.newest_updated_at)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
         """The place and the messages as an earlier, interrupted try has written them; None: it has
@@ -220,7 +220,7 @@ class Conversation:
             Refused: The agent may not write here, or a message is from another one.
             Interfered: Another program wrote the document meanwhile.
         """
-        self.transaction.waits = wait
+        self.transaction.waits_for_flush = wait
         if self._agent is not None:
             self.ensure_permitted("append")
             given = set[str]().union(*messages)
@@ -232,7 +232,7 @@ class Conversation:
         lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than
         # the last message's, nor than the last participant joined, who reads from there on.
-        time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
+        time = timestamps.now(max(at.newest_message_time or at.updated_at, head_before.joined))
         is_plain, entries, is_active = head_before.current is None, list[Document](), False
         for place, message in enumerate(messages):
             is_plain = is_plain and "parent" not in message
@@ -256,7 +256,7 @@ class Conversation:
         if self._own is not None:
             self._own.remember_appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
-        newest = at.newest
+        newest = at.newest_updated_at
         stamp, head = time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 

@@ -78,7 +78,7 @@ def create_with_pending_overrides(engine: Engine, make: Callable[[Overrides | No
     """
     if not pending_overrides(engine):
         return make(None)
-    with engine.leases.take(KIND_OF_OVERRIDES, timeout_s=_PATIENCE_S):
+    with engine.leases.acquire(KIND_OF_OVERRIDES, timeout_s=_PATIENCE_S):
         taken = pending_overrides(engine)
         head = make(taken or None)
         try:

@@ -202,7 +202,7 @@ class Forks:
         """
         all_, left = dict[str, None](), [id]
         for source in left:
-            forks = self._store.questions.conversations(ListRequest(forks_of=source)).heads
+            forks = self._store.queries.conversations(ListRequest(forks_of=source)).heads
             new = [head.id for head in forks if head.id not in all_]
             all_ |= dict.fromkeys(new)
             left += new if deep else ()

@@ -123,7 +123,7 @@ class IncomingVersions:
         Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
-        self._store.engine.outside_edits(
+        self._store.engine.external_edits(
             "merging a version from elsewhere"
         )  # No agent may: it says what others wrote.
         if not KINDS[kind].has_entries:
@@ -167,7 +167,7 @@ class IncomingVersions:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
         inner = self._store.inner
-        with inner.engine.outside_edits().hold(KIND, id) as held, inner.hold_reports(id):
+        with inner.engine.external_edits().hold(KIND, id) as held, inner.hold_reports(id):
             tag = held.put(None, data, [], canonical=not _is_newer(data))
             if inner.own_writes is not None:
                 inner.remember_own_write(
@@ -201,7 +201,7 @@ class IncomingVersions:
         """
 
         def once() -> T:
-            with self._store.engine.outside_edits("merging a version from elsewhere").hold(
+            with self._store.engine.external_edits("merging a version from elsewhere").hold(
                 kind, id
             ) as held:
                 return act(held)

@@ -164,7 +164,7 @@ class StoreTrash:
             after = conversation.rewrite(
                 lambda document: put_back(document, kept, self._store.agent), reason="restored"
             )
-            self._store.engine.trash.drop(trashed.token)
+            self._store.engine.trash.erase(trashed.token)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
             wanted = {entry["id"] for entry in kept["history"]}
             return [
@@ -237,7 +237,7 @@ def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
     try:
         return store.inner.change(check_id(id), act, admit_any_instance)
     except InvalidDocument:
-        with store.engine.outside_edits().hold(KIND, id) as held:
+        with store.engine.external_edits().hold(KIND, id) as held:
             trashed = store.inner.instance_locks.delete_damaged(held)
             store.inner.remember_own_write(id, "deleted")
             return trashed
@@ -303,7 +303,7 @@ class EarlierVersions:
     def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
         """Replace a valid file."""
         conversation.admitted()
-        kept = conversation.transaction.set_aside("replaced")
+        kept = conversation.transaction.quarantine_copy("replaced")
 
         def change(now: dict[str, Any]) -> dict[str, Any]:
             return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
@@ -323,7 +323,7 @@ class EarlierVersions:
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""
-        with self._store.engine.outside_edits().hold(KIND, id) as held:
+        with self._store.engine.external_edits().hold(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise ConcurrentWrite

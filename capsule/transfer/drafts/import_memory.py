@@ -76,7 +76,7 @@ class ImportMemory:
         self._engine = engine
         known: dict[str, Any] = {}
         with suppress(CapsuleError):
-            known = engine.machine.read(_KIND, _ID) or {}
+            known = engine.local.read(_KIND, _ID) or {}
         self._before = orjson.dumps(known)
         if known.get("version") != _FORMAT_VERSION:
             known = {}
@@ -118,7 +118,7 @@ class ImportMemory:
         self.conversations = {
             id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)
         }
-        if self._engine.machine.read(_KIND, _ID) is not None:
+        if self._engine.local.read(_KIND, _ID) is not None:
             self._write()
 
     def save(self) -> None:
@@ -136,7 +136,7 @@ class ImportMemory:
             "conversations": _newest(self.conversations),
         }
         if orjson.dumps(document) != self._before:
-            self._engine.machine.edit(_KIND, _ID, lambda before: document)
+            self._engine.local.edit(_KIND, _ID, lambda before: document)
 
 
 def _newest(entries: dict[str, Any]) -> dict[str, Any]:

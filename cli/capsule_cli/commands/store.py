@@ -321,7 +321,7 @@ def validate(
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
         with open_core_store() as store:
-            store.engine.outside_edits()  # An agent does not even learn how many there are.
+            store.engine.external_edits()  # An agent does not even learn how many there are.
             folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])

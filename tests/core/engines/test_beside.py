@@ -32,13 +32,13 @@ from tests.processes import Child
 def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
     assert engine.files.names("inbox", "s_1") == []
     for _ in range(2):
-        engine.files.keep("inbox", "s_1", "report (1).pdf", b"\0data")
+        engine.files.write("inbox", "s_1", "report (1).pdf", b"\0data")
     assert engine.files.read("inbox", "s_1", "report (1).pdf") == b"\0data"
     with pytest.raises(Refused):
-        engine.files.keep("inbox", "s_1", "report (1).pdf", b"other")
-    engine.files.keep("inbox", "s_1", "über.txt", b"")
-    engine.files.keep("outbox", "s_1", "über.txt", b"of the outbox")
-    engine.files.keep("attachments", "0a1b", "0a1b", b"of all")
+        engine.files.write("inbox", "s_1", "report (1).pdf", b"other")
+    engine.files.write("inbox", "s_1", "über.txt", b"")
+    engine.files.write("outbox", "s_1", "über.txt", b"of the outbox")
+    engine.files.write("attachments", "0a1b", "0a1b", b"of all")
     assert (
         engine.files.names("inbox", "s_1") == ["report (1).pdf", "über.txt"]
         and engine.files.read("inbox", "s_1", "über.txt") == b""
@@ -51,7 +51,7 @@ def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
         with pytest.raises(NotFound):
             engine.files.read(*ask)
     for _ in range(2):
-        engine.files.drop("inbox", "s_1", "über.txt")
+        engine.files.erase("inbox", "s_1", "über.txt")
     assert engine.files.names("inbox", "s_1") == ["report (1).pdf"] and engine.files.names(
         "outbox", "s_1"
     ) == ["über.txt"]
@@ -62,11 +62,11 @@ def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
 )
 def test_a_name_that_could_leave_its_folder_is_refused(engine: Engine, name: str) -> None:
     with pytest.raises(InvalidInput):
-        engine.files.keep("inbox", "s_1", name, b"x")
+        engine.files.write("inbox", "s_1", name, b"x")
     with pytest.raises(InvalidInput):
         engine.files.read("inbox", "s_1", name)
     with pytest.raises(InvalidInput):
-        engine.files.keep("inbox", f"s_1/{name}", "name", b"x")
+        engine.files.write("inbox", f"s_1/{name}", "name", b"x")
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_no_file_behind_a_symlink_is_read_or_written(tmp_path: Path, link: str) 
     (root / link).symlink_to(outside / "x" if link.endswith("x") else outside)
     engine = FilesEngine(FileStorage(str(root)))
     kind = "attachments" if link == "attachments" else "inbox"
-    for act in (engine.files.read, lambda *place: engine.files.keep(*place, b"new")):
+    for act in (engine.files.read, lambda *place: engine.files.write(*place, b"new")):
         with pytest.raises((Refused, InvalidDocument)):
             act(kind, "s_1", "x")
     if not link.endswith(("x", "s")):
         with pytest.raises(Refused):
-            engine.leases.beat("s_1")
+            engine.leases.record_heartbeat("s_1")
     engine.close()
     assert {path.read_bytes() for path in outside.rglob("*") if path.is_file()} == {b"of the user"}
     assert not list(outside.rglob("heartbeat"))
@@ -102,7 +102,7 @@ def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) ->
         engine = FilesEngine(FileStorage(str(root), sys=sys))
         sys.arm(at, 5)
         try:
-            engine.files.keep("inbox", "s_1", "x", b"data")
+            engine.files.write("inbox", "s_1", "x", b"data")
             failed = False
         except (StorageFailed, Refused):
             failed = True
@@ -110,7 +110,7 @@ def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) ->
         assert failed or engine.files.names("inbox", "s_1") == ["x"]
         if engine.files.names("inbox", "s_1"):
             assert engine.files.read("inbox", "s_1", "x") == b"data"
-        engine.files.keep("inbox", "s_1", "x", b"data")
+        engine.files.write("inbox", "s_1", "x", b"data")
         assert engine.files.names("inbox", "s_1") == ["x"]
         engine.trash.purge(0)
         assert not list(root.rglob(".*.tmp"))
@@ -121,33 +121,33 @@ def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) ->
 
 
 def test_a_heartbeat_says_when_it_was(engine: Engine) -> None:
-    assert engine.leases.beaten("s_1") is None
-    engine.leases.beat("s_1")
-    first = engine.leases.beaten("s_1")
-    assert first is not None and engine.leases.beaten("s_2") is None
-    engine.leases.beat("s_1")
-    assert (engine.leases.beaten("s_1") or "") >= first
+    assert engine.leases.last_heartbeat("s_1") is None
+    engine.leases.record_heartbeat("s_1")
+    first = engine.leases.last_heartbeat("s_1")
+    assert first is not None and engine.leases.last_heartbeat("s_2") is None
+    engine.leases.record_heartbeat("s_1")
+    assert (engine.leases.last_heartbeat("s_1") or "") >= first
 
 
 def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with engine.leases.take("host"):
+        with engine.leases.acquire("host"):
             entered.set()
             leave.wait(20)
 
     def wait() -> bool:
-        with engine.leases.take("host", timeout_s=None):
+        with engine.leases.acquire("host", timeout_s=None):
             return leave.is_set()
 
     with ThreadPoolExecutor(2) as pool:
         held = pool.submit(hold)
         assert entered.wait(20)
-        with pytest.raises(StoreBusy) as busy, engine.leases.take("host"):
+        with pytest.raises(StoreBusy) as busy, engine.leases.acquire("host"):
             pass
         assert str(os.getpid()) in busy.value.holder
-        with engine.leases.take("worker-s_1"):
+        with engine.leases.acquire("worker-s_1"):
             pass
         waits = pool.submit(wait)
         leave.set()
@@ -163,7 +163,7 @@ def test_two_takers_of_a_lease_are_never_both_holders_and_each_has_a_higher_fenc
     def take(_: int) -> None:
         nonlocal holders, most
         for _ in range(20):
-            with engine.leases.take("host", timeout_s=None) as lease:
+            with engine.leases.acquire("host", timeout_s=None) as lease:
                 holders += 1
                 most = max(most, holders)
                 fences.append(lease.fence)
@@ -176,32 +176,32 @@ def test_two_takers_of_a_lease_are_never_both_holders_and_each_has_a_higher_fenc
 
 def test_a_holder_whose_lease_was_taken_writes_nothing(engine: Engine) -> None:
     engine.create(CONVERSATIONS, new_capsule("plan", "Plan", STAMP))
-    leases = [engine.leases.take("host")]
+    leases = [engine.leases.acquire("host")]
     with engine.transaction(CONVERSATIONS, "plan") as transaction:
-        transaction.reads = leases[0].reads
+        transaction.read_set = leases[0].as_read_set
         transaction.set_head(transaction.head.document | {"title": "Mine"})
         engine.leases.release("host")
-        leases.append(engine.leases.take("host"))
+        leases.append(engine.leases.acquire("host"))
         with pytest.raises(StoreBusy):
             transaction.set_head(transaction.head.document | {"title": "Late"})
     with pytest.raises(StoreBusy):
-        engine.put("agents", "anna", b"{}", None, leases[0].reads)
+        engine.put("agents", "anna", b"{}", None, leases[0].as_read_set)
     assert engine.head("plan")[0]["title"] == "Mine" and engine.ids("agents") == []
-    engine.put("agents", "anna", b"{}", None, leases[1].reads)
+    engine.put("agents", "anna", b"{}", None, leases[1].as_read_set)
     engine.leases.release("host")
 
 
 def test_a_lease_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     Store.init(tmp_path)
     mine, other = (FilesEngine(FileStorage(str(tmp_path))) for _ in range(2))
-    lease = mine.leases.take("host")
-    mine.put("agents", "anna", b"1", None, lease.reads)
+    lease = mine.leases.acquire("host")
+    mine.put("agents", "anna", b"1", None, lease.as_read_set)
     (tmp_path / ".capsule" / "mutex" / "hold-host").unlink()
-    with other.leases.take("host") as theirs:
+    with other.leases.acquire("host") as theirs:
         assert theirs.fence > lease.fence
         with pytest.raises(StoreBusy):
-            mine.put("agents", "bob", b"1", None, lease.reads)
-        other.put("agents", "bob", b"2", None, theirs.reads)
+            mine.put("agents", "bob", b"1", None, lease.as_read_set)
+        other.put("agents", "bob", b"2", None, theirs.as_read_set)
     for engine in (mine, other):
         engine.close()
 
@@ -210,7 +210,7 @@ def test_a_name_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
     Store.init(tmp_path)
     child = Child(
         """
-        with Store.open(sys.argv[1]) as store, store.engine.leases.take("host"):
+        with Store.open(sys.argv[1]) as store, store.engine.leases.acquire("host"):
             say()
             hear()
         """,
@@ -218,13 +218,13 @@ def test_a_name_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
     )
     child.hear()
     engine = FilesEngine(FileStorage(str(tmp_path)))
-    with pytest.raises(StoreBusy) as busy, engine.leases.take("host"):
+    with pytest.raises(StoreBusy) as busy, engine.leases.acquire("host"):
         pass
     assert str(child.pid) in busy.value.holder
     with ThreadPoolExecutor(1) as pool:
 
         def wait() -> None:
-            with engine.leases.take("host", timeout_s=None):
+            with engine.leases.acquire("host", timeout_s=None):
                 pass
 
         waits = pool.submit(wait)

@@ -183,13 +183,13 @@ def test_an_entry_is_found_far_back_and_by_an_odd_id(engine: Engine) -> None:
 def test_what_only_files_can_do_is_refused_by_name_elsewhere(engine: Engine) -> None:
     id = make(engine, "one")
     if isinstance(engine, FilesEngine):
-        files = engine.outside_edits()
+        files = engine.external_edits()
         assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_unchanged(
             CONVERSATIONS, id
         )
     else:
         with pytest.raises(Refused, match="the doctor needs a store that keeps files"):
-            engine.outside_edits("the doctor")
+            engine.external_edits("the doctor")
 
 
 def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
@@ -259,7 +259,7 @@ def test_a_document_of_the_machine_is_read_and_changed_as_a_whole(engine: Engine
         seen.append(before)
         return {"n": 1} if before is None else None
 
-    machine = engine.machine
+    machine = engine.local
     assert machine.ids("homes") == [] and machine.read("homes", "anna") is None
     for _ in range(2):
         machine.edit("homes", "anna", change)
@@ -318,21 +318,21 @@ def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engin
         with pytest.raises(ConcurrentWrite):
             engine.put("agents", "carl", b"{}", None, reads)
         with pytest.raises(ConcurrentWrite):
-            engine.create(CONVERSATIONS, document, reads=reads)
+            engine.create(CONVERSATIONS, document, read_set=reads)
         for write in writes:
             with (
                 pytest.raises(ConcurrentWrite),
                 engine.transaction(CONVERSATIONS, id) as transaction,
             ):
-                transaction.reads = reads
+                transaction.read_set = reads
                 write(transaction)
     assert texts(engine, id) == ["one"] and engine.head(id)[0]["title"] == "Plan"
     assert engine.ids(CONVERSATIONS) == [id] and engine.ids("agents") == ["anna"]
     now = {place: engine.version(*place), ("agents", "bob"): None}
-    engine.create(CONVERSATIONS, document, reads=now)
+    engine.create(CONVERSATIONS, document, read_set=now)
     engine.put("agents", "carl", b"{}", None, now)
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        transaction.reads = now
+        transaction.read_set = now
         transaction.delete()
 
 
@@ -389,8 +389,8 @@ def test_what_a_replacement_removes_is_in_the_trash_until_it_is_dropped(engine: 
         )
     (kept,) = engine.trash.entries("messages")
     assert engine.trash.entries(CONVERSATIONS) == [] and b'"one"' in engine.trash.read(kept.token)
-    engine.trash.drop(kept.token)
-    engine.trash.drop(kept.token)
+    engine.trash.erase(kept.token)
+    engine.trash.erase(kept.token)
     assert engine.trash.entries("messages") == [] and texts(engine, id) == []
 
 
@@ -439,8 +439,8 @@ def test_a_wait_returns_the_next_change(store: Store) -> None:
 def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
     instance = new_id()
     assert not engine.leases.is_live(instance)
-    engine.leases.take(instance)
-    engine.leases.take(instance)
+    engine.leases.acquire(instance)
+    engine.leases.acquire(instance)
     assert engine.leases.is_live(instance)
     engine.leases.release(instance)
     assert not engine.leases.is_live(instance)
@@ -448,15 +448,15 @@ def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
 
 def test_a_live_instance_says_something_about_itself(engine: Engine) -> None:
     one, other = new_id(), new_id()
-    engine.leases.take(one, {"agent": "anna", "listening": True})
-    engine.leases.take(other)
-    engine.leases.take(one)  # As a lock does; what was said stays.
-    assert engine.leases.live() == {one: {"agent": "anna", "listening": True}, other: {}}
-    engine.leases.take(one, {"agent": "anna"})
-    assert engine.leases.live()[one] == {"agent": "anna"}
+    engine.leases.acquire(one, {"agent": "anna", "listening": True})
+    engine.leases.acquire(other)
+    engine.leases.acquire(one)  # As a lock does; what was said stays.
+    assert engine.leases.live_instances() == {one: {"agent": "anna", "listening": True}, other: {}}
+    engine.leases.acquire(one, {"agent": "anna"})
+    assert engine.leases.live_instances()[one] == {"agent": "anna"}
     engine.leases.release(one)
-    engine.leases.take(one)
-    assert engine.leases.live() == {one: {}, other: {}}
+    engine.leases.acquire(one)
+    assert engine.leases.live_instances() == {one: {}, other: {}}
 
 
 def test_a_lock_excludes_another_instance_until_it_is_released(store: Store) -> None:

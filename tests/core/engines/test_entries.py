@@ -85,25 +85,28 @@ def test_what_was_appended_is_followed_and_another_change_is_read_whole(
         engine.follow(kind, "s_1")
     make(engine, kind)
     first = engine.follow(kind, "s_1")
-    assert first.entries == [] and first.is_all
+    assert first.entries == [] and first.is_complete
     append(engine, kind, "one", "two")
-    second = engine.follow(kind, "s_1", first.place)
-    assert texts(second.entries) == ["one", "two"] and not second.is_all
-    assert engine.follow(kind, "s_1", second.place) == (second.place, [], False)
+    second = engine.follow(kind, "s_1", first.position)
+    assert texts(second.entries) == ["one", "two"] and not second.is_complete
+    assert engine.follow(kind, "s_1", second.position) == (second.position, [], False)
     append(engine, kind, "three")
     with engine.transaction(kind, "s_1") as transaction:
-        third = transaction.follow(second.place)
-        assert texts(third.entries) == ["three"] and third.place == engine.follow(kind, "s_1").place
+        third = transaction.follow(second.position)
+        assert (
+            texts(third.entries) == ["three"]
+            and third.position == engine.follow(kind, "s_1").position
+        )
         document = transaction.document()
         transaction.replace(document | {"history": document["history"][1:], "updatedAt": LATER})
-        replaced = transaction.follow(third.place)
-    assert texts(replaced.entries) == ["two", "three"] and replaced.is_all
-    for since in (None, first.place, third.place):
+        replaced = transaction.follow(third.position)
+    assert texts(replaced.entries) == ["two", "three"] and replaced.is_complete
+    for since in (None, first.position, third.position):
         found = engine.follow(kind, "s_1", since)
         assert (
             texts(found.entries) == ["two", "three"]
-            and found.is_all
-            and found.place == replaced.place
+            and found.is_complete
+            and found.position == replaced.position
         )
 
 
@@ -113,24 +116,24 @@ def wait(notices: DocumentNotifier, count: int) -> set[tuple[str, str]]:
     poll.register(notices.fileno(), select.POLLIN)
     while len(found) < count:
         assert poll.poll(60_000)
-        found |= notices.changed() or set()
+        found |= notices.changed_documents() or set()
     return found
 
 
 def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     make(engine, INBOUND)
     notices = DocumentNotifier(engine.tracker)
-    assert notices.changed() == set()
+    assert notices.changed_documents() == set()
     append(engine, INBOUND, "one")
     engine.flush()  # Which may be noticed too.
-    assert wait(notices, 1) == {(INBOUND, "s_1")} and notices.changed() == set()
+    assert wait(notices, 1) == {(INBOUND, "s_1")} and notices.changed_documents() == set()
     engine.read(INBOUND, "s_1")
-    assert notices.changed() == set()
+    assert notices.changed_documents() == set()
     make(engine, CONVERSATIONS, "a-b")
     edit_document(engine, "sessions", "registry", lambda data: b"{}")
     assert wait(notices, 2) == {(CONVERSATIONS, "a-b"), ("sessions", "registry")}
     notices._tracker.close()  # As where another directory takes the name.
-    assert notices.changed() is None and notices.changed() == set()
+    assert notices.changed_documents() is None and notices.changed_documents() == set()
     append(engine, INBOUND, "two")
     engine.flush()
     assert wait(notices, 1) == {(INBOUND, "s_1")}
@@ -148,13 +151,13 @@ def on_files(root: Path) -> FilesEngine:
 def test_a_hand_edit_of_a_session_is_taken_in_and_followed(tmp_path: Path) -> None:
     engine = on_files(tmp_path)
     path = tmp_path / "sessions" / "s_1" / "inbound.json"
-    place = engine.follow(INBOUND, "s_1").place
+    place = engine.follow(INBOUND, "s_1").position
     document = orjson.loads(path.read_bytes())
     document["history"][0]["content"] = "by hand"
     path.write_bytes(orjson.dumps(document))
     os.utime(path, (1, 1))
     found = engine.follow(INBOUND, "s_1", place)
-    assert found.is_all and texts(found.entries) == ["by hand", "two"]
+    assert found.is_complete and texts(found.entries) == ["by hand", "two"]
     append(engine, INBOUND, "three")
     assert texts(orjson.loads(path.read_bytes())["history"]) == ["by hand", "two", "three"]
     engine.close()
@@ -180,8 +183,8 @@ def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(
 ) -> None:
     engine = on_files(tmp_path)
     make(engine, OUTBOUND)
-    engine.files.keep("inbox", "s_1", "report.pdf", b"data")
-    engine.leases.beat("s_1")
+    engine.files.write("inbox", "s_1", "report.pdf", b"data")
+    engine.leases.record_heartbeat("s_1")
     edit_document(engine, "sessions", "registry", lambda data: b"{}\n")
     engine.close()
     folder = tmp_path / "sessions" / "s_1"

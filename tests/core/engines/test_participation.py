@@ -47,11 +47,11 @@ def set_members(store: Store, id: str, members: list[Any], stamp: str = LATE) ->
 
 
 def conversations(questions: Queries, agent: str) -> list[str]:
-    return [mine.id for mine in questions.mine(agent)]
+    return [mine.id for mine in questions.participations(agent)]
 
 
 def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> None:
-    questions = store.questions
+    questions = store.queries
     make(
         store,
         "two",
@@ -62,14 +62,14 @@ def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> N
     make(store, "one", ["anna"], archived=True)
     make(store, "none", [{"id": "anna", "joinedAt": EARLY, "leftAt": LATE}, "bob"])
     store.create(id="open", type="group")
-    assert questions.mine("nobody") == []
+    assert questions.participations("nobody") == []
     assert sorted(conversations(questions, "anna")) == ["one", "two"] and sorted(
         conversations(questions, "bob")
     ) == [
         "none",
         "two",
     ]
-    two = next(mine for mine in questions.mine("bob") if mine.id == "two")
+    two = next(mine for mine in questions.participations("bob") if mine.id == "two")
     assert (two.type, two.title, two.entries, two.archived, two.history) == (
         "group",
         "Titled",
@@ -81,10 +81,10 @@ def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> N
         ("anna", ""),
         ("bob", LATE),
     ]
-    assert two.last == questions.marks("two", [0])[0][1]
-    assert [(mine.archived, mine.last) for mine in questions.mine("anna") if mine.id == "one"] == [
-        (True, "")
-    ]
+    assert two.last == questions.ids_at("two", [0])[0][1]
+    assert [
+        (mine.archived, mine.last) for mine in questions.participations("anna") if mine.id == "one"
+    ] == [(True, "")]
 
 
 def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
@@ -117,32 +117,34 @@ def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
             for head in store.heads()
             if any(m.id == agent and m.is_in for m in head.participants)
         ]
-        assert sorted(conversations(store.questions, agent)) == sorted(head.id for head in heads)
-        counts = {mine.id: mine.entries for mine in store.questions.mine(agent)}
+        assert sorted(conversations(store.queries, agent)) == sorted(head.id for head in heads)
+        counts = {mine.id: mine.entries for mine in store.queries.participations(agent)}
         assert counts == {head.id: len(store.document(head.id)["history"]) for head in heads}
-    known = {mine.id: mine for mine in store.questions.mine("anna")}
-    again = next(mine for mine in store.questions.mine("anna", known) if mine.id == "unchanged")
+    known = {mine.id: mine for mine in store.queries.participations("anna")}
+    again = next(
+        mine for mine in store.queries.participations("anna", known) if mine.id == "unchanged"
+    )
     assert again == known["unchanged"] and (again is known["unchanged"]) == bool(again.version)
 
 
 def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
-    questions, messages = store.questions, [said("anna", str(n)) for n in range(9)]
+    questions, messages = store.queries, [said("anna", str(n)) for n in range(9)]
     make(store, "plan", [], messages)
     make(store, "other", [], [said("anna", "elsewhere")])
     ids = [message["id"] for message in messages]
-    there = questions.marks("plan", [0, 7, 8, 9, 400, -1])
+    there = questions.ids_at("plan", [0, 7, 8, 9, 400, -1])
     assert {at: id for at, (id, _) in there.items()} == {0: ids[0], 7: ids[7], 8: ids[8]}
-    assert questions.marks("plan", []) == {} == questions.marks("missing", [0])
+    assert questions.ids_at("plan", []) == {} == questions.ids_at("missing", [0])
     assert [questions.find(id, "plan") for id in ids] == [("plan", at) for at in range(9)]
     assert questions.find("missing", "plan") is None and questions.find(ids[0], "other") is None
     assert questions.find(ids[3]) == ("plan", 3) and questions.find("missing") is None
     new = str(store.append("plan", content="new").id)
-    assert questions.marks("plan", [9])[9][0] == new and questions.find(new, "plan") == ("plan", 9)
+    assert questions.ids_at("plan", [9])[9][0] == new and questions.find(new, "plan") == ("plan", 9)
     assert questions.find(new) == ("plan", 9)
 
 
 def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
-    questions = store.questions
+    questions = store.queries
     messages = [
         said("bob", "0"),
         said("anna", "1"),
@@ -158,7 +160,7 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     )
 
     def said_after(conversation: str = "plan", **wanted: Any) -> UnreadSummary:
-        return questions.said(conversation, UnreadFilter(**wanted))
+        return questions.summarize_unread(conversation, UnreadFilter(**wanted))
 
     assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
     assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (
@@ -221,11 +223,13 @@ def test_mentions_and_parts_are_found_behind_a_place(
     )
     make(store, "other", [], [said("bob", "0")])
     behind = UnreadFilter(**wanted)
-    assert "".join(each.message for each in store.questions.behind(behind, "plan")) == found
-    assert store.questions.said("plan", behind).total == len(found)
+    assert "".join(each.message for each in store.queries.unread_positions(behind, "plan")) == found
+    assert store.queries.summarize_unread("plan", behind).total == len(found)
     if wanted.keys() & {"read", "covered"}:
         return  # What was read is of one conversation.
     everywhere = [
-        each.message for each in store.questions.behind(behind) if each.conversation == "plan"
+        each.message
+        for each in store.queries.unread_positions(behind)
+        if each.conversation == "plan"
     ]
     assert "".join(everywhere) == found

@@ -50,7 +50,7 @@ def filled(store: Store) -> Store:
 
 
 def eve_of(store: Store) -> Queries:
-    return store.engine.questions(Viewer("eve", PolicyInputs()))
+    return store.engine.queries(Viewer("eve", PolicyInputs()))
 
 
 def found(questions: Queries, query: str = "fish", **asked: Any) -> set[str]:
@@ -136,17 +136,22 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
         [2, 0, 1],
     ),
     ("stats", lambda ask: (ask.stats().conversations, ask.stats().messages), (3, 6), (2, 3)),
-    ("mine", lambda ask: {mine.id for mine in ask.mine("anna")}, {"closed", "late"}, {"late"}),
-    ("behind", lambda ask: of(ask.behind(UnreadFilter())), ALL, SEEN),
     (
-        "said",
-        lambda ask: [ask.said(id, UnreadFilter()).total for id in MEMBERS],
+        "participations",
+        lambda ask: {mine.id for mine in ask.participations("anna")},
+        {"closed", "late"},
+        {"late"},
+    ),
+    ("unread_positions", lambda ask: of(ask.unread_positions(UnreadFilter())), ALL, SEEN),
+    (
+        "summarize_unread",
+        lambda ask: [ask.summarize_unread(id, UnreadFilter()).total for id in MEMBERS],
         [2, 2, 2],
         [2, 0, 1],
     ),
     (
-        "marks",
-        lambda ask: [[*ask.marks(id, [0, 1])] for id in MEMBERS],
+        "ids_at",
+        lambda ask: [[*ask.ids_at(id, [0, 1])] for id in MEMBERS],
         [[0, 1]] * 3,
         [[0, 1], [], [1]],
     ),
@@ -168,16 +173,16 @@ ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
 def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
     filled: Store, name: str, ask: Callable[[Queries], Any], owners: Any, eves: Any
 ) -> None:
-    assert (ask(filled.questions), ask(eve_of(filled))) == (owners, eves)
-    filled.questions.refresh(["open"])
-    filled.questions.refresh(anew=True)
-    assert (ask(filled.questions), ask(eve_of(filled))) == (owners, eves)
+    assert (ask(filled.queries), ask(eve_of(filled))) == (owners, eves)
+    filled.queries.refresh(["open"])
+    filled.queries.refresh(anew=True)
+    assert (ask(filled.queries), ask(eve_of(filled))) == (owners, eves)
 
 
 def test_every_question_is_asked_here() -> None:
     names = {name for name in vars(Queries) if not name.startswith("_")}
     assert (
-        names == {name for name, *_ in ASKED} | {"refresh", "advance", "together"}
+        names == {name for name, *_ in ASKED} | {"refresh", "advance", "in_one_transaction"}
         and len(names) <= 16
     )
 
@@ -186,7 +191,7 @@ def test_every_question_is_asked_here() -> None:
 def test_a_follower_goes_on_behind_any_message_and_its_cursor_stays_while_there_is_nothing_to_report(
     filled: Store, as_eve: bool
 ) -> None:
-    questions = eve_of(filled) if as_eve else filled.questions
+    questions = eve_of(filled) if as_eve else filled.queries
     since = questions.changes(None, 9).cursor
     both = [
         {"role": "user", "content": "new"} for _ in range(2)

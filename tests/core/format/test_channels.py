@@ -138,4 +138,4 @@ def test_the_index_and_the_head_of_a_file_say_the_same_of_a_channel() -> None:
     shown = head.as_json()
     assert (shown["channel"], shown["participants"]) == (channel.as_json(), members)
     assert ParsedHead("", document).channel == channel
-    assert store.questions.mine("anna")[0].participants == head.participants
+    assert store.queries.participations("anna")[0].participants == head.participants

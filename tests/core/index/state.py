@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def index_of(store: Store) -> Index:
-    return cast(IndexQueries, store.questions)._index
+    return cast(IndexQueries, store.queries)._index
 
 
 def asked(store: Store, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -105,7 +105,9 @@ def state(store: Store) -> dict[str, Any]:
     # No file has the tag; and the version is empty until the file is 50 ms old, in each index by
     # its own clock.
     mine = {
-        agent: sorted(each._replace(tag="", version="") for each in store.questions.mine(agent))
+        agent: sorted(
+            each._replace(tag="", version="") for each in store.queries.participations(agent)
+        )
         for agent in AGENTS
     }
     return {"heads": heads, "mine": mine} | asked(store, ask)

@@ -150,7 +150,7 @@ def test_an_order_is_the_same_whether_it_was_repaired_or_made_anew(store: Store)
         else:
             store.append(id, content="on")
         kept = listed(lambda order: store.list(order=order).heads)
-        heads = store.questions.conversations(ListRequest()).heads
+        heads = store.queries.conversations(ListRequest()).heads
         anew = {
             order: sorted(heads, key=key_of(order), reverse=order != "title")
             for order in get_args(Order)

@@ -81,7 +81,7 @@ def test_a_refresh_takes_no_mutex_and_waits_for_none(
     )
     holder.hear()
     assert last(store, ids[0]) == "before"
-    store.questions.refresh(anew=True)
+    store.queries.refresh(anew=True)
     assert last(store, ids[0]) == "before"
     # A person's version can't be settled now; it is told as it is.
     path = root / "conversations" / f"{ids[1]}.json"
@@ -96,7 +96,7 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
     refresher = child(
         """
         with Store.open(sys.argv[1]) as store:
-            store.questions.refresh()
+            store.queries.refresh()
             db = store.engine.index._database.connection
             db.execute("BEGIN IMMEDIATE")
             say()
@@ -179,7 +179,7 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(
                         return method(*args, **kwargs)
                     return call
                 Rows.put, Rows._placed = mortal(Rows.put), mortal(Rows._placed)
-            store.questions.refresh(progress=step)
+            store.queries.refresh(progress=step)
             """,
             root,
             turn,

@@ -448,19 +448,19 @@ def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(
 
 def test_questions_that_are_asked_together_are_about_one_state(store: Store, root: Path) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
-    store.questions.refresh()
+    store.queries.refresh()
     with Store.open(root) as other:
 
         def count() -> int:
-            return len(store.questions.behind(UnreadFilter(), id, refresh=False))
+            return len(store.queries.unread_positions(UnreadFilter(), id, refresh=False))
 
         def ask() -> list[int]:
             before = count()
             other.append(id, content="more")
-            other.questions.refresh()
+            other.queries.refresh()
             return [before, count()]
 
-        assert store.questions.together(ask) == [1, 1] and count() == 2
+        assert store.queries.in_one_transaction(ask) == [1, 1] and count() == 2
         with pytest.raises(ZeroDivisionError):
-            store.questions.together(lambda: 1 // 0)
-        assert store.questions.together(ask) == [2, 2] and count() == 3
+            store.queries.in_one_transaction(lambda: 1 // 0)
+        assert store.queries.in_one_transaction(ask) == [2, 2] and count() == 3

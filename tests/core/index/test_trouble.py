@@ -252,7 +252,7 @@ def test_changes_that_the_journal_lost_are_reported_from_the_files(
     messages = []
     for n in range(300):
         messages.append(store.append(id, content=f"{n}").id)
-        store.questions.refresh()
+        store.queries.refresh()
     count = (
         index_of(store)._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
     )

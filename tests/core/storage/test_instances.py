@@ -21,7 +21,7 @@ ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b
 LIVING = """
 from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
-storage.leases.take(sys.argv[2], {"agent": "anna", "listening": True})
+storage.leases.acquire(sys.argv[2], {"agent": "anna", "listening": True})
 say("announced")
 hear()
 storage.close()
@@ -70,7 +70,7 @@ def test_a_killed_instance_is_dead_and_its_file_is_swept(
     other.hear()
     other.kill()
     assert not instances.is_live(ONE) and instances.dead() == [ONE]
-    instances.take(TWO)
+    instances.acquire(TWO)
     instances.close()
     assert list(directory.iterdir()) == []
 
@@ -78,7 +78,7 @@ def test_a_killed_instance_is_dead_and_its_file_is_swept(
 def test_an_instance_whose_file_was_unlinked_leaves_the_file_of_its_namesake(
     tmp_path: Path, directory: Path, instances: FileLeases, child: Start
 ) -> None:
-    instances.take(ONE)
+    instances.acquire(ONE)
     (directory / ONE).unlink()
     other = child(LIVING, tmp_path, ONE)
     other.hear()
@@ -106,10 +106,10 @@ def test_a_sweep_never_removes_the_file_of_an_instance_being_announced(directory
             announcer.sweep(name)
 
     for step in ("try_lock", "rename"):
-        on(directory, Between(step, tidy)).take(ONE)
+        on(directory, Between(step, tidy)).acquire(ONE)
         assert announcer.is_live(ONE), step
     directory.joinpath(f".{TWO}").write_bytes(b"")
-    on(directory, Between("try_lock", lambda: announcer.take(TWO))).sweep(f".{TWO}")
+    on(directory, Between("try_lock", lambda: announcer.acquire(TWO))).sweep(f".{TWO}")
     assert (directory / TWO).exists()
     announcer.close()
 
@@ -130,7 +130,7 @@ def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_che
     asking = os.open(directory / ONE, os.O_RDWR)
     assert Syscalls().try_lock(asking, True)
     assert not on(directory, Counting()).is_live(ONE)
-    instances.take(TWO)
+    instances.acquire(TWO)
     assert on(directory, Counting()).is_live(TWO)
     assert asked == 2
     os.close(asking)
@@ -141,23 +141,26 @@ def test_what_a_live_instance_says_is_read_and_ends_with_its_process(
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
     other.hear()
-    instances.take(TWO, {"agent": "bob"})
+    instances.acquire(TWO, {"agent": "bob"})
     (directory / TWO.replace("8", "9")).write_bytes(b'{"about": {"agent": "dead"}}')
     (directory / "notes.txt").write_bytes(b"")
-    assert instances.live() == {ONE: {"agent": "anna", "listening": True}, TWO: {"agent": "bob"}}
+    assert instances.live_instances() == {
+        ONE: {"agent": "anna", "listening": True},
+        TWO: {"agent": "bob"},
+    }
     other.kill()
-    assert instances.live() == {TWO: {"agent": "bob"}}
+    assert instances.live_instances() == {TWO: {"agent": "bob"}}
 
 
 def test_an_instance_without_readable_words_says_nothing(
     directory: Path, instances: FileLeases
 ) -> None:
     for words in (b"", b"{", b"[]", b'{"pid": 1}', b'{"about": 1}'):
-        instances.take(ONE)
+        instances.acquire(ONE)
         (directory / ONE).write_bytes(words)
-        assert instances.live() == {ONE: {}}
-    instances.take(ONE, {"agent": "anna"})
-    assert instances.live() == {ONE: {"agent": "anna"}}
+        assert instances.live_instances() == {ONE: {}}
+    instances.acquire(ONE, {"agent": "anna"})
+    assert instances.live_instances() == {ONE: {"agent": "anna"}}
 
 
 def test_an_announcement_reads_no_other_instance(directory: Path) -> None:
@@ -169,16 +172,16 @@ def test_an_announcement_reads_no_other_instance(directory: Path) -> None:
         def names(self, directory: str) -> NoReturn:
             raise AssertionError
 
-    on(directory, Blind()).take(ONE)
+    on(directory, Blind()).acquire(ONE)
 
 
 def test_an_instance_can_be_announced_again_after_the_derived_directory_was_moved(
     directory: Path, instances: FileLeases
 ) -> None:
-    instances.take(ONE)
+    instances.acquire(ONE)
     directory.parent.rename(directory.parents[1] / "aside")
     assert not on(directory, Syscalls()).is_live(ONE)
-    instances.take(ONE)
+    instances.acquire(ONE)
     assert on(directory, Syscalls()).is_live(ONE)
 
 

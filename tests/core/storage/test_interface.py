@@ -59,7 +59,11 @@ def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) ->
     known = storage.current_header(KIND, "plan")
     assert known is not None and known.anatomy == layout.survey(data) and known.updated_at == STAMP
     (scanned,) = storage.scan(KIND)
-    assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
+    assert (scanned.id, scanned.path, scanned.is_regular) == (
+        "plan",
+        storage.path(KIND, "plan"),
+        True,
+    )
     assert scanned.signature == known.signature
     with storage.hold(KIND, "plan") as held:
         assert held.unchanged_header() == known
@@ -351,7 +355,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(
         storage.read(KIND, "plan")
     with pytest.raises(InvalidDocument):
         storage.read_head_and_end(str(path))
-    assert [(scanned.id, scanned.regular) for scanned in storage.scan(KIND)] == [("plan", False)]
+    assert [(scanned.id, scanned.is_regular) for scanned in storage.scan(KIND)] == [("plan", False)]
     assert storage.exists(KIND, "plan")
     data = document("plan", [])
     with storage.hold(KIND, "plan") as held:

@@ -78,7 +78,7 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(
 def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(
     root: Path, storage: FileStorage
 ) -> None:
-    machine, path = FilesEngine(storage).machine, root / ".capsule" / "doorbells" / "anna.json"
+    machine, path = FilesEngine(storage).local, root / ".capsule" / "doorbells" / "anna.json"
     machine.edit("doorbells", "anna", lambda before: {"n": 1})
     assert machine.read("doorbells", "anna") == {"n": 1}
     by_rename(path, b'{"n": 1}')  # As a checkout, or the unpacking of an archive, puts it there.
@@ -91,14 +91,14 @@ def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(
         assert machine.read("doorbells", "anna") is None
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
-    assert FilesEngine(FileStorage(str(copy))).machine.read("doorbells", "anna") is None
+    assert FilesEngine(FileStorage(str(copy))).local.read("doorbells", "anna") is None
 
 
 @pytest.mark.parametrize("writes", [50, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(
     storage: FileStorage, writes: int
 ) -> None:
-    machine = FilesEngine(storage).machine
+    machine = FilesEngine(storage).local
     machine.edit("doorbells", "anna", lambda before: {"n": 0})
 
     def write() -> None:

@@ -104,15 +104,15 @@ def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(
     before = everything(elsewhere)
     with Store.open(root) as store:
         engine = store.engine
-        engine.machine.edit("doorbells", "anna", lambda data: {})
+        engine.local.edit("doorbells", "anna", lambda data: {})
         assert (root / ".capsule" / "doorbells" / "anna.json").is_file()
         shutil.rmtree(root / ".capsule" / link)
         (root / ".capsule" / link).symlink_to(elsewhere)
         for act in (
-            lambda: engine.machine.edit("doorbells", "anna", lambda data: {"new": 1}),
-            lambda: engine.machine.delete("doorbells", "anna"),
-            lambda: engine.machine.read("doorbells", "anna"),
-            lambda: engine.machine.ids("doorbells"),
+            lambda: engine.local.edit("doorbells", "anna", lambda data: {"new": 1}),
+            lambda: engine.local.delete("doorbells", "anna"),
+            lambda: engine.local.read("doorbells", "anna"),
+            lambda: engine.local.ids("doorbells"),
         ):
             with pytest.raises(Refused):
                 act()

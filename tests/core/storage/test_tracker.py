@@ -28,7 +28,7 @@ def test_notices_end_where_the_tracker_does(tmp_path: Path) -> None:
     found = directory_tracker.DirectoryTracker(str(tmp_path / "d"), ".json")
     (tmp_path / "d").rename(tmp_path / "aside")
     (tmp_path / "aside").rename(tmp_path / "d")
-    assert found.changed() is None and not found.is_open
+    assert found.changed_ids() is None and not found.is_open
 
 
 TOUCHES: dict[str, Callable[[Path], object]] = {
@@ -61,10 +61,10 @@ def test_a_write_is_reported_once(tmp_path: Path, how: str) -> None:
     path.parent.mkdir()
     path.write_bytes(b"some")
     tracked = InotifyTracker(str(path.parent), ".json")
-    assert tracked.changed() == set()
+    assert tracked.changed_ids() == set()
     TOUCHES[how](path)
-    assert tracked.changed() == {"plan"}
-    assert tracked.changed() == set()
+    assert tracked.changed_ids() == {"plan"}
+    assert tracked.changed_ids() == set()
     tracked.close()
 
 
@@ -73,7 +73,7 @@ def test_names_that_are_no_document_are_not_reported(
 ) -> None:
     for name in (".plan.json", "plan.json~", "plan.swp", ".tmp"):
         (tmp_path / name).write_bytes(b"")
-    assert tracked.changed() == set()
+    assert tracked.changed_ids() == set()
 
 
 def test_writes_through_a_temporary_name_are_reported(
@@ -83,16 +83,16 @@ def test_writes_through_a_temporary_name_are_reported(
     with temporary.open("wb", buffering=0) as file:
         path.hardlink_to(temporary)
         temporary.unlink()
-        assert tracked.changed() == {"plan"}
+        assert tracked.changed_ids() == {"plan"}
         file.write(b"x")
-        assert tracked.changed() == {"plan"}
+        assert tracked.changed_ids() == {"plan"}
 
 
 def test_a_read_is_not_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
     (tmp_path / "plan.json").write_bytes(b"x")
-    assert tracked.changed() == {"plan"}
+    assert tracked.changed_ids() == {"plan"}
     (tmp_path / "plan.json").read_bytes()
-    assert tracked.changed() == set()
+    assert tracked.changed_ids() == set()
 
 
 def test_an_acknowledged_write_is_reported_at_once(
@@ -111,7 +111,7 @@ def test_an_acknowledged_write_is_reported_at_once(
     for number in range(500):
         writer.say(f"c{number}.json")
         writer.hear()
-        assert tracked.changed() == {f"c{number}"}
+        assert tracked.changed_ids() == {f"c{number}"}
     writer.say(None)
 
 
@@ -122,9 +122,9 @@ def test_the_tracker_reports_an_overflow_and_then_works_again(
     paths = [tmp_path / f"{number}.json" for number in range(2)]
     for number in range(most + 10):
         paths[number % 2].write_bytes(b"")
-    assert tracked.changed() is None and tracked.is_open
+    assert tracked.changed_ids() is None and tracked.is_open
     paths[0].write_bytes(b"x")
-    assert tracked.changed() == {"0"}
+    assert tracked.changed_ids() == {"0"}
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
@@ -133,8 +133,8 @@ def test_a_removed_directory_ends_its_tracker(tmp_path: Path, how: str) -> None:
     directory.mkdir()
     tracked = InotifyTracker(str(directory), ".json")
     directory.rename(tmp_path / "e") if how == "moved" else directory.rmdir()
-    assert tracked.changed() is None and not tracked.is_open
-    assert tracked.changed() is None
+    assert tracked.changed_ids() is None and not tracked.is_open
+    assert tracked.changed_ids() is None
     tracked.close()
 
 
@@ -144,11 +144,11 @@ def test_a_forked_child_takes_no_event_of_its_parent(
     (tmp_path / "plan.json").write_bytes(b"x")
     child = os.fork()
     if not child:
-        changed = tracked.changed()
+        changed = tracked.changed_ids()
         tracked.close()
         os._exit(0 if changed is None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert tracked.changed() == {"plan"}
+    assert tracked.changed_ids() == {"plan"}
 
 
 def test_a_tracker_uses_one_descriptor_until_it_is_closed(tmp_path: Path) -> None:
@@ -210,6 +210,6 @@ def test_a_tracker_of_a_missing_directory_ends_when_it_is_made(tmp_path: Path) -
     later = tmp_path / "later"
     early = InotifyTracker(str(later), ".json")
     (tmp_path / "other").mkdir()
-    assert early.changed() == set()
+    assert early.changed_ids() == set()
     later.mkdir()
-    assert early.changed() is None and not early.is_open
+    assert early.changed_ids() is None and not early.is_open

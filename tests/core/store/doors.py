@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capsule import Filter, Store
-from capsule.engines.sealed import CursorSeal
+from capsule.engines.cursor_seal import CursorSeal
 
 #: Every way to ask for one conversation by its id.
 BY_ID: dict[str, Callable[[Store, str], Any]] = {
@@ -71,7 +71,7 @@ def cursor_of(store: Store) -> str:
     return (
         CURSOR[0]
         if store.agent is None
-        else CursorSeal(store.agent, store.inner.whole_engine.machine).seal(CURSOR[0])
+        else CursorSeal(store.agent, store.inner.whole_engine.local).seal(CURSOR[0])
     )
 
 

@@ -138,7 +138,7 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cursor = store.changes().cursor
-    questions = store.questions
+    questions = store.queries
     looks = questions.changes
     began = threading.Event()
 
@@ -150,7 +150,7 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
         return looks(since, limit, refresh=refresh)
 
     monkeypatch.setattr(questions, "changes", fail)
-    monkeypatch.setattr(store.engine, "questions", lambda asker=None: questions)
+    monkeypatch.setattr(store.engine, "queries", lambda asker=None: questions)
     with pytest.raises(StorageFailed):
         store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
 

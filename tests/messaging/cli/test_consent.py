@@ -33,12 +33,12 @@ def test_a_command_brings_an_agent_in_with_the_consent_of_both(capsule: Any, com
             store.groups.create(f"team-{number}", agent="anna")
             store.channels.create(f"news-{number}", agent="anna", access="members")
             say(store, "anna", "bob", pair)
-            before = len(store.questions.mine("bob"))
+            before = len(store.queries.participations("bob"))
             is_available = expected(*pair) == "available"
             words = COMMANDS[command].format(number).split()
             refused = capsule(*words, "--as", "anna", expect=0 if is_available else 6).stderr
             assert is_available or expected(*pair) in refused, pair
-            assert len(store.questions.mine("bob")) == before + is_available, pair
+            assert len(store.queries.participations("bob")) == before + is_available, pair
             if is_available and command == "note share":
                 capsule("note", "unshare", "bob", "--as", "anna")
 

@@ -36,7 +36,7 @@ async def test_a_tool_brings_an_agent_in_with_the_consent_of_both(call: str) -> 
             for number, pair in enumerate(PAIRS):
                 store.channels.create(f"news-{number}", agent="anna", access="members")
                 say(store, "anna", "bob", pair)
-                before = len(store.questions.mine("bob"))
+                before = len(store.queries.participations("bob"))
                 is_available = expected(*pair) == "available"
                 given = {
                     key: text.format(number) if isinstance(text, str) else text
@@ -45,7 +45,7 @@ async def test_a_tool_brings_an_agent_in_with_the_consent_of_both(call: str) -> 
                 answer = await anna.call_tool(tool, given)
                 assert answer.is_error != is_available, pair
                 assert is_available or expected(*pair) in answer.model_dump_json(), pair
-                assert len(store.questions.mine("bob")) == before + is_available, pair
+                assert len(store.queries.participations("bob")) == before + is_available, pair
 
 
 async def test_an_agent_locks_no_channel_and_makes_no_global_default_by_a_tool() -> None:

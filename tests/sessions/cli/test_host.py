@@ -30,7 +30,7 @@ def test_the_status_names_hosts_and_workers_that_live(capsule: Any) -> None:
     assert "wire stdio:stdio" in capsule("worker", "host", "--stdio", expect=2).stderr
     with Store.open(capsule.root) as store:
         about = {"host": os.getpid(), "state": "running", "since": timestamps.now()}
-        store.engine.leases.take(store.instance_id, about)
+        store.engine.leases.acquire(store.instance_id, about)
         (one,) = capsule.json("worker", "status")
         assert (one["what"], one["pid"], one["state"]) == ("host", os.getpid(), "running") and one[
             "memory"

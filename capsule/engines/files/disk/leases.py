@@ -55,12 +55,12 @@ class FileLeases:
         self._about: dict[str, Mapping[str, Any]] = {}
         self._held: dict[str, tuple[Lease, Mutex]] = {}
 
-    def take(
-        self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
+    def acquire(
+        self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
         """Waiting without a limit costs no processor time."""
         if is_instance(name):
-            self._announce(name, about)
+            self._announce(name, details)
             return Lease(self, name, 0)  # No other holder ever has this name.
         with translate_errors(self._path(check_id(name)), "lock"):
             try:
@@ -132,7 +132,7 @@ class FileLeases:
         with suppress(OSError):
             self._sys.pwrite(fd, data.ljust(self._sys.fstat(fd).st_size - 1) + b"\n", 0)
 
-    def live(self) -> dict[str, dict[str, Any]]:
+    def live_instances(self) -> dict[str, dict[str, Any]]:
         """Costs two opens an instance file."""
         names = [
             name for name in self._directory.files() if is_instance(name) and self._is_held(name)
@@ -147,16 +147,16 @@ class FileLeases:
         return {}
 
     @cached_property
-    def boot(self) -> str:
+    def boot_id(self) -> str:
         return self._sys.boot()
 
-    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
         """Costs a try at a kernel lock.
 
         A container has a host name of its own, and the kernel of its machine, which knows the locks
         of all of them.
         """
-        has_our_kernel = bool(boot) and boot == self.boot
+        has_our_kernel = bool(boot_id) and boot_id == self.boot_id
         if not has_our_kernel and host not in (None, os.uname().nodename):
             return None
         return instance in self._mine or (is_instance(instance) and self._is_held(instance))
@@ -223,7 +223,7 @@ class FileLeases:
         for fd in mine.values():
             os.close(fd)
 
-    def beat(self, session: str) -> None:
+    def record_heartbeat(self, session: str) -> None:
         """Costs an open and a write, which nobody flushes."""
         directory, path = self._heartbeat(session)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -232,7 +232,7 @@ class FileLeases:
             with open_file(self._sys, path, flags, self._layout.file_mode) as fd:
                 self._sys.pwrite(fd, b"\n", 0)
 
-    def beaten(self, session: str) -> str | None:
+    def last_heartbeat(self, session: str) -> str | None:
         """Costs an lstat."""
         _, path = self._heartbeat(session)
         with translate_errors(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):

@@ -137,7 +137,7 @@ class TrashDirectories:
                     f"{token} is no longer in the trash", remedy=Remedy("trash"), id=token
                 ) from None
 
-    def drop(self, token: str) -> None:
+    def erase(self, token: str) -> None:
         """Erase a file in the trash, if it is still there."""
         path = self._in_trash(token)
         with translate_errors(path, "drop"):

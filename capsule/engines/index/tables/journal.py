@@ -113,7 +113,7 @@ def read(
     return changes
 
 
-def behind(cursor: str, messages: int) -> str:
+def advance(cursor: str, messages: int) -> str:
     """The cursor behind so many messages of the change that comes next from a cursor."""
     place = Cursor.of(cursor)
     return str(place._replace(skip=place.skip + messages))
@@ -139,7 +139,7 @@ def heard_since(change: Change, since_ms: int, said: dict[str, int]) -> list[Cha
     messages = tuple(message for message in change.messages if message in said)
     if change.at < from_ms(since_ms) or (change.kind == "appended" and not messages):
         return []
-    place = behind(
+    place = advance(
         change.before, len(change.messages) - len(messages)
     )  # What it may not read comes first.
     count = max(0, change.count - min(said.values(), default=change.count))

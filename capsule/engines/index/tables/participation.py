@@ -54,7 +54,7 @@ _IN_PART = (
 )
 
 
-def mine(
+def participations(
     db: sqlite3.Connection, agent: str, known: Mapping[str, Participation]
 ) -> list[Participation]:
     """The conversations that an agent takes part in, the latest first; nothing is read of those
@@ -103,7 +103,7 @@ def _mine(
     )
 
 
-def marks(
+def ids_at(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: VisibilityFilter
 ) -> dict[int, tuple[str, str]]:
     """By place: the id of the message there, and the digest of the ids up to it; hidden ones are
@@ -125,7 +125,7 @@ def _first_behind(
     """
     if conversation is None or not read:
         return 0
-    return first_unread(read, marks(db, conversation, [at for at, _ in read], SEES_ALL))
+    return first_unread(read, ids_at(db, conversation, [at for at, _ in read], SEES_ALL))
 
 
 def find(
@@ -178,7 +178,7 @@ def _condition(
     return " AND ".join([*conditions, hidden.of_messages]), values
 
 
-def said(
+def summarize_unread(
     db: sqlite3.Connection, conversation: str, wanted: UnreadFilter, hidden: VisibilityFilter
 ) -> UnreadSummary:
     """How many messages of a conversation are wanted, who wrote them, and the last of them."""
@@ -205,7 +205,7 @@ def said(
     )
 
 
-def behind(
+def unread_positions(
     db: sqlite3.Connection, wanted: UnreadFilter, conversation: str | None, hidden: VisibilityFilter
 ) -> list[MessagePosition]:
     """The places of the wanted messages, of one conversation or of all (None), the latest first."""

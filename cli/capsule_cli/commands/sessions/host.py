@@ -123,7 +123,7 @@ def status() -> None:
     processes: dict[int, psutil.Process] = {}
     with open_full_store() as store:
         while True:
-            instances = map(_fields, store.engine.leases.live().values())
+            instances = map(_fields, store.engine.leases.live_instances().values())
             live = [
                 fields | _load(fields.get("pid"), processes)
                 for fields in instances

@@ -81,7 +81,7 @@ def web(
             path=host,
         )
     with open_named_agent_store() as store:
-        own = names.own_name(store.inner.whole_engine.machine)
+        own = names.own_name(store.inner.whole_engine.local)
         if listener.is_loopback or hosts:
             called = listener.names(hosts, own)
         else:

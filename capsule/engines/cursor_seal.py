@@ -17,7 +17,8 @@ from capsule.errors import InvalidInput
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
+
 
 #: The length of a text is padded to a multiple of this, in bytes.
 _BLOCK = 96
