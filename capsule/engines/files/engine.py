@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.index import Index
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.interface import Document
-    from capsule.engines.machine import LocalDocuments
+    from capsule.engines.local_documents import LocalDocuments
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget, Viewer
 
