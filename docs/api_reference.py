@@ -15,7 +15,7 @@ from typing import Any
 
 import griffe
 
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import json_name
 from capsule.format.fields import PARTS
 
 __all__ = ["pages"]
@@ -207,13 +207,14 @@ class _Reference:
             } | meanings
             for name, member in members:
                 self._named |= {
-                    other.path: f"{part}.{camel(name)}".lstrip(".") for other in self._types(member)
+                    other.path: f"{part}.{json_name(name)}".lstrip(".")
+                    for other in self._types(member)
                 }
         lines = []
         for name, member in members:
             meaning = (
                 meanings.get(name)
-                or meanings.get(camel(name))
+                or meanings.get(json_name(name))
                 or (member.docstring and member.docstring.value)
             )
             text = _text(f"{meaning or ''} {self._see(member)}")

@@ -47,8 +47,8 @@ def test_every_sample_is_valid_canonical_and_current() -> None:
     for path in SAMPLES:
         data, document = path.read_bytes(), document_in(path)
         validation.check(document, data, str(path))
-        assert validation.notes(document, str(path), data) == []
-        assert migrations.current(document) == (document, [])
+        assert validation.oddities(document, str(path), data) == []
+        assert migrations.upgrade(document) == (document, [])
         assert codec.encode(canonical.in_order(document)) == data
         assert uuid.UUID(document["id"]).version == 4 and document["id"] == path.stem
         assert not document["metadata"]["lock"]["active"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsule.format.fields import names
+from capsule.format.fields import field_names
 
 Document = dict[str, Any]
 #: The folder of each kind of side files: files beside the documents that are no documents. The
@@ -15,7 +15,7 @@ SIDE_FILE_FOLDERS = {
     "attachments": "attachments",
 }
 #: The fields that a canonical file has before the context. Unknown fields are behind the context.
-_HEAD = frozenset(names("")) - {"context", "history"}
+_HEAD = frozenset(field_names("")) - {"context", "history"}
 
 
 def head_fields(document: Document) -> Document:

@@ -827,7 +827,7 @@ def document_in(trash: Trash, token: str) -> Document:
     from capsule.format import migrations
     from capsule.format.json import codec
 
-    return migrations.current(codec.decode(trash.read(token), token), token)[0]
+    return migrations.upgrade(codec.decode(trash.read(token), token), token)[0]
 
 
 def deleted_last(trash: Trash, ids: Collection[str]) -> dict[str, Document]:

@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from capsule.engines.changes import Changes
-from capsule.format.documents.head import HERE, camel
-from capsule.format.references import moment
+from capsule.format.documents.head import WRITTEN_HERE, json_name
+from capsule.format.references import parse_time
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Filter:
         mode, type: Its mode; its type.
         archived: Whether it is archived.
         pinned, locked: Whether it is pinned; whether it is locked.
-        since: It changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`).
+        since: It changed at this time or later: a text as `parse_time` takes it (`2025-01-31`, `24h`).
             Empty: any time.
         summaries_of: It is a summary of this conversation (full id), which may have been deleted.
         agent: This agent takes part, or took part until it left: its id, or for `Store.list` its
@@ -89,7 +89,7 @@ class Filter:
         tags, title, since = (
             frozenset(self.tags),
             self.title.casefold(),
-            moment(self.since) if self.since else "",
+            parse_time(self.since) if self.since else "",
         )
         is_there = cache(
             lambda folder: is_within(folder, str(self.project))
@@ -108,7 +108,7 @@ class Filter:
                 self.summaries_of,
                 lambda head: head.is_summary and head.source_conversation_id == self.summaries_of,
             ),
-            (self.source is not None, lambda head: (head.source or HERE) == self.source),
+            (self.source is not None, lambda head: (head.source or WRITTEN_HERE) == self.source),
             (tags, lambda head: tags.issubset(head.tags)),
             (
                 self.agent is not None,
@@ -529,7 +529,7 @@ class Facets:
             Counter(map(attrgetter("mode"), sound)),
             Counter(member.id for head in with_agents for member in head.participants),
             projects,
-            Counter(head.source or HERE for head in sound),
+            Counter(head.source or WRITTEN_HERE for head in sound),
         )
         return cls(
             len(sound),
@@ -612,7 +612,7 @@ class Stats:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {camel(name): value for name, value in asdict(self).items()}
+        return {json_name(name): value for name, value in asdict(self).items()}
 
 
 class FieldValue(NamedTuple):

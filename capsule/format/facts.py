@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format.fields import names
+from capsule.format.fields import field_names
 
 #: How many parts the path in a filter may have, and how many characters a path and a text.
 MOST_PARTS, LONGEST_PATH, LONGEST_TEXT = 16, 200, 1000
@@ -24,7 +24,7 @@ FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
 _ANY = frozenset((*FIELDS, "mentions", "metadata"))
 #: The other fields of a message: a filter asks for a key of `metadata` of such a name by
 #: `metadata.` and the name.
-UNSEEN = frozenset(names("history")) - {*FIELDS, "mentions"}
+UNSEEN = frozenset(field_names("history")) - {*FIELDS, "mentions"}
 
 #: A path, the type of the value there, and the value: of a list its length, of an object the number
 #: of its keys.

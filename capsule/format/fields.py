@@ -395,6 +395,6 @@ PARTS: dict[str, tuple[Field, ...]] = {
 _NAMES = {part: tuple(field.name for field in fields) for part, fields in PARTS.items()}
 
 
-def names(part: str) -> tuple[str, ...]:
+def field_names(part: str) -> tuple[str, ...]:
     """The keys of `part` in canonical order."""
     return _NAMES[part]

@@ -19,7 +19,7 @@ from capsule.errors import InvalidInput
 from capsule.format.facts import FIELDS, LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, UNSEEN
 
 #: How deep filters may lie in each other, and how many comparisons there may be.
-DEEPEST, MOST_TESTS = 8, 100
+MAX_DEPTH, MAX_CONDITIONS = 8, 100
 
 Scalar = str | float | bool | None
 
@@ -54,8 +54,8 @@ Filter = FieldCondition | FilterGroup
 def parse(where: object) -> Filter:
     """Check a filter. Raises InvalidInput if it can't be accepted."""
     parsed = _parsed(where, 1)
-    if _size(parsed) > MOST_TESTS:
-        _refuse(f"it has more than {MOST_TESTS} comparisons")
+    if _size(parsed) > MAX_CONDITIONS:
+        _refuse(f"it has more than {MAX_CONDITIONS} comparisons")
     return parsed
 
 
@@ -74,8 +74,8 @@ def _not(filter: Filter) -> Filter:
 def _parsed(where: object, depth: int) -> Filter:
     if not isinstance(where, Mapping):
         _refuse(f'{repr(where)} is no object such as {{"confidence": {{"$gte": 0.5}}}}')
-    if depth > DEEPEST:
-        _refuse(f"it is more than {DEEPEST} levels deep")
+    if depth > MAX_DEPTH:
+        _refuse(f"it is more than {MAX_DEPTH} levels deep")
     return FilterGroup("and", tuple(_part(key, value, depth) for key, value in where.items()))
 
 
@@ -99,11 +99,11 @@ def _part(key: object, value: object, depth: int) -> Filter:
 
 def _tests(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
     """The filter for one field."""
-    if not operators or depth > DEEPEST:
+    if not operators or depth > MAX_DEPTH:
         _refuse(
             f"{repr(path)} has no operator"
             if not operators
-            else f"it is more than {DEEPEST} levels deep"
+            else f"it is more than {MAX_DEPTH} levels deep"
         )
     return FilterGroup(
         "and", tuple(_test(path, operator, value, depth) for operator, value in operators.items())
@@ -161,7 +161,7 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
         case "$regex" | "$text":
             text = _text(operator, value)
             if operator == "$regex":
-                compiled(text)
+                compile_pattern(text)
             return FieldCondition(path, str(operator), text)
     _refuse(
         f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: "
@@ -183,8 +183,8 @@ _OPERATORS = (
 
 
 def _listed(operator: object, value: object) -> list[Any]:
-    if not isinstance(value, list | tuple) or not value or len(value) > MOST_TESTS:
-        _refuse(f"{operator} takes a list of 1 to {MOST_TESTS}, not {repr(value)}")
+    if not isinstance(value, list | tuple) or not value or len(value) > MAX_CONDITIONS:
+        _refuse(f"{operator} takes a list of 1 to {MAX_CONDITIONS}, not {repr(value)}")
     return list(value)
 
 
@@ -216,7 +216,7 @@ def kind_of(value: Scalar) -> str:
 
 
 @lru_cache(maxsize=32)
-def compiled(pattern: str) -> Callable[[str], bool]:
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
     """A function that says whether a text has what a pattern describes, in time linear in its
     length.
 

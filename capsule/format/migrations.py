@@ -21,7 +21,7 @@ Version = tuple[int, int]
 Document = dict[str, Any]
 
 #: `CURRENT` as numbers.
-KNOWN: Version = (2, 1)
+LATEST_VERSION: Version = (2, 1)
 _VERSION = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.[0-9]{1,4})*")
 _EPOCH = "1970-01-01T00:00:00.000Z"
 
@@ -35,10 +35,10 @@ def parse_version(version: object) -> Version | None:
 def is_newer(document: Document) -> bool:
     """Whether a document is of a newer major version, which is left alone."""
     version = parse_version(document.get("version"))
-    return version is not None and version[0] > KNOWN[0]
+    return version is not None and version[0] > LATEST_VERSION[0]
 
 
-def too_new(version: str) -> str:
+def newer_version_message(version: str) -> str:
     """What is said of a file of a newer major version."""
     return (
         f"version {version} was written by a newer version of Capsule; the file is left alone; "
@@ -46,7 +46,7 @@ def too_new(version: str) -> str:
     )
 
 
-def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
+def upgrade(document: Document, path: str = "") -> tuple[Document, list[str]]:
     """The document as this version writes it, and what was changed for it, in words; none when
     nothing was.
 
@@ -61,14 +61,18 @@ def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
     """
     had = document.get("version", "1.0")
     version = parse_version(had)
-    if version is None or version[0] > KNOWN[0]:
-        reason = too_new(str(had)) if version else f'must be a text like "2.1", is {had!r}'
+    if version is None or version[0] > LATEST_VERSION[0]:
+        reason = (
+            newer_version_message(str(had)) if version else f'must be a text like "2.1", is {had!r}'
+        )
         raise InvalidDocument.of([Problem(path, 0, 0, "version", reason)])
     if missing := [name for name in ("id", "history") if name not in document]:
         raise InvalidDocument.of([Problem(path, 0, 0, name, "is missing") for name in missing])
     changes: list[str] = []
     result = document if version >= (2, 0) else _to_2_0(document)
-    if version < KNOWN:  # 2.1 is 2.0 and optional fields; ids come with the tidying of every write.
+    if (
+        version < LATEST_VERSION
+    ):  # 2.1 is 2.0 and optional fields; ids come with the tidying of every write.
         result = {**result, "version": CURRENT}
         changes.append(f"version {document.get('version', 'missing')} -> {CURRENT}")
     return in_order(_tidy(result, changes)), changes

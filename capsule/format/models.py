@@ -233,6 +233,6 @@ class Capsule(_Part):
 _MESSAGES = TypeAdapter(list[Message])
 
 
-def messages_in(data: bytes) -> list[Message]:
+def parse_messages(data: bytes) -> list[Message]:
     """The messages in a JSON array of them. Raises `pydantic.ValidationError` when one is none."""
     return _MESSAGES.validate_json(data)

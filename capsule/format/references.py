@@ -21,7 +21,7 @@ _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d")
 _NAMED = {"today": 0, "yesterday": 1}
 
 
-def one_of(
+def resolve_prefix(
     fitting: list[str], prefix: str, noun: str = "conversation", remedy: Remedy = _LIST
 ) -> str:
     """The id of `fitting` that `prefix` means. `noun` says what the ids belong to, and `remedy` how
@@ -46,7 +46,7 @@ def one_of(
     return fitting[0]
 
 
-def place_in(wanted: str, count: int) -> int | None:
+def parse_position(wanted: str, count: int) -> int | None:
     """The place that `@N` or `@last` means among so many messages; None: there is no such place."""
     place = count - 1 if wanted == "@last" else int(wanted[1:]) if _PLACE.fullmatch(wanted) else -1
     return place if 0 <= place < count else None
@@ -59,7 +59,7 @@ def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
     if several are.
     """
     if wanted.startswith("@"):
-        place = place_in(wanted, len(history))
+        place = parse_position(wanted, len(history))
         if place is None or not history[place]:
             raise NotFound(
                 f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted
@@ -72,11 +72,13 @@ def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
                 str(message.get("id")), at
             )  # Of two of one id the first is meant, as in the tree.
     return places[
-        one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))
+        resolve_prefix(
+            list(places), wanted, f"message in conversation {id}:", Remedy("messages", id)
+        )
     ]
 
 
-def moment(text: str, *, until: bool = False) -> str:
+def parse_time(text: str, *, until: bool = False) -> str:
     """The time that `text` means, as the format writes times. Days are those of UTC.
 
     Args:

@@ -39,8 +39,8 @@ from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, order_record
 from capsule.format.json.codec import kind_of
-from capsule.format.json.locations import Where, dotted, locate_all
-from capsule.format.migrations import KNOWN, parse_version, too_new
+from capsule.format.json.locations import JsonPath, format_path, locate_all
+from capsule.format.migrations import LATEST_VERSION, newer_version_message, parse_version
 from capsule.ids import check_id, is_id
 from capsule.timestamps import is_canonical
 
@@ -60,7 +60,7 @@ def has_zone(text: str) -> bool:
     )
 
 
-def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
+def problem_with(field: Field, value: Any, *, any_choice: bool = False) -> str:
     """What is wrong with `value`, as the decoder gave it, as the value of `field`, in words; empty
     when nothing is.
 
@@ -158,7 +158,7 @@ def _short(text: str) -> str:
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200
 
-_Fault = tuple[Where, str]
+_Fault = tuple[JsonPath, str]
 _RULES: dict[str, dict[str, Field]] = {
     part: {field.name: field for field in fields} for part, fields in PARTS.items()
 }
@@ -189,7 +189,7 @@ def check(
         raise InvalidDocument.of(_placed(faults, data, path))
 
 
-def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
+def decode_checked(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     """The capsule in the bytes of a file that anybody may have written, checked, as its file has
     it.
 
@@ -207,17 +207,18 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     return document
 
 
-def check_made(document: dict[str, Any], note: str = "") -> None:
+def check_arguments(document: dict[str, Any], note: str = "") -> None:
     """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends
     in `note`.
     """
     if faults := [
-        f"{dotted(where)}: {reason}" for where, reason in islice(_problems(document), MAX_PROBLEMS)
+        f"{format_path(where)}: {reason}"
+        for where, reason in islice(_problems(document), MAX_PROBLEMS)
     ]:
         raise InvalidInput("; ".join(faults) + note)
 
 
-def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
+def oddities(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
     """What is odd about a valid capsule, in the order of the file: a second message of one id,
     times without a zone, a `parent` or a `currentNode` that is no message, circles of messages, and
     `mcpServers` as a list of names."""
@@ -226,7 +227,9 @@ def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
 
 def _placed(faults: list[_Fault], data: bytes, path: str) -> list[Problem]:
     places = locate_all(data, [where for where, _ in faults])
-    problems = [Problem(path, *places[where], dotted(where), reason) for where, reason in faults]
+    problems = [
+        Problem(path, *places[where], format_path(where), reason) for where, reason in faults
+    ]
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
 
@@ -238,11 +241,11 @@ def _problems(
     if parsed is None:
         said = f"is {version!r}" if isinstance(version, str) else f"is {codec.kind_of(version)}"
         yield ("version",), f'must be a text like "2.1", {said}'
-    elif parsed[0] > KNOWN[0]:
-        yield ("version",), too_new(version)
+    elif parsed[0] > LATEST_VERSION[0]:
+        yield ("version",), newer_version_message(version)
         return
     legacy = parsed is not None and parsed < (2, 0)
-    any_choice = parsed is not None and parsed > KNOWN
+    any_choice = parsed is not None and parsed > LATEST_VERSION
     required = ("id", "history") if legacy and not kind else _REQUIRED[kind]
     for where, reason in _part(kind, document, (), required, any_choice=any_choice):
         if where != ("version",) or reason == "is missing":
@@ -255,7 +258,12 @@ def _problems(
 
 
 def _part(
-    part: str, value: dict[str, Any], where: Where, required: tuple[str, ...], *, any_choice: bool
+    part: str,
+    value: dict[str, Any],
+    where: JsonPath,
+    required: tuple[str, ...],
+    *,
+    any_choice: bool,
 ) -> Iterator[_Fault]:
     """What is wrong with one object of the format, and with those inside it."""
     for name in required:
@@ -266,7 +274,7 @@ def _part(
         field = rules.get(name)
         if field is None:
             continue
-        reason = fault(field, item, any_choice=any_choice)
+        reason = problem_with(field, item, any_choice=any_choice)
         if reason:
             yield (*where, name), reason
         elif (
@@ -305,7 +313,7 @@ def _are_right(part: str, entries: list[Any]) -> bool:
             if all(map(is_canonical, values)) if field.kind == "time" else not field.choices:
                 continue
             values = list(set(values))
-        if any(fault(field, value) for value in values):
+        if any(problem_with(field, value) for value in values):
             return False
     return names.issuperset(_REQUIRED[part])
 
@@ -415,7 +423,7 @@ class DocumentKind:
             self.check(document, path, data)
         except InvalidDocument as error:
             return list(error.problems)
-        return notes(document, path, data) if self.has_entries else []
+        return oddities(document, path, data) if self.has_entries else []
 
 
 CONVERSATION = DocumentKind("conversations", "conversation", "", is_id, check_id, has_entries=True)

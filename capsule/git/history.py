@@ -33,7 +33,7 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import Comparison, FieldChange, compare
-from capsule.format.validation import decoded
+from capsule.format.validation import decode_checked
 from capsule.git.objects import BlobReader, changes
 from capsule.git.repository import Repository
 from capsule.git_program import Git
@@ -220,7 +220,9 @@ def history(
         def version(name: str) -> _ReadVersion:
             data = blobs.read(name) if name else None
             try:
-                return _ReadVersion(None if data is None else decoded(data, f"{id}.json", id))
+                return _ReadVersion(
+                    None if data is None else decode_checked(data, f"{id}.json", id)
+                )
             except InvalidDocument as error:
                 return _ReadVersion(damaged=error.message)
 

@@ -28,9 +28,9 @@ import orjson
 
 from capsule.errors import InvalidDocument
 from capsule.format import validation
-from capsule.format.fields import names
+from capsule.format.fields import field_names
 from capsule.format.json import codec
-from capsule.format.text.escaping import call_of, one_line, shown
+from capsule.format.text.escaping import call_of, escape_controls, one_line
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import blank_if_unknown
 
@@ -56,7 +56,7 @@ _HEADED = frozenset(
 )
 #: What a conversation has of which nothing is known.
 _USUAL: dict[str, Any] = {"mode": "api", "isSummary": False, "pinned": False, "archived": False}
-_CAPSULE, _ABOUT, _MESSAGE = (frozenset(names(part)) for part in ("", "metadata", "history"))
+_CAPSULE, _ABOUT, _MESSAGE = (frozenset(field_names(part)) for part in ("", "metadata", "history"))
 #: The fields of a message that have words of their own, or none; each other one has a line.
 _WORDED = frozenset(
     {"role", "content", "timestamp", "id", "parent", "from", "replyTo", "editedAt", "model"}
@@ -219,7 +219,7 @@ def _field(name: str, known_names: frozenset[str] = frozenset()) -> str:
 
 def _indented(text: str) -> Iterator[str]:
     """A text line by line; an empty one stays empty, as git marks blanks at the end of a line."""
-    for line in shown(text).split("\n"):
+    for line in escape_controls(text).split("\n"):
         yield f"    {line}" if line else ""
 
 

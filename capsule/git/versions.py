@@ -23,8 +23,8 @@ from capsule.engines import opening
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.merge.comparison import compare
-from capsule.format.references import one_of
-from capsule.format.validation import decoded
+from capsule.format.references import resolve_prefix
+from capsule.format.validation import decode_checked
 from capsule.git.history import Commit, commit_at, log
 from capsule.git.objects import BlobReader
 from capsule.git.repository import Repository
@@ -61,7 +61,7 @@ class PastVersion:
         """A store in memory that holds this version alone. Raises InvalidDocument: It does not
         parse.
         """
-        document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
+        document = migrations.upgrade(decode_checked(self.data, self.path, self.id), self.path)[0]
         return CoreStore("", Settings(), opening.in_memory([(KIND, document, self.data)]))
 
     @property
@@ -122,7 +122,7 @@ def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
         gone = sorted({place[1] for place in places if place})
         if not gone:
             raise error from None
-        return one_of(gone, prefix)
+        return resolve_prefix(gone, prefix)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class InstanceLocks:
         return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
-        """As `admit`, for a write that takes no lock."""
+        """As `check_writable`, for a write that takes no lock."""
         return (
             inactive_lock()
             if self._admit_or_take_over(conversation.id, conversation.head.lock)
@@ -140,7 +140,7 @@ class InstanceLocks:
     def _admit_or_take_over(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `locking.admit`, for this store; a takeover is logged."""
         try:
-            orphan = locking.admit(
+            orphan = locking.check_writable(
                 id, lock, self.identity, held=id in self._nesting_by_id, state=self.state_of
             )
         except LockLost:
@@ -171,7 +171,7 @@ class InstanceLocks:
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""
-        return locking.state_of(
+        return locking.lock_state(
             lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s
         )
 
@@ -277,7 +277,7 @@ class InstanceLocks:
             got = held.read()
         except InvalidDocument:  # It is too large to read, or no file.
             got = None
-        self._admit_or_take_over(held.id, locking.in_damaged(got[0]) if got else None)
+        self._admit_or_take_over(held.id, locking.lock_in_damaged_file(got[0]) if got else None)
         trashed = held.delete()
         self._forget(held.id)
         return trashed

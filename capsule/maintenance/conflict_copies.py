@@ -20,7 +20,7 @@ from capsule.format.json import codec, locations
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
-from capsule.format.validation import KINDS, decoded
+from capsule.format.validation import KINDS, decode_checked
 from capsule.rules.locking import describe
 from capsule.store.base import KIND
 from capsule.store.store import CoreStore
@@ -143,9 +143,11 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCo
     called = KINDS[kind].noun
     try:
         id = str(
-            (decoded(data, file.path, None) if kind == KIND else codec.decode(data, file.path)).get(
-                "id"
-            )
+            (
+                decode_checked(data, file.path, None)
+                if kind == KIND
+                else codec.decode(data, file.path)
+            ).get("id")
         )
     except InvalidDocument as error:
         if named is None:

@@ -20,8 +20,8 @@ from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
 from capsule.format.json import canonical, codec, locations
 from capsule.format.recovery.reconcile import reconcile
-from capsule.format.recovery.torn_files import RepairedFile, mend
-from capsule.format.validation import KINDS, decoded
+from capsule.format.recovery.torn_files import RepairedFile, repair_torn
+from capsule.format.validation import KINDS, decode_checked
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import RecoverySource, rebuilt, remembered
@@ -274,13 +274,13 @@ class _DocumentExamination:
         """The findings about these bytes; with the mutex held, also about lost messages."""
         path = self._scanned.path
         try:
-            document = decoded(data, path, None)
+            document = decode_checked(data, path, None)
         except InvalidDocument as error:
             got = held.read() if held is not None else None
             if held is not None and got is not None and held.repaired(*got) is not None:
                 text = "a crash left it torn; the next write or --repair mends it"
                 return [self._finding("torn", text, repairable=True)]
-            if mend(data) is not None:
+            if repair_torn(data) is not None:
                 text = (
                     "it ends too early, and no write left it so; save it again, or have "
                     "--repair cut it back"
@@ -297,7 +297,7 @@ class _DocumentExamination:
                 DoctorFinding.of(self._scanned.id, "damaged", problem) for problem in error.problems
             ]
         wrong = []
-        self._head = Head.of(migrations.current(document, path)[0], path, len(data))
+        self._head = Head.of(migrations.upgrade(document, path)[0], path, len(data))
         if document["id"] != self._scanned.id:
             line, column = locations.locate(data, ("id",))
             is_free = is_id(document["id"]) and not self._store.engine.exists(
@@ -315,11 +315,11 @@ class _DocumentExamination:
         )  # The holder's next write repairs what is odd or laid out otherwise.
         notes = [
             DoctorFinding.of(self._scanned.id, "odd", problem)
-            for problem in validation.notes(document, path, data)
+            for problem in validation.oddities(document, path, data)
         ]
         has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
         wrong += [replace(finding, repairable=has_twins) for finding in notes]
-        as_written, changes = migrations.current(document, path)
+        as_written, changes = migrations.upgrade(document, path)
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
             text = (
@@ -389,7 +389,9 @@ class _DocumentExamination:
             return (
                 None
                 if data is None
-                else migrations.current(decoded(data, self._store.engine.name(KIND, id), id))[0]
+                else migrations.upgrade(
+                    decode_checked(data, self._store.engine.name(KIND, id), id)
+                )[0]
             )
         except CapsuleError:
             return None
@@ -403,10 +405,10 @@ class _DocumentExamination:
         if got is None:
             return ""
         data, signature = got
-        document = decoded(data, held.path, held.id)
+        document = decode_checked(data, held.path, held.id)
         if "odd" in kinds:
             document = _with_own_ids(document)
-        document, changes = migrations.current(document, held.path)
+        document, changes = migrations.upgrade(document, held.path)
         written = codec.encode(canonical.in_order(document))
         if written != data:
             kept = held.quarantine(data, "repair") if "odd" in kinds else ""
@@ -429,11 +431,11 @@ class _DocumentExamination:
         got = held.read()
         if got is None:
             return ""
-        document = decoded(got[0], held.path, None)
+        document = decode_checked(got[0], held.path, None)
         id = document["id"]
         if not is_id(id) or self._store.engine.exists(self._kind, id):
             return ""
-        as_written, _ = migrations.current(document, held.path)
+        as_written, _ = migrations.upgrade(document, held.path)
         written = codec.encode(as_written)
         with self._files.hold(self._kind, id) as target:
             target.put(None, written, [])
@@ -468,7 +470,7 @@ def _row(store: CoreStore, kind: str, id: str) -> Iterator[DoctorFinding]:
     name = store.engine.name(kind, id)
     try:
         data = store.engine.read(kind, id)
-        KINDS[kind].read(data, name) if kind in KINDS else decoded(data, name, id)
+        KINDS[kind].read(data, name) if kind in KINDS else decode_checked(data, name, id)
     except NotFound:
         pass  # It was deleted meanwhile.
     except InvalidDocument as error:

@@ -21,10 +21,10 @@ from capsule.format.documents.message import check_message
 from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.format.json.layout import context_in
-from capsule.format.merge.history import in_one_order
+from capsule.format.merge.history import merge_order
 from capsule.format.recovery import reconcile
 from capsule.format.recovery.torn_files import RepairedFile
-from capsule.format.validation import decoded
+from capsule.format.validation import decode_checked
 from capsule.ids import message_id_for
 from capsule.store.base import KIND
 from capsule.store.store import CoreStore
@@ -68,7 +68,9 @@ def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Reco
     with suppress(InvalidDocument):
         data = store.engine.external_edits().committed_version(file.path)
         if data is not None:
-            commit = _known(migrations.current(decoded(data, file.path, file.id), file.path)[0])
+            commit = _known(
+                migrations.upgrade(decode_checked(data, file.path, file.id), file.path)[0]
+            )
     with suppress(CapsuleError):
         if kind == KIND and (last_valid := store.queries.last_valid_version(file.id)) is not None:
             index = _known(*last_valid)
@@ -114,15 +116,15 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, RecoverySource]) -> R
                 order_message(entries.get(id, {}) | entry) if id in place.partial else entry
             )
         key = {id: (str(entry.get("timestamp")), id) for id, entry in entries.items()}
-        order = in_one_order((), order, list(place.entries), key.__getitem__, {})
+        order = merge_order((), order, list(place.entries), key.__getitem__, {})
     head |= log.head  # It has all of a head.
     history = [entries[id] for id in order if id not in log.gone]
     if not history and "createdAt" not in head:
         return None
     try:
-        document, _ = migrations.current(head | {"history": history}, held.path)
+        document, _ = migrations.upgrade(head | {"history": history}, held.path)
         whole = codec.encode(document)
-        decoded(whole, held.path, held.id)
+        decode_checked(whole, held.path, held.id)
     except InvalidDocument:
         return None
     is_cut = len(whole) - len(data.replace(b"\0", b"").strip()) > _TYPED
@@ -232,7 +234,7 @@ def _logged(held: HeldFile) -> RecoverySource:
     entries: dict[str, Document] = {}
     gone: set[str] = set()
     number = 0
-    for write in reconcile.decoded(held.records()):
+    for write in reconcile.decode_records(held.records()):
         record = write.record
         entries |= {entry["id"]: entry for entry in write.entries}
         if (

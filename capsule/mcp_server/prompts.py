@@ -19,7 +19,7 @@ from pydantic import Field
 
 from capsule.engines.queries import Filter
 from capsule.format import schema
-from capsule.format.references import one_of
+from capsule.format.references import resolve_prefix
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages
 from capsule.mcp_server.tools.answers.results import conversation_line, conversation_output
@@ -42,7 +42,7 @@ def _meant(store: CoreStore, conversation: str) -> Head:
     if len(titled) == 1:
         return titled[0]
     if titled:
-        return store.head(one_of([head.id for head in titled], conversation))
+        return store.head(resolve_prefix([head.id for head in titled], conversation))
     return store.head(store.resolve(conversation))
 
 

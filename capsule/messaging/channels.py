@@ -18,7 +18,13 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, check_channel_name
 from capsule.format.documents.creation import new_capsule
-from capsule.format.documents.members import Member, granted, joined, left, members_in
+from capsule.format.documents.members import (
+    Member,
+    members_in,
+    with_joined,
+    with_left,
+    with_permissions,
+)
 from capsule.format.fields import ACCESSES
 from capsule.ids import is_id
 from capsule.messaging.groups import Document, TypedConversations, random_suffix
@@ -130,12 +136,12 @@ class Channels(TypedConversations):
         channel = Channel(check_channel_name(name), where)
         others = self._people.directory.resolve_all(members, maker)
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
-        first = joined(
+        first = with_joined(
             None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights
         )
         about: Document = {
             "channel": channel.as_json(),
-            "participants": joined(
+            "participants": with_joined(
                 first, others, stamp, invitedBy=maker or "system", source="manual"
             ),
             "createdBy": maker,
@@ -191,7 +197,7 @@ class Channels(TypedConversations):
                 if is_back
                 else {"invitedBy": "system" if source == "default" else "self", "source": source}
             )
-            head["metadata"]["participants"] = joined(people, [who], stamp, **why)
+            head["metadata"]["participants"] = with_joined(people, [who], stamp, **why)
 
         return self._change(id, who, change)
 
@@ -207,7 +213,7 @@ class Channels(TypedConversations):
         """
         who = self._store.inner.required_agent(agent)
         return self._change_members(
-            channel, who, lambda people, at: left(people, [who], at, optedOutAt=at)
+            channel, who, lambda people, at: with_left(people, [who], at, optedOutAt=at)
         )
 
     def invite(
@@ -250,7 +256,9 @@ class Channels(TypedConversations):
         return self._change_members(
             channel,
             who,
-            lambda people, at: joined(granted(people, added, rights), added, at, **about),
+            lambda people, at: with_joined(
+                with_permissions(people, added, rights), added, at, **about
+            ),
         )
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
@@ -267,7 +275,7 @@ class Channels(TypedConversations):
         whom = (
             member if member in there else self._people.directory.resolve(member, who)
         )  # It may be forgotten by now.
-        return self._change_members(channel, who, lambda people, at: left(people, [whom], at))
+        return self._change_members(channel, who, lambda people, at: with_left(people, [whom], at))
 
     def _change_members(
         self, channel: str, who: str | None, changed: Callable[[Any, str], Any]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import json_name
 from capsule.rules.consent import AgentProfile
 
 
@@ -91,7 +91,7 @@ class Agent:
 
     def as_json(self) -> dict[str, Any]:
         """The agent as `--json` prints it."""
-        shown = {camel(name): value for name, value in asdict(self).items()} | {
+        shown = {json_name(name): value for name, value in asdict(self).items()} | {
             "status": self.status
         }
         left_out = {"busy", *(["dm"] if self.dm is None else [])}

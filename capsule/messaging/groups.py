@@ -17,7 +17,7 @@ from capsule import timestamps
 from capsule.errors import InvalidInput, Refused
 from capsule.format.documents.agents import direct_id
 from capsule.format.documents.creation import new_capsule
-from capsule.format.documents.members import Member, as_json, joined, left, members_in
+from capsule.format.documents.members import Member, as_json, members_in, with_joined, with_left
 from capsule.format.text.titles import check_title
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import PolicyTarget, decide, raise_if_denied
@@ -196,7 +196,7 @@ class Groups(TypedConversations):
         added = self._people.directory.resolve_all(agents, self._who(agent))
 
         def change(head: Document, stamp: str) -> None:
-            head["metadata"]["participants"] = joined(
+            head["metadata"]["participants"] = with_joined(
                 head["metadata"].get("participants"), added, stamp
             )
             head["metadata"].pop("archived", None)
@@ -216,7 +216,7 @@ class Groups(TypedConversations):
 
         def change(head: Document, stamp: str) -> None:
             about = head["metadata"]
-            about["participants"] = left(about.get("participants"), [who], stamp)
+            about["participants"] = with_left(about.get("participants"), [who], stamp)
             if not any(member.is_in for member in members_in(about["participants"])):
                 about["archived"] = True
 

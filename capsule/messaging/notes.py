@@ -16,8 +16,8 @@ from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.format.documents.channels import Channel, notes_id
 from capsule.format.documents.creation import new_capsule
-from capsule.format.documents.head import camel
-from capsule.format.documents.members import joined
+from capsule.format.documents.head import json_name
+from capsule.format.documents.members import with_joined
 from capsule.messaging.channels import Channels
 from capsule.messaging.groups import TypedConversations
 from capsule.store.creation import ConversationExists, write_new
@@ -58,7 +58,7 @@ class Note:
 
     def as_json(self) -> dict[str, Any]:
         """The note as `--json` prints it."""
-        return {camel(name): value for name, value in asdict(self).items()}
+        return {json_name(name): value for name, value in asdict(self).items()}
 
 
 class Notes(TypedConversations):
@@ -179,7 +179,7 @@ class Notes(TypedConversations):
         stamp, id = timestamps.now(), notes_id(who)
         if not self._store.engine.exists("conversations", id):
             about = {
-                "participants": joined(
+                "participants": with_joined(
                     None, [who], stamp, invitedBy="system", source="system", canManage=True
                 ),
                 "history": "all",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import json_name
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.consent import in_scope
 from capsule.rules.policy import PolicyTarget, decide, raise_if_denied
@@ -54,7 +54,7 @@ class Project:
 
     def as_json(self) -> dict[str, Any]:
         """The project as `--json` prints it."""
-        return {camel(name): value for name, value in asdict(self).items()}
+        return {json_name(name): value for name, value in asdict(self).items()}
 
 
 class Projects:

@@ -37,7 +37,7 @@ class InstanceIdentity(NamedTuple):
     name: str | None = None
 
 
-def in_damaged(data: bytes) -> dict[str, Any] | None:
+def lock_in_damaged_file(data: bytes) -> dict[str, Any] | None:
     """The active lock in a file that doesn't parse; None: none can be found."""
     match = re.search(_IN_DAMAGED, data)
     try:
@@ -76,7 +76,7 @@ def new_lock(
     return lock | {name: value for name, value in more.items() if value}
 
 
-def state_of(lock: dict[str, Any], host: str, live: bool | None, ttl_s: float) -> str:
+def lock_state(lock: dict[str, Any], host: str, live: bool | None, ttl_s: float) -> str:
     """Whether an active lock is "held", "orphaned" or "elsewhere".
 
     Args:
@@ -126,7 +126,7 @@ def holder_details(lock: dict[str, Any], word: Callable[[str], str]) -> str:
     return f" ({words})" if words else ""
 
 
-def admit(
+def check_writable(
     id: str,
     lock: dict[str, Any] | None,
     identity: InstanceIdentity,
@@ -141,7 +141,7 @@ def admit(
         lock: Its active lock in the capsule; else None.
         identity: The instance that wants to write.
         held: Whether that instance remembers taking the lock.
-        state: As `state_of`, for this store.
+        state: As `lock_state`, for this store.
 
     Returns:
         None, or the orphaned lock that this write takes over.

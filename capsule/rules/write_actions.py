@@ -13,7 +13,7 @@ from typing import Any
 
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
-from capsule.format.tree.branches import kept_current, without
+from capsule.format.tree.branches import current_after_removal, remove_messages
 from capsule.format.tree.tree import Tree
 from capsule.rules.policy import Action, PolicyTarget
 from capsule.timestamps import sortable
@@ -135,7 +135,7 @@ def _follows_from_one_removal(before: Mapping[str, Any], after: Mapping[str, Any
     if len(removed) != 1:
         return False
     old_current = before["metadata"].get("currentNode")
-    expected = kept_current(Tree(old), old_current, set(removed), removed[0], new)
+    expected = current_after_removal(Tree(old), old_current, set(removed), removed[0], new)
     return bool(after["metadata"].get("currentNode") == expected)
 
 
@@ -359,7 +359,7 @@ def _without_own_removed(subject: str | None, old: list[dict[str, Any]], new: _E
     for index, entry in enumerate(old):
         if entry.get("from") == subject and entry.get("id") not in new_ids:
             own_removed.add(index)
-    return without(old, Tree(old), own_removed) if own_removed else old
+    return remove_messages(old, Tree(old), own_removed) if own_removed else old
 
 
 def _entries_of_others(subject: str | None, entries: _Entries) -> list[Mapping[str, Any]]:

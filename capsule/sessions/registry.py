@@ -21,7 +21,7 @@ import orjson
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.creation import CURRENT
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import json_name
 from capsule.format.validation import DocumentKind
 from capsule.ids import check_id, is_id, new_id
 from capsule.messaging.directory import Document, DocumentCollection
@@ -355,7 +355,7 @@ def _fields_and_keys(kind: Any) -> tuple[tuple[str, str], ...]:
     key.
     """
     return tuple(
-        (field.name, camel(field.name)) for field in fields(kind) if (field.name,) != kind.keys
+        (field.name, json_name(field.name)) for field in fields(kind) if (field.name,) != kind.keys
     )
 
 
@@ -411,13 +411,13 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _checked(item: RegistryItem) -> RegistryItem:
     """`item`, if it may be written. Raises InvalidInput."""
-    from capsule.format.filters import compiled  # A worker that starts only reads.
+    from capsule.format.filters import compile_pattern  # A worker that starts only reads.
 
     if isinstance(item, AgentSetup):
         check_agent_id(item.name)
         zone(str(item.settings.get("timeZone", "")))
     elif isinstance(item, Wiring) and item.engage == "pattern":
-        compiled(item.pattern)
+        compile_pattern(item.pattern)
     elif isinstance(item, SessionRecord):
         check_id(item.id)
     if "/" in getattr(item, "channel", ""):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import json_name
 from capsule.messaging.agents import Agents
 from capsule.messaging.directory import StoreAgents
 from capsule.sessions import events
@@ -298,7 +298,7 @@ class Sessions:
         opened, now = Session(self._engine, row.id), timestamps.now()
         session_state = opened.read()
         scheduled = schedules.live_occurrences(session_state).items()
-        return {camel(name): value for name, value in asdict(row).items()} | {
+        return {json_name(name): value for name, value in asdict(row).items()} | {
             "messages": dict(
                 Counter(session_state.status(id) for id in session_state.inbound.messages)
             ),

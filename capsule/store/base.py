@@ -27,8 +27,8 @@ from capsule.format.documents import creation
 from capsule.format.documents.message import check_message, fields_given
 from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
-from capsule.format.references import find_message, moment, one_of
-from capsule.format.text.titles import check_tags, check_title, title_by_rule
+from capsule.format.references import find_message, parse_time, resolve_prefix
+from capsule.format.text.titles import automatic_title, check_tags, check_title
 from capsule.ids import check_id, is_id, new_id
 from capsule.store.change.appends import (
     completed_message,
@@ -195,7 +195,7 @@ class BaseStore(Lists):
         def parse(data: bytes, is_canonical: bool) -> Capsule:
             if not is_canonical:
                 path = self.engine.name(KIND, id)
-                document, _ = migrations.current(codec.decode(data, path), path)
+                document, _ = migrations.upgrade(codec.decode(data, path), path)
                 data = codec.encode(document)
             return Capsule.model_validate_json(data)
 
@@ -215,10 +215,10 @@ class BaseStore(Lists):
             id: The conversation.
             n: The number of messages.
         """
-        from capsule.format.models import messages_in
+        from capsule.format.models import parse_messages
 
         entries, count, _ = self.engine.tail(id, n)
-        messages = messages_in(entries)
+        messages = parse_messages(entries)
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
@@ -296,7 +296,7 @@ class BaseStore(Lists):
             ids: Only these conversations, by their full ids.
             tags: Only conversations with all of these tags.
             mode: Only conversations of this mode.
-            since: Only messages of this time or later; a text as `moment` takes it (`2025-01-31`,
+            since: Only messages of this time or later; a text as `parse_time` takes it (`2025-01-31`,
                 `24h`).
             until: Only messages before this time, or up to the end of this day.
             title_only: Search titles and tags only.
@@ -430,7 +430,7 @@ class BaseStore(Lists):
         ids = self.ids()
         fitting = [id for id in ids if id.startswith(text) and original_of(id) is None]
         try:
-            return one_of(fitting, check_id(text))
+            return resolve_prefix(fitting, check_id(text))
         except (NotFound, InvalidInput):
             heads = self.queries.conversations(ListRequest()).heads if ids and text else ()
             named = self.inner.guard.named(self.agent, text, heads)
@@ -532,7 +532,7 @@ class BaseStore(Lists):
         checked = [with_sender(check_message(message), self.agent) for message in messages]
         entries = [completed_message(message, stamp) for message in checked]
         named = title is not None
-        title = title_by_rule(entries) if title is None else check_title(title)
+        title = automatic_title(entries) if title is None else check_title(title)
 
         def make(id: str) -> Head:
             lock = self.inner.instance_locks.lock_for_new(type)
@@ -793,4 +793,4 @@ class BaseStore(Lists):
 def _ms(text: str | None, *, until: bool) -> int | None:
     if text is None:
         return None
-    return timestamps.ms_of(moment(text, until=until))
+    return timestamps.ms_of(parse_time(text, until=until))

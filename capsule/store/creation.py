@@ -40,11 +40,11 @@ def write_new(
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
     object = policy.PolicyTarget.from_document(document)
     if has_checked_messages:
-        validation.check_made(document | {"history": []})
+        validation.check_arguments(document | {"history": []})
     else:
         for entry in entries:
             encoded_within(entry, inner.settings.message_bytes)
-        validation.check_made(document)
+        validation.check_arguments(document)
 
     def written(tag: str) -> None:
         inner.remember_own_write(id, "created", tag, entries=entries)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidInput
 from capsule.format.json import codec
-from capsule.format.references import find_message, place_in
+from capsule.format.references import find_message, parse_position
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -145,7 +145,7 @@ class _PageRequest:
         if self._wanted is None:
             return count - 1
         if self._way == "around" and self._wanted.startswith("@"):
-            return place_in(self._wanted, count)
+            return parse_position(self._wanted, count)
         places = (
             place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted
         )

@@ -12,7 +12,7 @@ import pytest
 
 from capsule import NotFound, Refused, Store
 from capsule.format.json import codec
-from capsule.format.merge.clean_form import cleaned
+from capsule.format.merge.clean_form import clean_document
 from capsule.store.base import KIND
 from tests.core.store.making import EARLY, LATE, channel, make
 
@@ -137,7 +137,7 @@ def test_a_version_of_what_is_not_there_puts_no_words_into_the_mouths_of_others(
 
 def test_a_merge_is_no_door_for_an_agent(store: Store) -> None:
     make(store, "team", "anna", "eve")
-    base = codec.encode(cleaned(store.document("team"), "team"))
+    base = codec.encode(clean_document(store.document("team"), "team"))
     for theirs in (None, base.replace(b"first", b"other")):
         with pytest.raises(Refused):
             store.beside(agent="eve").incoming.bring_in(KIND, "team", base, theirs)

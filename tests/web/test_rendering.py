@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.text.escaping import shown as escaped
+from capsule.format.text.escaping import escape_controls as escaped
 from capsule.transfer.rendering import messages as rendering
 from capsule.transfer.rendering.calls import describe_call
 from capsule.transfer.rendering.messages import (

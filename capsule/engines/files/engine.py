@@ -68,12 +68,12 @@ from capsule.format.documents.head import Head, HeadCache
 from capsule.format.json import canonical, codec, layout
 from capsule.format.recovery.reconcile import (
     append_records,
-    appended,
+    appended_entries,
     head_record,
     lock_record,
     records_between,
 )
-from capsule.format.validation import decoded
+from capsule.format.validation import decode_checked
 from capsule.settings import FILE_NAME
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Caches:
         if tag != header.tag or start > header.anatomy.tail:
             start, ids = header.anatomy.history, set()
         if start < header.anatomy.tail:
-            ids |= layout.made_ids(history(start))
+            ids |= layout.derived_ids(history(start))
         self._made[id] = (header.tag, header.anatomy.tail, ids)
         self._count += len(ids)
         while self._count > _MOST_IDS and len(self._made) > 1:
@@ -225,7 +225,9 @@ class FileTransaction:
             ):  # The note says so only of a document that is valid and current.
                 self._whole = codec.decode(got[0], self.name)
             else:
-                document, _ = migrations.current(decoded(got[0], self.name, self.id), self.name)
+                document, _ = migrations.upgrade(
+                    decode_checked(got[0], self.name, self.id), self.name
+                )
                 self._whole = canonical.in_order(document)
         return self._whole
 
@@ -250,20 +252,20 @@ class FileTransaction:
         header, at = self._header, self._header.anatomy
         if at is None:
             return entry_with_id(self.document()["history"], id)
-        if layout.made_ids(layout.id_line(id)) and id.encode() not in self._caches.made_ids(
+        if layout.derived_ids(layout.id_line(id)) and id.encode() not in self._caches.made_ids(
             self.name, header, lambda start: self._held_document.history(header, start)
         ):
             return None
         for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
             block = self._held_document.history(header, start)
-            if (match := layout.entry_with(block, id)) is not None:
+            if (match := layout.find_entry(block, id)) is not None:
                 entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
-                return at.entries - layout.begun_in(block) + match[0], entry
+                return at.entries - layout.count_entries(block) + match[0], entry
         return None
 
     def appended(self) -> list[Document]:
         """Costs reading the log."""
-        return appended(self._held_document.records())
+        return appended_entries(self._held_document.records())
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
@@ -357,7 +359,7 @@ class FileTransaction:
         context: Callable[[], Iterable[bytes]] | None,
     ) -> None:
         lines = None if context is None else layout.context_lines(context())
-        written = layout.joined(codec.encode(head))
+        written = layout.head_prefix(codec.encode(head))
         self._continue_from(
             self._held_document.rewrite_head(self._header, written, encoded, records, lines), head
         )
@@ -377,7 +379,7 @@ class FileTransaction:
         self._ensure_unchanged(self.read_set)
         before = self.document()
         data = codec.encode(document)
-        decoded(data, self.name, self.id)
+        decode_checked(data, self.name, self.id)
         if records is None:
             records = records_between(before, document)
         kept = removed and self._held_document.add_to_trash(removed[0], codec.encode(removed[1]))
@@ -529,7 +531,7 @@ class FilesEngine:
             return got[0]
 
         def parse(data: bytes, is_canonical: bool) -> bytes:
-            decoded(data, self.name(kind, id), id)
+            decode_checked(data, self.name(kind, id), id)
             return data
 
         return self._parsed(kind, id, parse)
@@ -578,7 +580,7 @@ class FilesEngine:
             try:
                 retry(lambda: self._reconcile(kind, id, trust=False))
             except (Refused, StorageFailed):
-                decoded(data, self.name(kind, id), id)
+                decode_checked(data, self.name(kind, id), id)
         data, header, _ = self._read_consistently(kind, id)
         return parse(data, _is_canonical(header))
 
@@ -601,7 +603,7 @@ class FilesEngine:
         size = header.signature.size if header else len(self.read(CONVERSATIONS, id))
         head = _head_from_ends(*self.storage.read_head_and_end(path))
         if head is None or head.get("id") != id or Head.of(head, path, size) is None:
-            head, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
+            head, _ = migrations.upgrade(codec.decode(self.read(CONVERSATIONS, id), path), path)
         return head, size
 
     def _reconciled_header(self, kind: str, id: str) -> StateHeader | None:
@@ -649,7 +651,7 @@ class FilesEngine:
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: the next try tells which.
             if header is None:
-                decoded(got[0], self.name(kind, id), id)
+                decode_checked(got[0], self.name(kind, id), id)
                 return got[0], None, 0
             if got[1] == header.signature and header.ends(got[0]):
                 return got[0], header, start
@@ -776,7 +778,7 @@ def _is_canonical(header: StateHeader | None) -> bool:
 def _document(data: bytes, is_canonical: bool, name: str) -> Document:
     """A document with entries, from bytes that are valid."""
     document = codec.decode(data, name)
-    return document if is_canonical else canonical.in_order(migrations.current(document, name)[0])
+    return document if is_canonical else canonical.in_order(migrations.upgrade(document, name)[0])
 
 
 def _is_json(entries: bytes) -> bool:

@@ -28,8 +28,13 @@ from capsule.engines.interface import not_found
 from capsule.errors import ConcurrentWrite, GitFailed, InvalidDocument, Refused
 from capsule.format import migrations
 from capsule.format.json import canonical, codec, layout
-from capsule.format.recovery.reconcile import head_record, identified, splices, without_texts
-from capsule.format.validation import decoded
+from capsule.format.recovery.reconcile import (
+    erase_removed_texts,
+    head_record,
+    logged_splices,
+    with_recovered_ids,
+)
+from capsule.format.validation import decode_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +108,7 @@ def reconcile_external_edit(
             time.sleep((STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
             continue
         try:
-            document = decoded(data, held.path, held.id)
+            document = decode_checked(data, held.path, held.id)
             break
         except InvalidDocument:
             mended = repaired_file(held, data, signature)
@@ -151,12 +156,12 @@ def repaired_file(
     """
     from capsule.format.recovery import torn_files
 
-    written = splices(held.records())
+    written = logged_splices(held.records())
     is_restarted = held.durability is Durability.RESTARTED
     # Whoever saved it before the machine was started is done with it.
     is_left = asked or is_restarted or signature.mtime_ns < held.sys.booted_ns()
     if is_left and held.checkpoint_end >= 0:
-        whole = torn_files.cut_back(
+        whole = torn_files.truncate_to_checkpoint(
             data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
         )
         if whole is not None and _parsed_or_none(whole, held) is not None:
@@ -167,14 +172,16 @@ def repaired_file(
         splice = torn_files.LoggedSplice(
             at, [codec.encode_entry(entry) for entry in entries], stamp
         )
-        whole = torn_files.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
+        whole = torn_files.complete_splice(
+            data, splice, cut=is_left or (n == 0 and held.is_torn(signature))
+        )
         if whole is not None:
             mended: RepairedFile | None = torn_files.RepairedFile(
                 whole, "completed where a write was interrupted"
             )
             break
     else:
-        mended = torn_files.mend(data) if is_left else None
+        mended = torn_files.repair_torn(data) if is_left else None
     return mended if mended is not None and _parsed_or_none(mended.data, held) is not None else None
 
 
@@ -197,14 +204,14 @@ def purge_log_texts(storage: FileStorage, kind: str, id: str) -> None:
         got = held.read()
         if got is None or got[1] != known.signature:
             raise ConcurrentWrite
-        document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
-        held.rewrite_records(without_texts(held.records(), document))
+        document, _ = migrations.upgrade(decode_checked(got[0], held.path, id), held.path)
+        held.rewrite_records(erase_removed_texts(held.records(), document))
 
 
 def _parsed_or_none(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
     """The capsule in `data`, as it would be taken in; None when it is none."""
     try:
-        return migrations.current(decoded(data, held.path, held.id), held.path)[0]
+        return migrations.upgrade(decode_checked(data, held.path, held.id), held.path)[0]
     except InvalidDocument:
         return None
 
@@ -221,9 +228,9 @@ def _reconcile(
     known = held.records()
     sure = held.certain_writes
     is_restarted = held.durability is Durability.RESTARTED
-    history = identified(document["history"], known)
+    history = with_recovered_ids(document["history"], known)
     is_renamed = history is not document["history"]
-    document, changes = migrations.current(document | {"history": history}, held.path)
+    document, changes = migrations.upgrade(document | {"history": history}, held.path)
     document = canonical.in_order(document)
     outcome = reconcile(document, known, deliberate=deliberate, sure=sure)
     is_lacking = outcome.changed or outcome.forgotten > 0
@@ -268,7 +275,7 @@ def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]
         that the store remembers. It may be an editor's, saved unchanged; and what is in no commit
         must not go.
     """
-    from capsule.format.recovery.reconcile import THE_LOCK, reconcile
+    from capsule.format.recovery.reconcile import LOCK_PHRASE, reconcile
 
     versions = replaced(held.path, data)
     if versions is None:
@@ -279,7 +286,7 @@ def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
     return (
-        any(not outcome.restored and outcome.remade in ([], [THE_LOCK]) for outcome in outcomes)
+        any(not outcome.restored and outcome.remade in ([], [LOCK_PHRASE]) for outcome in outcomes)
         or None
     )
 

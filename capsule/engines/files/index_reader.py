@@ -138,7 +138,7 @@ def _is_mendable(data: bytes) -> bool:
         torn_files,  # Its patterns take a millisecond, and nearly no file is damaged.
     )
 
-    return torn_files.mend(data) is not None
+    return torn_files.repair_torn(data) is not None
 
 
 def _read_appended(

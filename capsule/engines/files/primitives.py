@@ -32,11 +32,11 @@ from capsule.errors import ConcurrentWrite
 from capsule.format.json.layout import (
     CONTEXT_END_BYTES,
     FileLayout,
+    append_bytes,
     closing_of,
     context_end,
-    moved,
-    reheaded,
-    spliced,
+    with_head,
+    with_longer_context,
 )
 from capsule.timestamps import WIDTH
 
@@ -90,7 +90,7 @@ def splice(
     """
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
-    block, after = spliced(anatomy, entries)
+    block, after = append_bytes(anatomy, entries)
     before, now, inode = header.updated_at.encode(), stamp.encode(), header.signature.inode
     # All is looked at right before it is written, so that an editor that writes in place is met in
     # time.
@@ -213,7 +213,7 @@ class HeadRewrite:
         entries: list[bytes],
         context: Iterable[bytes] | None,
     ) -> None:
-        new = reheaded(anatomy, head)
+        new = with_head(anatomy, head)
         if new is None:
             raise ValueError("not the head of a capsule")
         self._sys, self._source, self._before, self._head, self._context = (
@@ -223,7 +223,7 @@ class HeadRewrite:
             head,
             context,
         )
-        self._block, self.after = spliced(new, entries)
+        self._block, self.after = append_bytes(new, entries)
 
     def write(self, fd: int) -> None:
         """Write it into an empty file. Raises `ConcurrentWrite` when the document has become shorter,
@@ -235,7 +235,9 @@ class HeadRewrite:
         if self._context is not None:
             at = self._behind_context()
             to = write_pieces(sys, fd, self._context, to)
-            self.after = moved(self.after, (to - len(self._head)) - (at - before.context))
+            self.after = with_longer_context(
+                self.after, (to - len(self._head)) - (at - before.context)
+            )
         to = copy_range(sys, self._source, fd, at, before.tail, to)
         pwrite_all(sys, fd, self._block, to)
 

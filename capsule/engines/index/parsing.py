@@ -24,7 +24,7 @@ from capsule.format.facts import Fact, facts_of
 from capsule.format.json import canonical, codec, layout
 from capsule.format.text.tokens import estimate
 from capsule.format.tree.tree import ROOT
-from capsule.format.validation import decoded
+from capsule.format.validation import decode_checked
 from capsule.timestamps import ms_of
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -144,7 +144,7 @@ def _parse_valid(
         if len(pieces) == len(document["history"]):
             messages = messages_of(document["history"], pieces)
     if messages is None or head is None:
-        document, _ = migrations.current(document, path)
+        document, _ = migrations.upgrade(document, path)
         head = head or Head.of(document, path, version.size)
     if messages is None:
         history = document["history"]
@@ -184,14 +184,14 @@ def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[s
     except (orjson.JSONDecodeError, TypeError):
         is_plain = False
     if not is_plain or type(document) is not dict:
-        return decoded(data, path, id), False
+        return decode_checked(data, path, id), False
     if not vouched:
         if (
             _DEEP in data
             or document.get("id") != id
             or not str(document.get("version")).startswith("2.")
         ):
-            return decoded(data, path, id), True
+            return decode_checked(data, path, id), True
         validation.check(document, data, path)
     return document, True
 

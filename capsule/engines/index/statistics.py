@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from capsule.engines.index.visibility import VisibilityFilter, seen_of
 from capsule.engines.queries import LargeConversation, Stats, Tally
-from capsule.format.documents.head import HERE
+from capsule.format.documents.head import WRITTEN_HERE
 
 if TYPE_CHECKING:
     import sqlite3
@@ -72,12 +72,12 @@ def count(db: sqlite3.Connection, hidden: VisibilityFilter) -> Stats:
     ).fetchall():
         messages, words, bytes, tokens = seen_of(db, num, hidden.partly[num])
         parts.append(LargeConversation(id, title, messages, words, bytes))
-        by_source.setdefault(source or HERE, Tally()).add(messages, words, tokens)
+        by_source.setdefault(source or WRITTEN_HERE, Tally()).add(messages, words, tokens)
     whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND ({in_part}) IS NOT TRUE"
     for source, *counts in db.execute(
         f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"
     ):
-        by_source.setdefault(source or HERE, Tally()).add(*counts)
+        by_source.setdefault(source or WRITTEN_HERE, Tally()).add(*counts)
     large = db.execute(
         f"SELECT id, title, entries, words, size {whole} ORDER BY words DESC, entries DESC, id "
         f"LIMIT {_LARGEST}"

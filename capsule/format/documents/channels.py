@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
 from capsule.format.documents.agents import AGENT_ID, GLOBAL
-from capsule.format.fields import ACCESSES, TYPES, names
+from capsule.format.fields import ACCESSES, TYPES, field_names
 
 #: Characters.
 MAX_CHANNEL_NAME = 80
@@ -21,7 +21,7 @@ MAX_CHANNEL_NAME = 80
 _OTHERS = (None, *(type for type in TYPES if type != "channel"))
 _NAME = re.compile(AGENT_ID)
 #: The fields of `metadata.channel` in the order of `Channel`.
-_KEYS = names("metadata.channel")
+_KEYS = field_names("metadata.channel")
 
 
 class Channel(NamedTuple):

@@ -16,7 +16,7 @@ from capsule.format.documents.members import Member, are_members, as_json, membe
 from capsule.format.documents.servers import are_switches, switches_in
 
 #: In the place of the program that a conversation was imported from: it was written here.
-HERE = "here"
+WRITTEN_HERE = "here"
 _OPTIONAL = (
     "sourceConversationId",
     "titleSetBy",
@@ -217,14 +217,14 @@ class HeadCache:
         return parsed
 
 
-def camel(name: str) -> str:
+def json_name(name: str) -> str:
     """A field's name as the format writes it, from that of an attribute."""
     first, *more = name.split("_")
     return first + "".join(map(str.capitalize, more))
 
 
 #: The fields of a sound head, with the names that `--json` gives them.
-_KEYS = {field.name: camel(field.name) for field in fields(Head) if field.name != "damaged"}
+_KEYS = {field.name: json_name(field.name) for field in fields(Head) if field.name != "damaged"}
 
 
 def _fields_in(conflicts: Any) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def _members(items: list[Any]) -> tuple[Member, ...]:
     return tuple(members.values())
 
 
-def precedence(name: str, value: Any) -> tuple[int, str]:
+def merge_rank(name: str, value: Any) -> tuple[int, str]:
     """Which value of a field of an item stands where two versions differ, the greater one: the
     later time, and what grants less."""
     if name in _RIGHTS:
@@ -112,7 +112,7 @@ def precedence(name: str, value: Any) -> tuple[int, str]:
 
 
 def as_json(members: Iterable[Member]) -> list[Item]:
-    """Members as the format writes them. To change a list of a file use `joined` and `left`, which
+    """Members as the format writes them. To change a list of a file use `with_joined` and `with_left`, which
     keep the rest.
     """
     items: Iterable[dict[str, Any]] = (
@@ -126,7 +126,7 @@ def as_json(members: Iterable[Member]) -> list[Item]:
     return [item if len(item) > 1 else str(item["id"]) for item in items]
 
 
-def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
+def with_joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """A valid `participants` after these agents have joined; who takes part already stays as it is.
 
     Whom somebody took out comes back without the rights that it had been given; what it may not do
@@ -138,13 +138,13 @@ def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]
     )
 
 
-def left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
-    """As `joined`, after these agents have left."""
+def with_left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
+    """As `with_joined`, after these agents have left."""
     return _changed(value, ids, {**fields, "leftAt": at}, was_in=True)
 
 
-def granted(value: Any, ids: Iterable[str], rights: dict[str, Any]) -> list[Item]:
-    """As `joined`, after those of these agents that take part were given or refused
+def with_permissions(value: Any, ids: Iterable[str], rights: dict[str, Any]) -> list[Item]:
+    """As `with_joined`, after those of these agents that take part were given or refused
     these rights.
     """
     return _changed(value, ids, rights, was_in=True)
@@ -197,7 +197,7 @@ def _member(item: Item) -> Member:
 
 def _both(member: Member, other: Member) -> Member:
     pairs: Iterable[tuple[Any, ...]] = zip(_FIELDS, member, other, strict=True)
-    return _sound(*(max(pair, key=partial(precedence, name)) for name, *pair in pairs))
+    return _sound(*(max(pair, key=partial(merge_rank, name)) for name, *pair in pairs))
 
 
 def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any) -> Member:

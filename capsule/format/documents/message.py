@@ -12,7 +12,7 @@ from typing import Any
 from capsule.errors import InvalidInput
 from capsule.format.fields import PARTS, ROLES
 from capsule.format.json.canonical import is_in_order, order_message
-from capsule.format.validation import canonical_time, fault
+from capsule.format.validation import canonical_time, problem_with
 from capsule.ids import is_id
 
 _FIELDS = {field.name: field for field in PARTS["history"]}
@@ -38,7 +38,7 @@ _TYPED = {
 _BESIDE_THE_TEXT = frozenset({"parent", "editedAt", "editedBy"})
 
 
-def saying(message: Mapping[str, Any]) -> dict[str, Any]:
+def content_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message that make it say what it says."""
     return {name: value for name, value in message.items() if name not in _BESIDE_THE_TEXT}
 
@@ -117,7 +117,7 @@ def _known(key: str, value: Any) -> Any:
         return value
     if key in _TIMES and isinstance(value, str) and (time := canonical_time(value)) is not None:
         return time
-    wrong = fault(_FIELDS[key], value)
+    wrong = problem_with(_FIELDS[key], value)
     if wrong:
         raise InvalidInput(f"message.{key}: {wrong}")
     if not isinstance(value, str):

@@ -50,7 +50,7 @@ def switches_in(value: Any) -> dict[str, bool]:
     return {name: override["enabled"] is True for name, override in overrides_in(value).items()}
 
 
-def switched(value: Any, switches: Mapping[str, bool | None]) -> Overrides:
+def with_switches(value: Any, switches: Mapping[str, bool | None]) -> Overrides:
     """What becomes of a valid `mcpServers` when some servers are switched: on, off, or (None) as by
     default.
 

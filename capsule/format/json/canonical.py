@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from capsule.format.fields import PARTS, names
+from capsule.format.fields import PARTS, field_names
 
 #: The fields of each part whose objects, alone or in a list, are parts themselves, and which.
 _INSIDE = {
@@ -23,7 +23,7 @@ _INSIDE = {
     ]
     for part, fields in PARTS.items()
 }
-_MESSAGE = names("history")
+_MESSAGE = field_names("history")
 #: The objects of entries in documents without a history. Their order says nothing.
 _SORTED = ("dm", "requests", "reading", "concerns", "cursors", "links")
 
@@ -79,5 +79,5 @@ def _ordered(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 def _order_of(part: str, keys: tuple[str, ...]) -> tuple[str, ...]:
     """The keys of an object in canonical order. The objects of a part have few sets of keys."""
     last = tuple(key for key in keys if key == "history" and not part)
-    known = dict.fromkeys(name for name in names(part) if name in keys and name not in last)
+    known = dict.fromkeys(name for name in field_names(part) if name in keys and name not in last)
     return (*known, *(key for key in keys if key not in known and key not in last), *last)

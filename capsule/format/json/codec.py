@@ -26,7 +26,7 @@ import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format.json import locations
-from capsule.format.json.locations import Where, dotted, place_in
+from capsule.format.json.locations import JsonPath, format_path, line_column
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254
@@ -163,8 +163,8 @@ def _text(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = locations.text_of(data[: error.start])
-        line, column = place_in(before, len(before))
+        before = locations.decode_leniently(data[: error.start])
+        line, column = line_column(before, len(before))
         reason = f"byte 0x{data[error.start]:02x} is not valid UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             reason = "the file is UTF-16; save it as UTF-8"
@@ -208,7 +208,7 @@ _DECODER = json.JSONDecoder(
 
 def _invalid(path: str, text: str, faults: list[tuple[int, str]]) -> InvalidDocument:
     return InvalidDocument.of(
-        [Problem(path, *place_in(text, at), "", reason) for at, reason in faults[:100]]
+        [Problem(path, *line_column(text, at), "", reason) for at, reason in faults[:100]]
     )
 
 
@@ -327,11 +327,11 @@ def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
 
 def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> NoReturn:
     """Name the first thing in `document` that can't be written."""
-    rest: list[tuple[Where, Any]] = [((), document)]
+    rest: list[tuple[JsonPath, Any]] = [((), document)]
     while rest:
         where, value = rest.pop()
         if reason := _fault(value, len(where) + depth):
-            raise InvalidInput(f"{dotted(where)}: {reason}" if where else reason)
+            raise InvalidInput(f"{format_path(where)}: {reason}" if where else reason)
         if isinstance(value, dict | list | tuple):
             inside: Iterable[tuple[Any, Any]] = (
                 value.items() if isinstance(value, dict) else enumerate(value)

@@ -106,7 +106,7 @@ def head_of(beginning: bytes) -> bytes | None:
     return beginning[: end - 1] + b"\n}"
 
 
-def joined(head: bytes) -> bytes:
+def head_prefix(head: bytes) -> bytes:
     """The reverse of `head_of`: a head encoded as a document of its own, as it stands before
     `context`.
     """
@@ -118,7 +118,7 @@ def closing_of(anatomy: FileLayout) -> bytes:
     return _CLOSING if anatomy.tail > anatomy.history else _CLOSING_EMPTY
 
 
-def spliced(anatomy: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayout]:
+def append_bytes(anatomy: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayout]:
     """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the
     anatomy after it.
 
@@ -136,19 +136,19 @@ def spliced(anatomy: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayou
     return block + _CLOSING, after
 
 
-def reheaded(anatomy: FileLayout, head: bytes) -> FileLayout | None:
-    """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is
+def with_head(anatomy: FileLayout, head: bytes) -> FileLayout | None:
+    """The anatomy once `head` (as `head_prefix` gives it) stands in place of the old one; None if it is
     no head.
     """
     updated_at = _stamp_in(head)
     if updated_at < 0:
         return None
-    return moved(
+    return with_longer_context(
         anatomy._replace(updated_at=updated_at, context=len(head)), len(head) - anatomy.context
     )
 
 
-def moved(anatomy: FileLayout, by: int) -> FileLayout:
+def with_longer_context(anatomy: FileLayout, by: int) -> FileLayout:
     """The anatomy once the context has become so many bytes longer, or shorter (negative)."""
     return anatomy._replace(
         size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by
@@ -210,14 +210,14 @@ def id_line(id: str) -> bytes:
     return b'\n      "id": ' + orjson.dumps(id)
 
 
-def made_ids(block: bytes) -> frozenset[bytes]:
+def derived_ids(block: bytes) -> frozenset[bytes]:
     """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of
     migrated messages.
     """
     return frozenset(re.findall(_MADE_ID, block))
 
 
-def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
+def find_entry(history: bytes, id: str) -> tuple[int, bytes] | None:
     """The entry with an id in a piece of the bytes from `history` to `tail`: its position among
     those that begin in the piece, and its bytes as JSON; None also if it begins before the
     piece."""
@@ -229,6 +229,6 @@ def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
     return history.count(_ENTRY, 0, start), history[start:end]
 
 
-def begun_in(history: bytes) -> int:
+def count_entries(history: bytes) -> int:
     """How many entries begin in such a piece."""
     return history.count(_ENTRY)

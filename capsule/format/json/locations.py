@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-Where = tuple[str | int, ...]
-Place = tuple[int, int]
+JsonPath = tuple[str | int, ...]
+LineColumn = tuple[int, int]
 Kind = Literal["open", "close", "key", "string", "word"]
 
 _TOKEN = r'(?s)([{}\[\],:])|("[^"\\]*(?:\\.[^"\\]*)*")|([^\s{}\[\],:"]+)'
@@ -23,17 +23,17 @@ _BARE = r"[A-Za-z_][A-Za-z0-9_-]*"
 _BOM = "\ufeff"
 
 
-def text_of(data: bytes) -> str:
+def decode_leniently(data: bytes) -> str:
     """The text of a file, its byte order mark dropped, whatever is not valid UTF-8 replaced."""
     return data.decode("utf-8", "replace").removeprefix(_BOM)
 
 
-def place_in(text: str, position: int) -> Place:
+def line_column(text: str, position: int) -> LineColumn:
     """The line and column of the character at `position`."""
     return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
 
 
-def dotted(where: Where) -> str:
+def format_path(where: JsonPath) -> str:
     """A path as messages show it: ``history[3].role``; a very long one loses its middle."""
     words = ""
     for step in where:
@@ -79,7 +79,7 @@ def _text_in(token: str) -> str:
         return token[1:-1]
 
 
-def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
+def locate_all(data: bytes, wheres: Iterable[JsonPath]) -> dict[JsonPath, LineColumn]:
     """The line and column of each path in `wheres`, found in one walk over the file.
 
     A path that leads to nothing has the place of its deepest part that exists.
@@ -87,8 +87,8 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
     wanted = list(wheres)
     asked = {where[:depth] for where in wanted for depth in range(len(where) + 1)}
     deepest = max(map(len, wanted), default=-1)
-    text = text_of(data)
-    starts: dict[Where, int] = {}
+    text = decode_leniently(data)
+    starts: dict[JsonPath, int] = {}
     path: list[
         str | int
     ] = []  # Of each container around the walk, the key or the index that it has come to.
@@ -108,7 +108,7 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
         where: next((starts[part] for part in _upwards(where) if part in starts), 0)
         for where in wanted
     }
-    lines: dict[int, Place] = {}
+    lines: dict[int, LineColumn] = {}
     line, seen = 1, 0
     for position in sorted(set(ends.values())):
         line, seen = line + text.count("\n", seen, position), position
@@ -116,11 +116,11 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
     return {where: lines[position] for where, position in ends.items()}
 
 
-def _upwards(where: Where) -> Iterator[Where]:
+def _upwards(where: JsonPath) -> Iterator[JsonPath]:
     return (where[:depth] for depth in range(len(where), -1, -1))
 
 
-def locate(data: bytes, where: Where) -> Place:
+def locate(data: bytes, where: JsonPath) -> LineColumn:
     """The line and column of the value at the path `where`, or of the deepest part of it that
     exists.
     """

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format.merge.three_way import ABSENT, bytes_of
+from capsule.format.merge.three_way import ABSENT, encode_value
 
 Message = Mapping[str, Any]
 VERSION_OF, ORIGINAL_PARENT = "versionOf", "originalParent"
@@ -62,7 +62,7 @@ class Conflict:
     ) -> Conflict:
         """The conflict of the field at `where`. A value is ABSENT where there is none."""
         name = ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in where)
-        present = sorted(values, key=lambda value: bytes_of(value[0]))
+        present = sorted(values, key=lambda value: encode_value(value[0]))
         return cls(name, tuple((_or_none(value), at) for value, at in present), _or_none(kept))
 
     def as_json(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def conflicts_in(document: Mapping[str, Any]) -> list[Conflict]:
     return conflicts
 
 
-def merged_conflicts(
+def merge_conflicts(
     base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title: tuple[Any, Any]
 ) -> list[Any]:
     """`metadata.conflicts` of both sides, less what one of them settled, and with what this merge
@@ -123,16 +123,16 @@ def merged_conflicts(
         if len(there) == 2 or there[0] != was.get(key):
             result[key] = _joined(*there)
     for conflict in added:
-        values = {bytes_of(value): (value, at) for value, at in conflict.values}
+        values = {encode_value(value): (value, at) for value, at in conflict.values}
         key = 0, conflict.field
         result[key] = _joined(*(side[key] for side in sides if key in side), values)
     of_title = result.get((0, "title"), {})
-    if (written := bytes_of(title[0])) in of_title:
+    if (written := encode_value(title[0])) in of_title:
         result[0, "title"] = _joined(of_title, {written: title})
     return _as_json(result)
 
 
-def take_out(metadata: dict[str, Any], field: str) -> bool:
+def remove_conflict(metadata: dict[str, Any], field: str) -> bool:
     """Take a field out of the conflicts in this metadata; False: it has none. The last one takes
     `conflicts` away.
     """
@@ -182,11 +182,11 @@ def _read(value: Any) -> _Recorded:
                 map(_is_value, items)
             ):
                 values = [
-                    {bytes_of(item["value"]): (item["value"], item.get("at"))} for item in items
+                    {encode_value(item["value"]): (item["value"], item.get("at"))} for item in items
                 ]
                 recorded[0, name] = _joined(recorded.get((0, name), {}), *values)
             case _:
-                written = bytes_of(entry)
+                written = encode_value(entry)
                 recorded[1, written] = {written: (entry, None)}
     return recorded
 
@@ -224,7 +224,7 @@ def _value_as_json(value: Any, at: str | None) -> dict[str, Any]:
 # -- The branch that a version wanted --------------------------------------------------------------
 
 
-def wanted_in(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
+def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
     """The message and what took its place, as an earlier merge noted them, unless somebody went
     elsewhere since.
     """
@@ -257,7 +257,7 @@ def with_original_parent(message: Message, parent: str | None) -> dict[str, Any]
     return {**message, "metadata": {**about, ORIGINAL_PARENT: about.get(ORIGINAL_PARENT, parent)}}
 
 
-def bare(message: Message) -> dict[str, Any]:
+def without_parent(message: Message) -> dict[str, Any]:
     """The message without its parent and the note about it."""
     result = {name: value for name, value in message.items() if name != "parent"}
     if has_original_parent(message):
@@ -274,5 +274,7 @@ def digest(message: Message) -> str:
     from hashlib import sha256  # OpenSSL with it, which a reader does not need.
 
     return sha256(
-        orjson.dumps({name: value for name, value in bare(message).items() if name != "id"})
+        orjson.dumps(
+            {name: value for name, value in without_parent(message).items() if name != "id"}
+        )
     ).hexdigest()

@@ -19,7 +19,7 @@ from capsule.format.documents.creation import CURRENT, inactive_lock
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, is_in_order
-from capsule.format.validation import KINDS, fault
+from capsule.format.validation import KINDS, problem_with
 from capsule.ids import is_id
 from capsule.timestamps import is_canonical
 
@@ -48,15 +48,15 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
         return data
     KINDS[kind].check(document, path, data)
     return codec.encode(
-        cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document)
+        clean_document(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document)
     )
 
 
-def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:
+def clean_document(document: dict[str, Any], path: str = "") -> dict[str, Any]:
     """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises
     InvalidDocument.
     """
-    document = migrations.current(document, path)[0]
+    document = migrations.upgrade(document, path)[0]
     about = document["metadata"]
     document = {**document, "metadata": {**about, "lock": inactive_lock()}}
     return (
@@ -106,7 +106,7 @@ def is_clean(entry: Any, part: str = "history") -> bool:
         for item in value if type(value) is list else (value,):
             if not is_clean(item, within):
                 return False
-    return not others or not any(fault(field, entry[field.name]) for field in others)
+    return not others or not any(problem_with(field, entry[field.name]) for field in others)
 
 
 class _RemainingChecks(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 
 from capsule.format import migrations
 from capsule.format.documents.members import members_in
-from capsule.format.merge.annotations import bare
+from capsule.format.merge.annotations import without_parent
 from capsule.format.merge.three_way import flat_head, sorted_bytes
-from capsule.format.text.escaping import clipped
+from capsule.format.text.escaping import truncated
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
@@ -173,12 +173,12 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
 
 
 def _current(document: Document) -> dict[str, Any]:
-    return migrations.current(dict(document))[0]
+    return migrations.upgrade(dict(document))[0]
 
 
 def _alone(message: Message) -> dict[str, Any]:
     """A message without its id and its parent: a file may leave the parent out."""
-    return {name: value for name, value in bare(message).items() if name != "id"}
+    return {name: value for name, value in without_parent(message).items() if name != "id"}
 
 
 def _paired(
@@ -330,4 +330,4 @@ def _plain(text: Any) -> str:
 
 
 def _quoted(text: Any) -> str:
-    return repr(clipped(str(text), _QUOTED))
+    return repr(truncated(str(text), _QUOTED))

@@ -19,22 +19,22 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from capsule.format.documents.members import id_of, precedence
+from capsule.format.documents.members import id_of, merge_rank
 from capsule.format.documents.servers import overrides_in
-from capsule.format.fields import ACCESSES, DISCOVERABLE, DM_POLICIES, names
-from capsule.format.merge.annotations import Conflict, MergeResult, merged_conflicts
+from capsule.format.fields import ACCESSES, DISCOVERABLE, DM_POLICIES, field_names
+from capsule.format.merge.annotations import Conflict, MergeResult, merge_conflicts
 from capsule.format.merge.three_way import (
     ABSENT,
     Clash,
     Rule,
-    bytes_of,
-    changed,
-    first,
-    greater,
-    merged,
-    merged_object,
-    merged_set,
+    by_rank,
+    encode_value,
+    merge_object,
+    merge_set,
+    merge_value,
     same,
+    take_greater,
+    three_way,
 )
 from capsule.format.migrations import parse_version
 from capsule.format.validation import DocumentKind
@@ -88,7 +88,7 @@ class HeadMerge:
             side.get("metadata", {}).get("conflicts")
             for side in (self.base, self.ours, self.theirs)
         )
-        recorded = merged_conflicts(
+        recorded = merge_conflicts(
             was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt"))
         )
         head["title"] = title.pop("title")
@@ -101,9 +101,9 @@ class HeadMerge:
 
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
         rules = _left_out(*_TITLE[1:], "currentNode", "currentWanted", "conflicts") | {
-            "tags": merged_set,
+            "tags": merge_set,
             "participants": _members,
-            "summaryOf": first(_lateness),  # What it says is of one moment, so it is taken whole.
+            "summaryOf": by_rank(_lateness),  # What it says is of one moment, so it is taken whole.
             "mcpServers": self._servers,
         }
         return by_rules(base, ours, theirs, rules, self.conflicts, "metadata", ("metadata",))
@@ -117,7 +117,7 @@ class HeadMerge:
         if isinstance(ours, dict) or isinstance(theirs, dict):
             # No override at all is as good as an empty list of them.
             ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
-        return merged(base, ours, theirs, self.conflicts, where) or ABSENT
+        return merge_value(base, ours, theirs, self.conflicts, where) or ABSENT
 
     # -- The title ---------------------------------------------------------------------------------
 
@@ -155,7 +155,9 @@ class HeadMerge:
         if same(ours, base):
             return yours
         winner, loser = sorted(
-            (mine, yours), key=lambda side: (_captured(side) or "", bytes_of(side)), reverse=True
+            (mine, yours),
+            key=lambda side: (_captured(side) or "", encode_value(side)),
+            reverse=True,
         )
         former = [
             digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()
@@ -174,7 +176,7 @@ class ConflictRecorder(list[Conflict]):
         """Record one. Until a person decides, the value does; of two accesses of a channel it is
         the closer one.
         """
-        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
+        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), encode_value(value)))
         self.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
         return kept
 
@@ -192,9 +194,11 @@ def by_rules(
 
     def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
         rule = rules.get(name)
-        return rule(was, mine, yours) if rule else merged(was, mine, yours, clash, (*where, name))
+        return (
+            rule(was, mine, yours) if rule else merge_value(was, mine, yours, clash, (*where, name))
+        )
 
-    return merged_object(base, ours, theirs, each, frozenset(names(part)))
+    return merge_object(base, ours, theirs, each, frozenset(field_names(part)))
 
 
 def _left_out(*fields: str) -> dict[str, Rule]:
@@ -231,11 +235,11 @@ def _person(title: Mapping[str, Any]) -> bool:
 
 
 def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
-    return _person(title), bool(title["title"]), title.get("titleSetAt") or "", bytes_of(title)
+    return _person(title), bool(title["title"]), title.get("titleSetAt") or "", encode_value(title)
 
 
 def _members(base: Any, ours: Any, theirs: Any) -> Any:
-    """Those of both, field by field; where both changed one, `precedence` decides, and an object is
+    """Those of both, field by field; where both changed one, `merge_rank` decides, and an object is
     before a text.
     """
 
@@ -244,10 +248,10 @@ def _members(base: Any, ours: Any, theirs: Any) -> Any:
         return max(
             mine,
             yours,
-            key=lambda side: (isinstance(side, dict), precedence(name, side), bytes_of(side)),
+            key=lambda side: (isinstance(side, dict), merge_rank(name, side), encode_value(side)),
         )
 
-    return merged_set(base, ours, theirs, id_of, first)
+    return merge_set(base, ours, theirs, id_of, first)
 
 
 def _lateness(summary: Any) -> str:
@@ -277,18 +281,18 @@ def _hash_of(context: Any) -> str:
     return stated or (f"sha256:{sha256(text.encode()).hexdigest()}" if text else "")
 
 
-Document = dict[str, Any]
+PlainDocument = dict[str, Any]
 
 
 def merge_fields(
-    kind: DocumentKind, base: Document | None, ours: Document, theirs: Document
+    kind: DocumentKind, base: PlainDocument | None, ours: PlainDocument, theirs: PlainDocument
 ) -> MergeResult:
     """Merge two versions of a document. `base` is the version that both began from; None: there is
     none.
     """
     base, ours, theirs = (kind.ordered(side) for side in (base or {}, ours, theirs))
     clashes = ConflictRecorder()
-    document = changed(
+    document = three_way(
         base,
         ours,
         theirs,
@@ -302,11 +306,11 @@ def _entries(rule: Rule) -> Rule:
 
     def both(base: Any, ours: Any, theirs: Any) -> Any:
         mine, yours = ({} if side is ABSENT else side for side in (ours, theirs))
-        return changed(
+        return three_way(
             base,
             ours,
             theirs,
-            lambda: merged_object(base, mine, yours, lambda _, *entry: rule(*entry)),
+            lambda: merge_object(base, mine, yours, lambda _, *entry: rule(*entry)),
         )
 
     return both
@@ -352,19 +356,19 @@ def _narrowness(link: Any) -> int:
     )
 
 
-_greater = _entries(lambda base, ours, theirs: merged(base, ours, theirs, greater))
+_greater = _entries(lambda base, ours, theirs: merge_value(base, ours, theirs, take_greater))
 #: Which value stands where both sides changed a field, or an entry of one.
 _RULES: dict[str, Rule] = {
-    "createdAt": first(lambda text: [-ord(letter) for letter in _time(text)]),
-    "updatedAt": first(_time),
-    "lastSeen": first(_time),
-    "lastActive": first(_time),
-    "version": first(lambda text: parse_version(text) or (0, 0)),
-    "dmPolicy": first(_strictness(DM_POLICIES)),
-    "discoverable": first(_strictness(DISCOVERABLE)),
-    "cursors": _entries(first(_distance)),
-    "dm": _entries(first(_caution)),
-    "links": _entries(first(_narrowness)),
+    "createdAt": by_rank(lambda text: [-ord(letter) for letter in _time(text)]),
+    "updatedAt": by_rank(_time),
+    "lastSeen": by_rank(_time),
+    "lastActive": by_rank(_time),
+    "version": by_rank(lambda text: parse_version(text) or (0, 0)),
+    "dmPolicy": by_rank(_strictness(DM_POLICIES)),
+    "discoverable": by_rank(_strictness(DISCOVERABLE)),
+    "cursors": _entries(by_rank(_distance)),
+    "dm": _entries(by_rank(_caution)),
+    "links": _entries(by_rank(_narrowness)),
     # The fields of both; where both changed one, the later time and the greater text.
     **dict.fromkeys(("requests", "reading", "concerns"), _greater),
 }

@@ -40,26 +40,26 @@ from typing import Any
 
 import orjson
 
-from capsule.format.fields import names
+from capsule.format.fields import field_names
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.annotations import (
     ORIGINAL_PARENT,
     VERSION_OF,
-    bare,
     digest,
     has_original_parent,
     version_of,
     with_original_parent,
+    without_parent,
 )
-from capsule.format.merge.three_way import ABSENT, bytes_of, merged, merged_object, same
+from capsule.format.merge.three_way import ABSENT, encode_value, merge_object, merge_value, same
 from capsule.format.text.escaping import one_line
-from capsule.format.tree.tree import Tree, circles
+from capsule.format.tree.tree import Tree, find_cycles
 from capsule.ids import version_id_for
 
 Key = tuple[str, str]
 
 
-def in_one_order(
+def merge_order(
     base: Sequence[str],
     ours: Sequence[str],
     theirs: Sequence[str],
@@ -121,13 +121,13 @@ def _moved(
     was = [id for id in base if id in shared]
     stood = [[id for id in side if id in known] == was for side in (mine, yours)]
     if stood == [True, False]:
-        return filled(yours, ours), theirs
+        return insert_missing(yours, ours), theirs
     if stood == [False, True]:
-        return ours, filled(mine, theirs)
+        return ours, insert_missing(mine, theirs)
     return ours, theirs
 
 
-def filled(order: Sequence[str], side: Sequence[str]) -> list[str]:
+def insert_missing(order: Sequence[str], side: Sequence[str]) -> list[str]:
     """`order`, and in it what only `side` has, behind what it stands behind there."""
     there, at = set(order), ""
     behind: dict[str, list[str]] = {}
@@ -140,11 +140,11 @@ def filled(order: Sequence[str], side: Sequence[str]) -> list[str]:
 
 
 Message = Mapping[str, Any]
-#: The parent of a message: an id; None: none; `LINE`: the message before it in the line; `BESIDE`:
+#: The parent of a message: an id; None: none; `IN_LINE`: the message before it in the line; `NEXT_TO_WINNER`:
 #: the parent of the message of which this one is a version that lost.
 Parent = Any
-LINE: Parent = type("Line", (), {"__slots__": ()})()
-BESIDE: Parent = type("Beside", (), {"__slots__": ()})()
+IN_LINE: Parent = type("Line", (), {"__slots__": ()})()
+NEXT_TO_WINNER: Parent = type("Beside", (), {"__slots__": ()})()
 
 
 class HistorySide:
@@ -154,7 +154,7 @@ class HistorySide:
         ids: The messages' ids, in order.
         entries: The messages by their ids; if two have one id, the second has a new one here.
         above: The id of the message that each answers; None: none.
-        parents: The same, or `LINE` or `BESIDE`. A parent may be missing: it was deleted, perhaps
+        parents: The same, or `IN_LINE` or `NEXT_TO_WINNER`. A parent may be missing: it was deleted, perhaps
             before an earlier merge.
         answered: The parents that `metadata.originalParent` names.
         noted: All messages that have this field, whether it counts or not.
@@ -184,7 +184,7 @@ class HistorySide:
         self.is_line, self.is_plain = is_line, not naming
         is_all_line = is_line and self.is_plain and (base is None or base.is_plain)
         self.parents: dict[str, Parent] = (
-            dict.fromkeys(ids, LINE) if is_all_line else dict(self.above)
+            dict.fromkeys(ids, IN_LINE) if is_all_line else dict(self.above)
         )
         self.answered: dict[str, str | None] = {}
         self.noted: set[str] = set()
@@ -205,13 +205,13 @@ class HistorySide:
                     and other != id
                     and self.above.get(other, ABSENT) == self.above[id]
                 ):
-                    self.parents[id] = BESIDE
+                    self.parents[id] = NEXT_TO_WINNER
 
     def written(self, id: str) -> bytes | None:
         """What is written for a message, without its `parent`; None: it is not there."""
         if (message := self.entries.get(id)) is None:
             return None
-        return orjson.dumps(bare(message) if "parent" in message else message)
+        return orjson.dumps(without_parent(message) if "parent" in message else message)
 
     def lifted(self, parent: str | None, there: Container[str]) -> str | None:
         """The nearest message from this one up that is there."""
@@ -244,10 +244,10 @@ class HistorySide:
             and id in self.entries
             and self.above[id] == base.lifted(base.above[id], self.entries)
         }
-        beside = {id for id, parent in was.items() if parent is not LINE} | self.answered.keys()
-        self.parents.update(dict.fromkeys(self._line(beside, is_strict=base is not None), LINE))
+        beside = {id for id, parent in was.items() if parent is not IN_LINE} | self.answered.keys()
+        self.parents.update(dict.fromkeys(self._line(beside, is_strict=base is not None), IN_LINE))
         for id, parent in was.items():
-            if parent is LINE or self.parents[id] is LINE:
+            if parent is IN_LINE or self.parents[id] is IN_LINE:
                 self.parents[id] = parent
 
     @cached_property
@@ -298,7 +298,7 @@ def _told_apart(history: Sequence[Message], conversation: str) -> Sequence[Messa
 Renamed = dict[str, str]
 
 
-def same_ids(
+def unify_generated_ids(
     base: Sequence[Message], ours: Sequence[Message], theirs: Sequence[Message]
 ) -> tuple[Renamed, Renamed]:
     """The ids that messages of ours and of theirs are to have instead: that of the base where it
@@ -329,7 +329,7 @@ def same_ids(
     return names
 
 
-def renamed_in(document: dict[str, Any], renamed: Renamed) -> dict[str, Any]:
+def with_renamed_ids(document: dict[str, Any], renamed: Renamed) -> dict[str, Any]:
     """The capsule with these ids for messages, and with them where they are named."""
     if not renamed:
         return document
@@ -377,8 +377,7 @@ def _said(message: Message) -> tuple[Any, ...]:
     return message["role"], message["content"], message.get("timestamp")
 
 
-Message = Mapping[str, Any]
-_KNOWN = frozenset(names("history"))
+_KNOWN = frozenset(field_names("history"))
 
 
 class HistoryMerge:
@@ -413,7 +412,7 @@ class HistoryMerge:
         for id in self.kept:
             parent = mine.parents.get(id, ABSENT)
             if parent != yours.parents.get(id, ABSENT) or (
-                parent is not LINE and parent not in self.kept
+                parent is not IN_LINE and parent not in self.kept
             ):
                 parent = self._parent(id)
             self.parents[id] = parent
@@ -422,9 +421,9 @@ class HistoryMerge:
                 beside: entry for beside, entry in versions.items() if beside not in self.kept
             }
             self.kept |= new
-            self.parents |= dict.fromkeys(new, BESIDE)
+            self.parents |= dict.fromkeys(new, NEXT_TO_WINNER)
         base, ours, theirs = (self._order(side) for side in (self.base, mine, yours))
-        order = in_one_order(
+        order = merge_order(
             base,
             ours,
             theirs,
@@ -454,8 +453,8 @@ class HistoryMerge:
         return side.entries[id]
 
     def _both_changed(self, id: str) -> Message:
-        base = bare(self.base.entries[id]) if id in self.base.entries else {}
-        ours, theirs = (bare(side.entries[id]) for side in (self.ours, self.theirs))
+        base = without_parent(self.base.entries[id]) if id in self.base.entries else {}
+        ours, theirs = (without_parent(side.entries[id]) for side in (self.ours, self.theirs))
         winner, loser = sorted((ours, theirs), key=_lateness, reverse=True)
         clashes: list[tuple[str, ...]] = []
 
@@ -467,13 +466,13 @@ class HistoryMerge:
                 )
             if name == "editedBy":
                 return mine  # That of the later edit.
-            return merged(was, mine, yours, clash, (name,))
+            return merge_value(was, mine, yours, clash, (name,))
 
         def clash(where: tuple[str, ...], mine: Any, _: Any) -> Any:
             clashes.append(where)
             return mine
 
-        combined = merged_object(base, winner, loser, each, _KNOWN)
+        combined = merge_object(base, winner, loser, each, _KNOWN)
         if not clashes:
             return order_message(combined)
         beside = version_id_for(self.conversation, id, digest(loser))
@@ -493,7 +492,9 @@ class HistoryMerge:
         ids: Sequence[str] = side.ids
         if any(id in self.kept and id not in side.entries for id in self.base.ids):
             # What it deleted and the other side keeps stands in its old place.
-            ids = filled(ids, [id for id in self.base.ids if id in side.entries or id in self.kept])
+            ids = insert_missing(
+                ids, [id for id in self.base.ids if id in side.entries or id in self.kept]
+            )
         if not self.beside:
             return [id for id in ids if id in self.kept]
         order: list[str] = []
@@ -529,7 +530,7 @@ class HistoryMerge:
             for side in sides
             if (parent := side.parents.get(id, ABSENT)) is not ABSENT
             and parent != was
-            and (was is LINE or parent != self.base.lifted(was, side.entries))
+            and (was is IN_LINE or parent != self.base.lifted(was, side.entries))
         ]
         if not moved:
             return self._there(id, was, self.base)
@@ -543,7 +544,7 @@ class HistoryMerge:
 
         def lateness(parent: Parent) -> tuple[bool, str, str]:
             if not isinstance(parent, str):
-                return parent is LINE, "", ""
+                return parent is IN_LINE, "", ""
             return True, self.kept[parent].get("timestamp") or "", parent
 
         return max(candidates, key=lateness)
@@ -574,12 +575,12 @@ class HistoryMerge:
         line: set[str | None] = set()
         for id in order:
             parent = self.parents[id]
-            if parent is LINE:
+            if parent is IN_LINE:
                 answered[id], end = end, id
                 line.add(id)
             else:
                 answered[id] = parent
-        for id in [id for id in order if answered[id] is BESIDE]:
+        for id in [id for id in order if answered[id] is NEXT_TO_WINNER]:
             other = self._that_won(id)
             answered[id] = answered[other] if other else None
             if other in self.answered:
@@ -597,14 +598,14 @@ class HistoryMerge:
         for id in order:
             message, parent = self.kept[id], answered[id]
             if id in marked:
-                message = bare(message)
+                message = without_parent(message)
                 if id in self.answered:
                     message = with_original_parent(message, self.answered[id])
             # Who answers one of the line from beside it always says so, so as not to be taken for
             # the line.
             if (
                 parent != before
-                or (parent in line and self.parents[id] is not LINE)
+                or (parent in line and self.parents[id] is not IN_LINE)
                 or id in self.answered
             ):
                 message = order_message({**message, "parent": parent})
@@ -617,7 +618,7 @@ class HistoryMerge:
     def _that_won(self, id: str) -> str | None:
         """The message that this one is a version of; None: there is none."""
         seen: set[str] = set()
-        while self.parents[id] is BESIDE:
+        while self.parents[id] is NEXT_TO_WINNER:
             seen.add(id)
             other = version_of(self.kept[id])
             if other in seen or other not in self.parents:
@@ -632,7 +633,7 @@ class HistoryMerge:
                 is_gone = (
                     parent is not None and parent not in side.entries and parent not in self.kept
                 )
-                if is_gone and id in self.kept and self.parents[id] is not LINE:
+                if is_gone and id in self.kept and self.parents[id] is not IN_LINE:
                     self.answered[id] = max(str(parent), self.answered.get(id) or "")
 
     def _mark_beside(self, order: Sequence[str], answered: Mapping[str, str | None]) -> None:
@@ -642,7 +643,7 @@ class HistoryMerge:
         passed: set[str | None] = {None}
         for id in order:
             parent = answered[id]
-            if self.parents[id] is LINE:
+            if self.parents[id] is IN_LINE:
                 ended.add(parent)
                 passed.add(id)
             elif parent in passed and parent not in ended and not version_of(self.kept[id]):
@@ -652,12 +653,13 @@ class HistoryMerge:
         """Make the first message of each circle a root, where only both sides together made the
         circle.
         """
-        if new := list(map(set, circles(answered))):
+        if new := list(map(set, find_cycles(answered))):
             new = [
                 circle
                 for circle in new
                 if all(
-                    circle not in map(set, circles(side.above)) for side in (self.ours, self.theirs)
+                    circle not in map(set, find_cycles(side.above))
+                    for side in (self.ours, self.theirs)
                 )
             ]
         for circle in new:
@@ -670,7 +672,7 @@ class HistoryMerge:
 
 
 def _lateness(message: Message) -> tuple[str, bytes]:
-    return message.get("editedAt") or "", bytes_of(message)
+    return message.get("editedAt") or "", encode_value(message)
 
 
 def _named(id: str) -> str:

@@ -23,13 +23,18 @@ from typing import Any
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.documents.creation import CURRENT
 from capsule.format.json.canonical import in_order
-from capsule.format.merge.annotations import MergeResult, wanted_in
-from capsule.format.merge.clean_form import cleaned, is_clean
+from capsule.format.merge.annotations import MergeResult, deferred_switch
+from capsule.format.merge.clean_form import clean_document, is_clean
 from capsule.format.merge.fields import HeadMerge
-from capsule.format.merge.history import HistoryMerge, HistorySide, renamed_in, same_ids
-from capsule.format.merge.three_way import ABSENT, bytes_of, same
+from capsule.format.merge.history import (
+    HistoryMerge,
+    HistorySide,
+    unify_generated_ids,
+    with_renamed_ids,
+)
+from capsule.format.merge.three_way import ABSENT, encode_value, same
 from capsule.format.text.escaping import one_line
-from capsule.format.tree.branches import kept_current
+from capsule.format.tree.branches import current_after_removal
 
 Document = dict[str, Any]
 _NODE, _WANTED = "currentNode", "currentWanted"
@@ -61,9 +66,9 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
         return MergeResult(ours)
     if _are_alike(ours, was):
         return MergeResult(theirs)
-    names = same_ids(was["history"], ours["history"], theirs["history"])
+    names = unify_generated_ids(was["history"], ours["history"], theirs["history"])
     ours, theirs = (
-        renamed_in(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True)
+        with_renamed_ids(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True)
     )
     heads = HeadMerge(was, ours, theirs)
     document = heads.merged()
@@ -76,7 +81,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     history, notes = histories.merged()
     document["metadata"] |= _merged_current(was, ours, theirs, histories, history)
     # The messages are as they should be by now.
-    document = cleaned(in_order({**document, "history": []}), path) | {"history": history}
+    document = clean_document(in_order({**document, "history": []}), path) | {"history": history}
     conflicts = tuple(sorted(heads.conflicts, key=lambda each: each.field))
     return MergeResult(document, conflicts, (*sorted(heads.notes), *notes))
 
@@ -92,8 +97,8 @@ def _version(document: Document, path: str, *known: Document) -> Document:
             for now, had in zip(history, document["history"], strict=True)
             if now is had
         ):
-            return cleaned({**document, "history": []}, path) | {"history": history}
-    document = cleaned(document, path)
+            return clean_document({**document, "history": []}, path) | {"history": history}
+    document = clean_document(document, path)
     return document | {"history": _shared(document["history"], known)}
 
 
@@ -145,7 +150,7 @@ def _merged_current(
     wanted, instead = was.get(_NODE, ABSENT), ABSENT
     if went:
         wanted, instead = max(
-            went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1]))
+            went, key=lambda each: (_lateness(each[0], histories), encode_value(each[1]))
         )
     if not isinstance(wanted, str):
         return {}
@@ -164,12 +169,12 @@ def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | N
     """Where a version went; and, when that was gone by then, what took its place, if anything did.
     None: nowhere.
     """
-    current, wanted = now.get(_NODE, ABSENT), wanted_in(now)
-    if wanted is not None and wanted != wanted_in(was):
+    current, wanted = now.get(_NODE, ABSENT), deferred_switch(now)
+    if wanted is not None and wanted != deferred_switch(was):
         return wanted
     return (
         None
-        if wanted == wanted_in(was) and same(current, was.get(_NODE, ABSENT))
+        if wanted == deferred_switch(was) and same(current, was.get(_NODE, ABSENT))
         else (current, ABSENT)
     )
 
@@ -177,7 +182,7 @@ def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | N
 def _lateness(current: Any, histories: HistoryMerge) -> tuple[bool, str, bytes]:
     sides = (histories.base, histories.ours, histories.theirs)
     message = next((side.entries[current] for side in sides if current in side.entries), {})
-    return isinstance(current, str), message.get("timestamp") or "", bytes_of(current)
+    return isinstance(current, str), message.get("timestamp") or "", encode_value(current)
 
 
 def _made_good(
@@ -187,4 +192,6 @@ def _made_good(
     gone = {at for at, id in enumerate(base.ids) if id not in there}
     path = base.tree.path_to(base.tree.active_leaf(current))
     removed = [*takewhile(gone.__contains__, reversed(path))]
-    return kept_current(base.tree, current, gone, removed[-1] if removed else None, history)
+    return current_after_removal(
+        base.tree, current, gone, removed[-1] if removed else None, history
+    )

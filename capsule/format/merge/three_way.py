@@ -24,7 +24,7 @@ Each = Callable[[str, Any, Any, Any], Any]
 Rule = Callable[[Any, Any, Any], Any]
 
 
-def bytes_of(value: Any) -> bytes:
+def encode_value(value: Any) -> bytes:
     """What tells one value from another. Where no rule decides, the greater stands; an absent field
     is least.
     """
@@ -40,7 +40,7 @@ def sorted_bytes(value: Any) -> bytes:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two values are written alike."""
-    return left is right or bytes_of(left) == bytes_of(right)
+    return left is right or encode_value(left) == encode_value(right)
 
 
 def flat_head(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,28 +56,30 @@ def flat_head(document: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def changed(base: Any, ours: Any, theirs: Any, both: Callable[[], Any]) -> Any:
+def three_way(base: Any, ours: Any, theirs: Any, both: Callable[[], Any]) -> Any:
     """The value of the side that changed it; where both did, and differently, what `both` gives."""
     if same(ours, theirs) or same(theirs, base):
         return ours
     return theirs if same(ours, base) else both()
 
 
-def first(rank: Callable[[Any], Any]) -> Rule:
+def by_rank(rank: Callable[[Any], Any]) -> Rule:
     """The value that changed; where both did, the one of the higher rank."""
 
     def rule(base: Any, ours: Any, theirs: Any) -> Any:
-        return changed(
+        return three_way(
             base,
             ours,
             theirs,
-            lambda: max(ours, theirs, key=lambda value: (rank(value), bytes_of(value))),
+            lambda: max(ours, theirs, key=lambda value: (rank(value), encode_value(value))),
         )
 
     return rule
 
 
-def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()) -> Any:
+def merge_value(
+    base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()
+) -> Any:
     """One value out of three; ABSENT is a value too. Objects on both sides are merged key by key.
 
     `clash` is asked where both changed it differently, with the path, which begins with `where`.
@@ -86,17 +88,17 @@ def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ..
     def both() -> Any:
         if not (isinstance(ours, dict) and isinstance(theirs, dict)):
             return clash(where, ours, theirs)
-        return merged_object(
+        return merge_object(
             base,
             ours,
             theirs,
-            lambda key, was, mine, yours: merged(was, mine, yours, clash, (*where, key)),
+            lambda key, was, mine, yours: merge_value(was, mine, yours, clash, (*where, key)),
         )
 
-    return changed(base, ours, theirs, both)
+    return three_way(base, ours, theirs, both)
 
 
-def merged_object(
+def merge_object(
     base: Any,
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
@@ -120,13 +122,17 @@ def merged_object(
     return result
 
 
-def greater(where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
+def take_greater(where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
     """The `Clash` that leaves no conflict: the value whose JSON sorts last stands."""
-    return max(ours, theirs, key=bytes_of)
+    return max(ours, theirs, key=encode_value)
 
 
-def merged_set(
-    base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = bytes_of, clash: Clash = greater
+def merge_set(
+    base: Any,
+    ours: Any,
+    theirs: Any,
+    key: Callable[[Any], Any] = encode_value,
+    clash: Clash = take_greater,
 ) -> Any:
     """A list in which the order means little: the additions and the removals of both sides.
 
@@ -140,9 +146,9 @@ def merged_set(
         was, mine, yours = ({key(item): item for item in side} for side in lists)
         order = [*was, *sorted({*mine, *yours} - {*was})]
         items = (
-            merged(was.get(id, ABSENT), mine.get(id, ABSENT), yours.get(id, ABSENT), clash)
+            merge_value(was.get(id, ABSENT), mine.get(id, ABSENT), yours.get(id, ABSENT), clash)
             for id in order
         )
         return [item for item in items if item is not ABSENT]
 
-    return changed(base, ours, theirs, both)
+    return three_way(base, ours, theirs, both)

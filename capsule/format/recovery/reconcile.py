@@ -60,15 +60,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format.documents.message import saying
-from capsule.format.fields import names
+from capsule.format.documents.message import content_fields
+from capsule.format.fields import field_names
 from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.three_way import ABSENT, flat_head, sorted_bytes
 
 _RECORD_BYTES = 64 << 10
 #: What of a capsule is merged as its head: what the store changes without rewriting the whole.
-HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
+HEAD = frozenset(field_names("")) - {"updatedAt", "history", "context"}
 
 
 def append_records(
@@ -108,16 +108,16 @@ def edit_record(record: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[
     """The record of a message that a rewrite changed, before and after; `record` has its other
     fields.
     """
-    edit = {"k": "edit", **record, "was": said(was)}
-    if parent_of(was) != parent_of(now):
-        edit["above"] = parent_of(was)
+    edit = {"k": "edit", **record, "was": content_digest(was)}
+    if named_parent(was) != named_parent(now):
+        edit["above"] = named_parent(was)
     return orjson.dumps({**edit, "e": now})
 
 
 def gone_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
     """The record of messages that a rewrite took out; `record` has its other fields."""
     return orjson.dumps(
-        {"k": "gone", **record, "was": {entry["id"]: said(entry) for entry in entries}}
+        {"k": "gone", **record, "was": {entry["id"]: content_digest(entry) for entry in entries}}
     )
 
 
@@ -125,7 +125,7 @@ def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
     """The record of a head as it was written: what `document` has before its context; it has
     `count` messages.
     """
-    return headed({"k": "head", "u": stamp, "n": count}, document)
+    return with_head_fields({"k": "head", "u": stamp, "n": count}, document)
 
 
 def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
@@ -133,30 +133,30 @@ def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"k": "lock", "u": stamp, "l": document["metadata"].get("lock")})
 
 
-def headed(record: dict[str, Any], document: Mapping[str, Any]) -> bytes:
+def with_head_fields(record: dict[str, Any], document: Mapping[str, Any]) -> bytes:
     """A record with the head of a document in it."""
     # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
-    return orjson.dumps(record)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
+    return orjson.dumps(record)[:-1] + b',"h":' + orjson.dumps(head_fields(document)) + b"}"
 
 
-def apart(document: Mapping[str, Any]) -> dict[str, Any]:
+def head_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a document that are merged as its head."""
     return {key: value for key, value in document.items() if key in HEAD}
 
 
-def digest(entry: Any) -> str:
+def value_digest(entry: Any) -> str:
     """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
     from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
 
     return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-def said(entry: Mapping[str, Any]) -> str:
+def content_digest(entry: Mapping[str, Any]) -> str:
     """A digest of what a message says, which stays the same when Capsule names its parent."""
-    return digest(saying(entry))
+    return value_digest(content_fields(entry))
 
 
-def parent_of(entry: Mapping[str, Any]) -> str | bool | None:
+def named_parent(entry: Mapping[str, Any]) -> str | bool | None:
     """The parent that a message names; None: it is a root. False: it names none, and answers the
     one before it.
     """
@@ -207,7 +207,7 @@ class WriteRecord(NamedTuple):
         return "hand" in self.record
 
 
-def decoded(records: list[list[bytes]]) -> list[WriteRecord]:
+def decode_records(records: list[list[bytes]]) -> list[WriteRecord]:
     """The records, the oldest first."""
     writes: list[WriteRecord] = []
     head: dict[str, Any] = {}
@@ -239,20 +239,20 @@ def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield place, record
 
 
-def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
+def appended_entries(records: list[list[bytes]]) -> list[dict[str, Any]]:
     """The messages of all appends, also those that were taken out since."""
     return [
         entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]
     ]
 
 
-def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
+def logged_splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
     """The splices that are remembered, the latest first: where, the messages,
     and the `updatedAt`.
     """
     found: list[tuple[int, list[dict[str, Any]], str]] = []
     place = -1
-    for write in decoded(records):
+    for write in decode_records(records):
         if write.kind == "append" and write.record.get("at", -1) >= 0:
             found.append((write.record["at"], list(write.entries), write.record["u"]))
             place = write.place
@@ -261,14 +261,16 @@ def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]],
     return [splice for splice in reversed(found) if splice[1]]
 
 
-def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:
+def with_recovered_ids(
+    history: list[dict[str, Any]], records: list[list[bytes]]
+) -> list[dict[str, Any]]:
     """The messages of a saved version, in which those that lost their ids have them again: each
     gets that of the logged message of the same role, text and time that isn't there, each once."""
     if not records or all(entry.get("id") for entry in history):
         return history
     there = {entry.get("id") for entry in history}
     ids: dict[tuple[Any, ...], dict[str, None]] = {}
-    for write in decoded(records):
+    for write in decode_records(records):
         for entry in [write.record["e"]] if write.kind == "edit" else write.entries:
             if entry.get("id") not in there:
                 ids.setdefault(_words(entry), {})[entry["id"]] = None
@@ -291,12 +293,14 @@ def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> list[list[bytes]]:
+def erase_removed_texts(
+    records: list[list[bytes]], document: Mapping[str, Any]
+) -> list[list[bytes]]:
     """The records of a document, the oldest first, without the texts of messages, and titles, that
     it has no more.
     """
     there = {entry.get("id"): entry for entry in document["history"]}
-    writes = decoded(records)
+    writes = decode_records(records)
     last = max((write.place for write in writes if "h" in write.record), default=-1)
     kept: dict[int, list[bytes]] = {}
     for place, record, _ in writes:
@@ -317,7 +321,7 @@ def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> li
 
 
 #: How `Reconciliation.remade` calls a lock.
-THE_LOCK = "the lock"
+LOCK_PHRASE = "the lock"
 _LOCK, _TAGS = "metadata.lock", "metadata.tags"
 _Flat = Mapping[str, Any]
 _Entry = dict[str, Any]
@@ -398,7 +402,7 @@ def reconcile(
         sure: How many writes were in the file for sure; a later one may have come to it in part.
             None: all.
     """
-    writes = decoded(records)
+    writes = decode_records(records)
     outcome = Reconciliation(dict(saved))
     read = _ReadState(saved, writes, len(records) if sure is None else sure)
     if deliberate is not None:
@@ -412,7 +416,7 @@ def reconcile(
     if read.void:
         outcome.seen.insert(0, orjson.dumps({"k": "void", **_by_hand(saved), "void": read.void}))
     count = len(outcome.document["history"])
-    outcome.seen.append(headed({"k": "head", **_by_hand(saved), "n": count}, saved))
+    outcome.seen.append(with_head_fields({"k": "head", **_by_hand(saved), "n": count}, saved))
     return outcome
 
 
@@ -516,7 +520,7 @@ def _known(writes: list[WriteRecord]) -> dict[Any, _StoreVersion]:
         for entry in write.entries:
             message = messages.setdefault(entry.get("id"), _StoreVersion())
             copy = _SavedCopy(place, entry)
-            text = said(entry)
+            text = content_digest(entry)
             if write.kind == "put" and not write.is_by_hand and message.texts - {text}:
                 copy.edited = place  # It may have come back with another text than it went with.
             message.copies.append(copy)
@@ -536,8 +540,10 @@ def _note_edit(message: _StoreVersion, write: WriteRecord) -> None:
     entry, was = write.record["e"], write.record["was"]
     if not message.copies:  # The log doesn't have the write that put it there.
         message.copies.append(_SavedCopy(write.place, entry))
-    copy = next((copy for copy in message.copies if said(copy.entry) == was), message.copies[-1])
-    text = said(entry)
+    copy = next(
+        (copy for copy in message.copies if content_digest(copy.entry) == was), message.copies[-1]
+    )
+    text = content_digest(entry)
     copy.entry = entry
     message.texts |= {was, text}
     if write.is_by_hand:
@@ -603,9 +609,11 @@ def _paired(
     pairs: dict[int, _SavedCopy] = {}
     rest = []
     for copy in copies:
-        text = said(copy.entry)
+        text = content_digest(copy.entry)
         same = [
-            place for place, entry in entries.items() if place not in pairs and said(entry) == text
+            place
+            for place, entry in entries.items()
+            if place not in pairs and content_digest(entry) == text
         ]
         if same:
             pairs[same[0]] = copy
@@ -625,7 +633,7 @@ def _is_removed_again(
     if message.gone is None or read.had(message.gone):
         return False
     words = f"the removal of message {id}"
-    if read.makes_again and said(entry) in message.texts:
+    if read.makes_again and content_digest(entry) in message.texts:
         outcome.remade.append(words)
         return True
     outcome.overruled.append(({"removed": id}, words))
@@ -639,17 +647,17 @@ def _merged(
     left that alone.
     """
     result = entry
-    text = said(entry)
-    if copy.edited is not None and text != said(copy.entry):
+    text = content_digest(entry)
+    if copy.edited is not None and text != content_digest(copy.entry):
         words = f"the edit of message {entry['id']}"
         if read.makes_again and not read.had(copy.edited) and text in texts:
-            result = _under(copy.entry, parent_of(entry))
+            result = _under(copy.entry, named_parent(entry))
             outcome.remade.append(words)
         else:
             outcome.overruled.append((copy.entry, words))
     unread = [before for place, before in copy.moves if not read.had(place)]
-    parent = parent_of(copy.entry)
-    if unread and read.makes_again and unread[0] == parent_of(entry) != parent:
+    parent = named_parent(copy.entry)
+    if unread and read.makes_again and unread[0] == named_parent(entry) != parent:
         result = _under(result, parent)
         outcome.remade.append(f"the parent of message {entry['id']}")
     return result
@@ -657,13 +665,13 @@ def _merged(
 
 def _stands(copy: _SavedCopy, result: _Entry) -> bool:
     """Whether the person's version of a message stands where the store had changed it."""
-    is_other_text = copy.edited is not None and said(result) != said(copy.entry)
-    is_elsewhere = bool(copy.moves) and parent_of(result) != parent_of(copy.entry)
+    is_other_text = copy.edited is not None and content_digest(result) != content_digest(copy.entry)
+    is_elsewhere = bool(copy.moves) and named_parent(result) != named_parent(copy.entry)
     return is_other_text or is_elsewhere
 
 
 def _under(entry: _Entry, parent: Any) -> _Entry:
-    """A message with another parent, as `parent_of` gives it."""
+    """A message with another parent, as `named_parent` gives it."""
     rest = {name: value for name, value in entry.items() if name != "parent"}
     return order_message(rest if parent is False else rest | {"parent": parent})
 
@@ -676,7 +684,7 @@ def _head(outcome: Reconciliation, writes: list[WriteRecord], read: _ReadState) 
     if not heads:
         return
     flats = [flat_head(head.record["h"]) for head in heads]
-    ours, theirs = flats[-1], flat_head(apart(outcome.document))
+    ours, theirs = flats[-1], flat_head(head_fields(outcome.document))
     # Of two that are as like, the earlier: what then seems new to the person is made again, not
     # taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
@@ -697,7 +705,7 @@ def _head(outcome: Reconciliation, writes: list[WriteRecord], read: _ReadState) 
             is_former = _lock_of(theirs) != locks[-1] and _lock_of(theirs) in locks
             if is_unread and is_former and read.makes_again:
                 merged[key] = mine
-                remade.append(THE_LOCK)
+                remade.append(LOCK_PHRASE)
             continue
         if _same(was, mine) or key not in by_the_store:
             is_lost = _is_reverted(key, saved_value, heads, flats)
@@ -737,7 +745,7 @@ def _is_reverted(key: str, value: Any, heads: list[WriteRecord], flats: Sequence
 def _lock_of(flat: _Flat) -> str:
     """What tells one lock from another; its time is refreshed, formerly without a record."""
     lock = flat.get(_LOCK)
-    return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
+    return value_digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
 
 
 def _readable(heads: list[WriteRecord], read: _ReadState) -> list[int]:
@@ -769,7 +777,7 @@ def _distance(left: _Flat, right: _Flat) -> int:
     for key in _differing(left, right):
         tags: list[Any] = [side.get(key) for side in (left, right)]
         if key == _TAGS and all(isinstance(each, list) for each in tags):
-            distance += len(set(map(digest, tags[0])) ^ set(map(digest, tags[1])))
+            distance += len(set(map(value_digest, tags[0])) ^ set(map(value_digest, tags[1])))
         elif key != _LOCK or _lock_of(left) != _lock_of(right):
             distance += 1
     return distance

@@ -1,8 +1,8 @@
 """Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
 
-After a power cut `cut_back` gives the file as it was at the last checkpoint of the log, which has
-all that was written since. Where the log has a splice that a kill interrupted, `redo` compares its
-very bytes, and completes it. Without a log (`.capsule/` was deleted), `mend` knows what such a file
+After a power cut `truncate_to_checkpoint` gives the file as it was at the last checkpoint of the log, which has
+all that was written since. Where the log has a splice that a kill interrupted, `complete_splice` compares its
+very bytes, and completes it. Without a log (`.capsule/` was deleted), `repair_torn` knows what such a file
 looks like; that is believed only of a file that nobody can still be saving, or when a person asks
 for it.
 
@@ -68,7 +68,7 @@ class RepairedFile(NamedTuple):
     what: str
 
 
-def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
+def truncate_to_checkpoint(data: bytes, at: int, stamp: str) -> bytes | None:
     """The file as its first bytes show it, when its entries ended there; None if these are no
     capsule up to an entry.
 
@@ -87,7 +87,7 @@ def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
     return base if _parses(base) else None
 
 
-def redo(data: bytes, splice: LoggedSplice, *, cut: bool) -> bytes | None:
+def complete_splice(data: bytes, splice: LoggedSplice, *, cut: bool) -> bytes | None:
     """The file with a splice completed; None unless `data` shows a part of that very splice.
 
     What stands behind the last entry before it is then made of sectors of what was there and of
@@ -144,7 +144,7 @@ def _is_mixed_of(rest: bytes, old: bytes, new: bytes, at: int) -> bool:
     return len(rest) <= len(new) and all(rest[a:b] in (old[a:b], new[a:b]) for a, b in pairs)
 
 
-def mend(data: bytes) -> RepairedFile | None:
+def repair_torn(data: bytes) -> RepairedFile | None:
     """The file made whole, when a crash can have left `data`; None when it can't.
 
     Args:

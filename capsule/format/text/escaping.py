@@ -14,7 +14,7 @@ from typing import Any
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def shown(text: str) -> str:
+def escape_controls(text: str) -> str:
     """`text` as it may be shown: control characters and escape sequences as their escapes."""
     # Nearly all may, and this is quick to say.
     if text.isprintable() or text.replace("\n", " ").replace("\t", " ").isprintable():
@@ -24,10 +24,14 @@ def shown(text: str) -> str:
 
 def one_line(text: str) -> str:
     """`text` as it may be shown in one line and one column."""
-    return text if text.isprintable() else shown(text).replace("\n", "\\n").replace("\t", "\\t")
+    return (
+        text
+        if text.isprintable()
+        else escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
+    )
 
 
-def clipped(text: str, most: int) -> str:
+def truncated(text: str, most: int) -> str:
     """The beginning of a text, of so many characters at most."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "\u2026"
 

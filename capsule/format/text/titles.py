@@ -16,7 +16,7 @@ from capsule.errors import InvalidInput
 #: The most characters a given title may have.
 MAX = 200
 #: The most characters a made title has.
-NEAR = 60
+MAX_AUTOMATIC = 60
 
 _LINE = re.compile("[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _HEADING = re.compile(r"#{1,6}(?:\s+|$)")
@@ -52,7 +52,7 @@ def title_from(text: str) -> str:
     return ""
 
 
-def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
+def automatic_title(history: Iterable[Mapping[str, Any]]) -> str:
     """The title of a conversation that nobody named: that of its first user message in which there
     is a word.
     """
@@ -66,7 +66,7 @@ def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def title_after(prefix: str, source: str, text: str) -> str:
+def derived_title(prefix: str, source: str, text: str) -> str:
     """The title of what is made of a conversation: a prefix and the title of the source, or a title
     made from `text`.
 
@@ -80,12 +80,12 @@ def title_after(prefix: str, source: str, text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    if len(line) <= NEAR:
+    if len(line) <= MAX_AUTOMATIC:
         return line
-    space = line.rfind(" ", 0, NEAR)
-    end = space if space >= NEAR // 2 else NEAR - 1
+    space = line.rfind(" ", 0, MAX_AUTOMATIC)
+    end = space if space >= MAX_AUTOMATIC // 2 else MAX_AUTOMATIC - 1
     # Not between a letter and the accent that follows it, nor inside a joined emoji.
-    while end > NEAR // 2 and (_joins(line[end]) or line[end - 1] == "\u200d"):
+    while end > MAX_AUTOMATIC // 2 and (_joins(line[end]) or line[end - 1] == "\u200d"):
         end -= 1
     return line[:end].rstrip(" ,;:-\u2013\u2014") + "\u2026"
 

@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.errors import InvalidInput, NotFound, Remedy
-from capsule.format.documents.message import saying
+from capsule.format.documents.message import content_fields
 from capsule.format.json.canonical import order_message
 from capsule.format.references import find_message
-from capsule.format.text.titles import title_by_rule
+from capsule.format.text.titles import automatic_title
 from capsule.format.tree.tree import Tree
 
 Message = Mapping[str, Any]
 Document = dict[str, Any]
 
 
-def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
+def remove_messages(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
     """The history without the messages at these places; their answers answer what they answered.
 
     Raises:
@@ -73,7 +73,7 @@ def _above(tree: Tree, place: int, gone: Set[int]) -> int:
     return -1 if above in seen else above
 
 
-def kept_current(
+def current_after_removal(
     before: Tree, current: str | None, gone: Set[int], asked: int | None, after: Sequence[Message]
 ) -> str | None:
     """What `currentNode` must be when messages have gone, so that the active branch is what a
@@ -107,13 +107,15 @@ def kept_current(
 
 def retitle(document: Document, before: Sequence[Message], after: Sequence[Message]) -> None:
     """Let a title that was made by rule follow the messages; one that would be empty stays."""
-    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == title_by_rule(
+    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == automatic_title(
         before
     ):
-        document["title"] = title_by_rule(after) or document["title"]
+        document["title"] = automatic_title(after) or document["title"]
 
 
-def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) -> Document | None:
+def removal_record(
+    before: Mapping[str, Any], after: Mapping[str, Any], reason: str
+) -> Document | None:
     """What a write takes out of a conversation, as the trash keeps it; None when it takes nothing.
 
     Args:
@@ -128,12 +130,12 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
     """
     now: dict[Any, list[Document]] = {}
     for entry in after["history"]:
-        now.setdefault(entry.get("id"), []).append(saying(entry))
+        now.setdefault(entry.get("id"), []).append(content_fields(entry))
     history = before["history"]
     gone = [
         place
         for place, entry in enumerate(history)
-        if saying(entry) not in now.get(entry.get("id"), ())
+        if content_fields(entry) not in now.get(entry.get("id"), ())
     ]
     if not gone:
         return None
@@ -162,7 +164,7 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
     }
 
 
-def edited(entry: Message, at: str, by: str | None) -> Document:
+def mark_edited(entry: Message, at: str, by: str | None) -> Document:
     """Return a message that was changed just now.
 
     Args:
@@ -177,8 +179,8 @@ def edited(entry: Message, at: str, by: str | None) -> Document:
     return order_message(changed)
 
 
-def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
-    """The conversation with messages put back that `removed` recorded.
+def restore_removed(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
+    """The conversation with messages put back that `removal_record` recorded.
 
     One that is gone returns to its place, under the message that it answered, and has its answers
     again. One that is there gets its former text, as an edit. The active branch ends where it ended
@@ -186,7 +188,7 @@ def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None)
 
     Args:
         document: The conversation; its `updatedAt` is that of the edits.
-        kept: What `removed` gave.
+        kept: What `removal_record` gave.
         by: The agent that puts it back; None: a person.
 
     Raises:
@@ -202,9 +204,11 @@ def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None)
         at = before.places.get(entry["id"])
         if at is None:
             lost.append((dict(entry), behind))
-        elif saying(entry) != saying(history[at]):
+        elif content_fields(entry) != content_fields(history[at]):
             parent = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
-            history[at] = edited({**saying(entry), **parent}, document["updatedAt"], by)
+            history[at] = mark_edited(
+                {**content_fields(entry), **parent}, document["updatedAt"], by
+            )
     came = {entry["id"]: entry["parent"] for entry, _ in lost}
     for child, parent in about["answers"].items():
         above, seen = parent, set()
@@ -337,8 +341,8 @@ class PrunedHistory:
         history, current = document["history"], document["metadata"].get("currentNode")
         tree = Tree(history)
         gone, removed = chosen(history, tree, current)
-        self.history = without(history, tree, gone)
-        self.current = kept_current(tree, current, gone, removed, self.history)
+        self.history = remove_messages(history, tree, gone)
+        self.current = current_after_removal(tree, current, gone, removed, self.history)
         leaf = Tree(self.history).active_leaf(self.current)
         if removed is None and leaf == len(self.history) - 1:
             self.current = None  # What is left is one branch.
@@ -361,7 +365,7 @@ class PrunedHistory:
         return after
 
 
-def answer_at(
+def find_answer(
     id: str, history: list[Entry], tree: Tree, current: str | None, message_id: str | None
 ) -> int:
     """The place of an answer, or of the last one of the active branch."""
@@ -380,7 +384,7 @@ def answer_at(
     return place
 
 
-def target(
+def plan_switch(
     history: list[Entry], current: str | None, message_id: str | None, step: int, id: str
 ) -> Switched:
     """What a switch leads to in the conversation `id`; nothing is written yet.

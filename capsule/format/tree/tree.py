@@ -165,7 +165,7 @@ class Tree:
         is walked once."""
         problems = [
             (min(place for place in circle if self._links[place][1] is not None), _CIRCLE)
-            for circle in circles(dict(enumerate(self.parents)))
+            for circle in find_cycles(dict(enumerate(self.parents)))
         ]
         for place, (id, parent) in enumerate(self._links):
             if parent and parent not in self.places:
@@ -180,7 +180,7 @@ class Tree:
 _CIRCLE = "closes a circle of messages that answer each other; correct or remove it"
 
 
-def circles(above: Mapping[T, Any]) -> Iterator[list[T]]:
+def find_cycles(above: Mapping[T, Any]) -> Iterator[list[T]]:
     """The circles of messages that answer each other, of messages and what each answers. Passes
     each twice at most.
     """
@@ -197,7 +197,7 @@ def circles(above: Mapping[T, Any]) -> Iterator[list[T]]:
             yield circle
 
 
-def active(messages: Sequence[Link], current: str | None) -> list[bool]:
+def active_flags(messages: Sequence[Link], current: str | None) -> list[bool]:
     """Which messages lie on the active branch that `current` (`metadata.currentNode`) names."""
     on = [False] * len(messages)
     for place in Tree.of_links(messages).path(current):

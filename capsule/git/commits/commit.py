@@ -29,8 +29,8 @@ from capsule.errors import CapsuleError, InvalidDocument, Refused, Remedy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
-from capsule.format.text.escaping import clipped
-from capsule.format.validation import KINDS, decoded
+from capsule.format.text.escaping import truncated
+from capsule.format.validation import KINDS, decode_checked
 from capsule.git import objects
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import BlobReader, IndexEntry, RawDifference
@@ -73,7 +73,7 @@ class DocumentChange:
         """A line for the body of a commit's message."""
         return (
             f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: "
-            f"{clipped(', '.join(self.words), _MAX_LINE)}"
+            f"{truncated(', '.join(self.words), _MAX_LINE)}"
         )
 
     @property
@@ -129,7 +129,9 @@ def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
     check.
     """
     try:
-        return decoded(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
+        return (
+            decode_checked(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
+        )
     except CapsuleError:
         return {}
 
@@ -157,7 +159,7 @@ def commit_message(
 
 def _subject(phrases: Sequence[str], more: int) -> str:
     """As many phrases as a line takes, and how many there are besides; the first one always."""
-    subject, left = clipped(phrases[0], _MAX_SUBJECT), list(phrases[1:])
+    subject, left = truncated(phrases[0], _MAX_SUBJECT), list(phrases[1:])
     while left and len(f"{subject}, {left[0]}") <= _MAX_SUBJECT:
         subject = f"{subject}, {left.pop(0)}"
     return subject + (f" and {len(left) + more} more" if left or more else "")
@@ -165,7 +167,7 @@ def _subject(phrases: Sequence[str], more: int) -> str:
 
 def _quoted(text: str) -> str:
     """A text in quotes and in one line, as Python writes it."""
-    return repr(clipped(text, _MAX_TITLE))
+    return repr(truncated(text, _MAX_TITLE))
 
 
 #: What is committed besides the documents. Not `overrides/next.json`: what waits for the next

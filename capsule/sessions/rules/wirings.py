@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capsule.errors import InvalidInput
-from capsule.format.filters import compiled
+from capsule.format.filters import compile_pattern
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Outcome
 from capsule.sessions.registry import EVERY, RegistryState, SessionKey, Wiring
@@ -102,7 +102,7 @@ def _wakes_agent(
 ) -> tuple[bool, str]:
     if wiring.engage == "pattern":
         try:
-            fits = wiring.pattern == EVERY or compiled(wiring.pattern)(arrived.text)
+            fits = wiring.pattern == EVERY or compile_pattern(wiring.pattern)(arrived.text)
         except InvalidInput:
             return False, f"the pattern {wiring.pattern!r} can't be read"
         return fits, f"it {'fits' if fits else 'does not fit'} the pattern {wiring.pattern!r}"

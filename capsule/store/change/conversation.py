@@ -14,9 +14,9 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import migrations
 from capsule.format.documents import creation
-from capsule.format.fields import names
+from capsule.format.fields import field_names
 from capsule.format.json import canonical, codec
-from capsule.format.text.titles import title_by_rule
+from capsule.format.text.titles import automatic_title
 from capsule.store.change.appends import (
     completed_message,
     encoded_within,
@@ -37,7 +37,7 @@ Document = dict[str, Any]
 REMOVED = "messages"
 #: How often a write is begun while another program writes in between.
 TRIES = 50
-_LOCK = frozenset(names("metadata.lock"))
+_LOCK = frozenset(field_names("metadata.lock"))
 
 
 def ensure_permitted(
@@ -255,7 +255,7 @@ class Conversation:
             )
         if self._own is not None:
             self._own.remember_appended(self.id, entries)
-        title = title_by_rule(entries) if head_before.untitled else ""
+        title = automatic_title(entries) if head_before.untitled else ""
         newest = at.newest_updated_at
         stamp, head = time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
@@ -335,7 +335,7 @@ class Conversation:
 
         Args:
             change: Changes the given document, which has the new `updatedAt`, or returns another.
-            reason: The reason to remove or change messages, as `removed` takes it; they go to the
+            reason: The reason to remove or change messages, as `removal_record` takes it; they go to the
                 trash first. Empty: no message goes to the trash, because the present version is
                 kept elsewhere.
             keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any
@@ -346,7 +346,7 @@ class Conversation:
         Returns:
             The document as it is now.
         """
-        from capsule.format.tree.branches import removed
+        from capsule.format.tree.branches import removal_record
 
         lock, before = self.admitted(), self.document()
         stamp = before["updatedAt"] if keeps_time else self._stamp()
@@ -358,7 +358,7 @@ class Conversation:
         _keep_lock_fields(before, after)
         if not keeps_time:
             after["updatedAt"] = stamp
-        after, _ = migrations.current(after, self.name)
+        after, _ = migrations.upgrade(after, self.name)
         after = canonical.in_order(after)
         if not keeps_time:
             stamped = _keep_time_if_only_lock_changed(before, after)
@@ -376,7 +376,7 @@ class Conversation:
             self._own.remember_appended(
                 self.id, [entry for entry in after["history"] if entry.get("id") not in there]
             )
-        gone = removed(before, after, reason) if reason else None
+        gone = removal_record(before, after, reason) if reason else None
         if gone is not None and self._agent is not None:
             gone["removed"]["by"] = self._agent
         self.transaction.replace(after, None if gone is None else (REMOVED, gone))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.documents.servers import switched
-from capsule.format.merge.annotations import take_out
+from capsule.format.documents.servers import with_switches
+from capsule.format.merge.annotations import remove_conflict
 from capsule.format.text.titles import check_tags, check_title
 from capsule.store.change.pending_overrides import (
     Overrides,
@@ -33,7 +33,7 @@ def set_title(head: dict[str, Any], title: str, by: str) -> None:
     metadata.pop("titleSetAt", None)
     if by == "user":
         metadata["titleSetAt"] = head["updatedAt"]
-        take_out(metadata, "title")
+        remove_conflict(metadata, "title")
 
 
 def head_change(
@@ -55,7 +55,7 @@ def head_change(
         title = check_title(title)
     wanted = None if tags is None else check_tags(tags)
     added, removed = check_tags(tagged), frozenset(untagged)
-    switched({}, mcp_servers or {})  # Checked before any file is opened.
+    with_switches({}, mcp_servers or {})  # Checked before any file is opened.
     flags = {name: on for name, on in flags.items() if on is not None}
     if title is None and wanted is None and not (added or removed or flags or mcp_servers):
         raise InvalidInput(
@@ -71,7 +71,7 @@ def head_change(
                     f"nothing was changed: the conversation was renamed to {head['title']!r} "
                     "meanwhile"
                 )
-            was_open = by == "user" and take_out(metadata, "title")
+            was_open = by == "user" and remove_conflict(metadata, "title")
             if was_open or (head["title"], metadata.get("titleSetBy")) != (title, by):
                 set_title(head, title, by)
         if wanted is not None:
@@ -81,7 +81,7 @@ def head_change(
             kept = [tag for tag in present if tag not in removed]
             metadata["tags"] = [*kept, *(tag for tag in added if tag not in kept)]
         if mcp_servers:
-            set_overrides(metadata, switched(metadata.get("mcpServers"), mcp_servers))
+            set_overrides(metadata, with_switches(metadata.get("mcpServers"), mcp_servers))
         for name, on in flags.items():
             if on or name in metadata:  # A flag that is off is not added.
                 metadata[name] = on

@@ -22,7 +22,7 @@ from capsule.format.documents import creation
 from capsule.format.documents.servers import overrides_in
 from capsule.format.fields import PARTS
 from capsule.format.json import codec, locations
-from capsule.format.validation import fault
+from capsule.format.validation import problem_with
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -145,11 +145,16 @@ def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     version = migrations.parse_version(had)
     if version is None:
         yield "version", f'must be a text like "2.1", is {codec.kind_of(had)}'
-    elif version[0] != migrations.KNOWN[0]:
-        yield "version", migrations.too_new(had) if version > migrations.KNOWN else "must be 2.1"
+    elif version[0] != migrations.LATEST_VERSION[0]:
+        yield (
+            "version",
+            migrations.newer_version_message(had)
+            if version > migrations.LATEST_VERSION
+            else "must be 2.1",
+        )
     servers = document.setdefault("mcpServers", {})
     if (
-        wrong := fault(_FIELD, servers)
+        wrong := problem_with(_FIELD, servers)
         if servers is not None
         else f"must be an object, is {codec.kind_of(servers)}"
     ):

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from capsule.format.documents.servers import check_server, switched, switches_in
-from capsule.format.text.titles import check_title, title_by_rule
+from capsule.format.documents.servers import check_server, switches_in, with_switches
+from capsule.format.text.titles import automatic_title, check_title
 from capsule.store.change.head_changes import set_overrides, set_title
 from capsule.store.change.pending_overrides import (
     Overrides,
@@ -49,7 +49,7 @@ class Titles:
 
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
-        return title_by_rule(self._store.document(id)["history"])
+        return automatic_title(self._store.document(id)["history"])
 
     def suggest(self, id: str, title: str, *, instead_of: str = "") -> Head | None:
         """Give a conversation a title, unless it has one from a person.
@@ -117,7 +117,7 @@ class McpServerSwitches:
         Raises the errors of `append`; InvalidInput if a name is not valid for a server. Cost:
         copying the file.
         """
-        return self._override(id, lambda there: switched(there, switches))
+        return self._override(id, lambda there: with_switches(there, switches))
 
     def toggle(self, id: str | None, name: str) -> dict[str, bool]:
         """Switch an MCP server off if it is on, and on if it is off. A server without a switch
@@ -131,7 +131,7 @@ class McpServerSwitches:
         """
         check_server(name)
         return self._override(
-            id, lambda there: switched(there, {name: not switches_in(there).get(name, True)})
+            id, lambda there: with_switches(there, {name: not switches_in(there).get(name, True)})
         )
 
     def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:

@@ -66,10 +66,10 @@ class Branches:
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
-        from capsule.format.models import messages_in
+        from capsule.format.models import parse_messages
 
         entries = self._store.page(id, sys.maxsize, around=message_id).entries
-        messages = messages_in(
+        messages = parse_messages(
             b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]"
         )
         return [
@@ -120,10 +120,10 @@ class Branches:
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
-        from capsule.format.tree.branches import Slot, answer_at
+        from capsule.format.tree.branches import Slot, find_answer
 
         history, tree, current = self.tree(id)
-        place = answer_at(id, history, tree, current, message_id)
+        place = find_answer(id, history, tree, current, message_id)
         return Slot(history[place]["id"], tree.id_at(tree.parents[place]))
 
     # -- Switching ---------------------------------------------------------------------------------
@@ -148,11 +148,11 @@ class Branches:
             raise InvalidInput("give the message to switch to, or a step from the active one")
         if message_id is not None:
             message_id = named(self._store, id, message_id)
-        from capsule.format.tree.branches import target
+        from capsule.format.tree.branches import plan_switch
 
         def act(conversation: Conversation) -> Switched:
             history, current = conversation.document()["history"], conversation.head.current
-            done = target(history, current, message_id, step, id)
+            done = plan_switch(history, current, message_id, step, id)
             if done.changed:
                 conversation.change_head(
                     lambda head: head["metadata"].update(currentNode=done.leaf),
@@ -230,10 +230,10 @@ class Branches:
         """
         message = {"role": "assistant", "content": content, **fields_given(fields, extra)}
         check_message(message)
-        from capsule.format.tree.branches import answer_at
+        from capsule.format.tree.branches import find_answer
 
         def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
-            place = answer_at(id, history, tree, current, message_id)
+            place = find_answer(id, history, tree, current, message_id)
             return {**message, "parent": tree.id_at(tree.parents[place])}
 
         return self._beside(id, made, content, key)

@@ -21,8 +21,8 @@ from capsule.format.documents import creation
 from capsule.format.documents.message import check_message
 from capsule.format.json import canonical, codec, layout
 from capsule.format.references import find_message
-from capsule.format.tree.branches import edited, retitle
-from capsule.format.validation import decoded
+from capsule.format.tree.branches import mark_edited, retitle
+from capsule.format.validation import decode_checked
 from capsule.store.base import KIND
 from capsule.store.change.appends import encoded_within, message_model
 
@@ -79,7 +79,7 @@ class Edits:
                 history = document["history"]
                 if history[place]["content"] != content:
                     changed = history[place] | {"content": content}
-                    history[place] = edited(changed, document["updatedAt"], self._store.agent)
+                    history[place] = mark_edited(changed, document["updatedAt"], self._store.agent)
                 encoded_within(history[place], self._store.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
 
@@ -128,7 +128,7 @@ class Edits:
         """
         path = self._store.engine.name(KIND, id)
         data = self._store.read(id)
-        document, changes = migrations.current(codec.decode(data, path), path)
+        document, changes = migrations.upgrade(codec.decode(data, path), path)
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
         if changes and not check:
@@ -153,8 +153,8 @@ def _merged_edit(
             `{id}.json`.
     """
     path = f"{id}.json"
-    saved, _ = migrations.current(decoded(data, path, id), path)
-    seen, _ = migrations.current(decoded(read, path, id), path)
+    saved, _ = migrations.upgrade(decode_checked(data, path, id), path)
+    seen, _ = migrations.upgrade(decode_checked(read, path, id), path)
     seen_by_id = {message.get("id"): message for message in seen["history"]}
 
     def merge(now: dict[str, Any]) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _dated(
         return message
     typed = message.get("editedAt")
     if typed is None or typed == seen.get("editedAt"):
-        return edited(message, stamp, by)
-    return edited(message, typed, by)
+        return mark_edited(message, stamp, by)
+    return mark_edited(message, typed, by)
 
 
 def whose(message: Mapping[str, Any], me: str | None) -> Whose:
@@ -246,7 +246,7 @@ class ProjectContexts:
             span = layout.context_in(data) if is_canonical else None
             if span is not None:
                 return _decoded(data, span, name)
-            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0][
+            context: dict[str, Any] = migrations.upgrade(codec.decode(data, name), name)[0][
                 "context"
             ]
             return context
@@ -310,7 +310,7 @@ def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
 def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
     """The bytes of a checked context. Raises InvalidInput."""
     document = creation.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
-    validation.check_made(document)
+    validation.check_arguments(document)
     return codec.encode(canonical.in_order(document)["context"])[:-1]
 
 

@@ -19,7 +19,7 @@ from capsule.format.documents import creation
 from capsule.format.documents.channels import channel_in
 from capsule.format.documents.head import Head
 from capsule.format.references import find_message
-from capsule.format.text.titles import check_title, title_after
+from capsule.format.text.titles import check_title, derived_title
 from capsule.ids import check_id
 from capsule.rules import locking
 from capsule.store.base import KIND
@@ -138,7 +138,7 @@ class Forks:
         type = str(about.get("type") or "chat")
         document = creation.new_capsule(
             new_id,
-            title_after("Fork of ", source["title"], first_text)
+            derived_title("Fork of ", source["title"], first_text)
             if title is None
             else check_title(title),
             timestamps.now(),
@@ -175,7 +175,7 @@ class Forks:
         holder, deleted = self._store.inner.instance_locks, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
-                locking.admit(
+                locking.check_writable(
                     each,
                     self._store.head(each).lock,
                     holder.identity,

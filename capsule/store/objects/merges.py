@@ -19,8 +19,8 @@ from capsule.engines.interface import retry
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, Locked, NotFound, Remedy
 from capsule.format import migrations, validation
 from capsule.format.json import codec
-from capsule.format.merge.annotations import conflicts_in, resolve, take_out
-from capsule.format.merge.clean_form import clean, cleaned
+from capsule.format.merge.annotations import conflicts_in, remove_conflict, resolve
+from capsule.format.merge.clean_form import clean, clean_document
 from capsule.format.text.titles import check_title
 from capsule.format.validation import KINDS, DocumentKind
 from capsule.ids import check_id
@@ -150,7 +150,7 @@ class IncomingVersions:
             from capsule.format.merge.merge import merge
 
             here, name = conversation.document(), conversation.name
-            mine = codec.encode(cleaned(here, name))
+            mine = codec.encode(clean_document(here, name))
             after, brought = _merged(mine, base, theirs, name, partial(merge, path=name))
             if brought.what != "same":
                 # A lock in their version does not apply here. The local lock stays with its holder.
@@ -180,7 +180,7 @@ class IncomingVersions:
         """
 
         def act(conversation: Conversation) -> IncomingResult:
-            if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
+            if codec.encode(clean_document(conversation.document(), conversation.name)) != base:
                 return IncomingResult("kept", "it was written to here")
             self._store.inner.instance_locks.delete(conversation)
             self._store.inner.remember_own_write(id, "deleted")
@@ -225,7 +225,7 @@ def _newer(held: HeldFile, base: bytes | None, theirs: bytes) -> IncomingResult:
     if got[0] == theirs:
         return IncomingResult("same")
     if base is None or clean(got[0], held.path, KIND) != base:
-        migrations.current(
+        migrations.upgrade(
             codec.decode(theirs, held.path), held.path
         )  # Raises: the version is too new.
     held.put(got[1], theirs, [], canonical=False)
@@ -303,14 +303,14 @@ class Conflicts:
             value = check_title(value if isinstance(value, str) else "")
 
         def change(document: dict[str, Any]) -> None:
-            if not take_out(document["metadata"], field):
+            if not remove_conflict(document["metadata"], field):
                 nothing = f"conversation {id} has nothing to settle about {field[:100]!r}"
                 raise NotFound(nothing, remedy=Remedy("conflicts"), id=id)
             if field == "title":
                 set_title(document, value, "user")
             else:
                 resolve(document, field, value)
-            validation.check_made({**document, "history": []}, "; nothing was changed")
+            validation.check_arguments({**document, "history": []}, "; nothing was changed")
 
         inner = self._store.inner
         if field == "title" or field.startswith("metadata."):

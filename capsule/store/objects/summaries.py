@@ -17,7 +17,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.documents import creation
 from capsule.format.documents.message import check_message
 from capsule.format.references import find_message
-from capsule.format.text.titles import check_tags, check_title, title_after
+from capsule.format.text.titles import check_tags, check_title, derived_title
 from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
 from capsule.store.change.appends import completed_message
@@ -232,7 +232,7 @@ class Summaries:
             id,
             check_title(title)
             if title is not None
-            else title_after("Summary: ", source["title"], message["content"]),
+            else derived_title("Summary: ", source["title"], message["content"]),
             stamp,
             str(about.get("mode") or "api"),
             type,

@@ -21,9 +21,9 @@ from capsule.format.documents.creation import inactive_lock
 from capsule.format.documents.head import Head
 from capsule.format.json import canonical, codec
 from capsule.format.recovery.reconcile import head_record, reconcile
-from capsule.format.references import one_of
-from capsule.format.tree.branches import put_back
-from capsule.format.validation import decoded
+from capsule.format.references import resolve_prefix
+from capsule.format.tree.branches import restore_removed
+from capsule.format.validation import decode_checked
 from capsule.ids import check_id
 from capsule.store.base import KIND
 from capsule.store.change.appends import with_sender
@@ -70,7 +70,7 @@ class StoreTrash:
         data = b""
         try:
             data = self._store.engine.trash.read(trashed.token)
-            document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
+            document, _ = migrations.upgrade(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:
             return Head(trashed.id, path=trashed.path, bytes=len(data), damaged=error.message)
@@ -91,7 +91,7 @@ class StoreTrash:
         Cost: a link and two flushes of a directory.
         """
         deleted = self.list()
-        wanted = one_of(
+        wanted = resolve_prefix(
             sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash")
         )
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
@@ -149,7 +149,7 @@ class StoreTrash:
         former text, and its present text goes to the trash.
 
         Args:
-            trashed: The messages, as `removed` gives them.
+            trashed: The messages, as `removal_record` gives them.
 
         Returns:
             The ids of the messages that came back or changed.
@@ -162,7 +162,8 @@ class StoreTrash:
         def act(conversation: Conversation) -> list[str]:
             before = conversation.document()
             after = conversation.rewrite(
-                lambda document: put_back(document, kept, self._store.agent), reason="restored"
+                lambda document: restore_removed(document, kept, self._store.agent),
+                reason="restored",
             )
             self._store.engine.trash.erase(trashed.token)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
@@ -284,8 +285,8 @@ class EarlierVersions:
         Cost: writing the file twice.
         """
         check_id(id)
-        wanted = _without_lock(migrations.current(dict(document), f"{id}.json")[0])
-        wanted = decoded(
+        wanted = _without_lock(migrations.upgrade(dict(document), f"{id}.json")[0])
+        wanted = decode_checked(
             codec.encode(wanted), f"{id}.json", id
         )  # It must still be a capsule, and this one.
         self._store.inner.remember_own_write(
@@ -349,7 +350,7 @@ def _without_lock(document: dict[str, Any]) -> dict[str, Any]:
 def _is_sound(data: bytes, path: str, id: str) -> bool:
     """Whether a file is the capsule of this conversation."""
     try:
-        decoded(data, path, id)
+        decode_checked(data, path, id)
     except InvalidDocument:
         return False
     return True

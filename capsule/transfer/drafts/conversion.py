@@ -28,10 +28,10 @@ from capsule.errors import InvalidInput
 from capsule.format.documents import creation
 from capsule.format.documents.head import folder_of
 from capsule.format.documents.message import check_message
-from capsule.format.fields import MODES, TYPES, names
+from capsule.format.fields import MODES, TYPES, field_names
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
-from capsule.format.text.titles import check_title, title_by_rule, title_from
+from capsule.format.text.titles import automatic_title, check_title, title_from
 from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
@@ -345,7 +345,7 @@ def _with_head(
         if isinstance(head.get("title"), str):
             document["title"] = head["title"]
         return in_order(
-            document | {name: value for name, value in head.items() if name not in names("")}
+            document | {name: value for name, value in head.items() if name not in field_names("")}
         )
     try:
         said = digests.digests_of_head(document)
@@ -372,7 +372,7 @@ def _title(draft: Draft, history: list[Fields]) -> str:
         except InvalidInput:
             return made
     seen = [entry for entry in history if entry.get("metadata", {}).get("hidden") is not True]
-    if made := title_by_rule(seen):
+    if made := automatic_title(seen):
         return made
     return next((made for entry in seen if (made := title_from(entry["content"]))), "")
 

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from capsule.format.text.escaping import call_of, clipped, one_line
+from capsule.format.text.escaping import call_of, one_line, truncated
 from capsule.transfer.records.coercion import json_of, rest
 from capsule.transfer.rendering.texts import difference, language_of, valid
 
@@ -69,7 +69,7 @@ def as_text(value: Any, *, option: int | None = orjson.OPT_INDENT_2) -> str:
 def line(value: Any, most: int = 160) -> str:
     """The first line of a value that says something, cut to `most` characters."""
     text = as_text(value, option=None)[: 25 * most]
-    return clipped(one_line(valid(text).strip().partition("\n")[0]), most)
+    return truncated(one_line(valid(text).strip().partition("\n")[0]), most)
 
 
 def counted(text: str, noun: str = "line") -> str:

@@ -25,7 +25,7 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from capsule.format.text.escaping import shown
+from capsule.format.text.escaping import escape_controls
 
 #: Larger texts are not drawn as Markdown, larger code gets no colours, and longer texts are not
 #: compared.
@@ -98,7 +98,7 @@ class TextRenderer:
 
     def markdown(self, text: str) -> Markup:
         """A text that is Markdown."""
-        text = _CONTROL.sub(lambda sign: shown(sign[0]), valid(text))
+        text = _CONTROL.sub(lambda sign: escape_controls(sign[0]), valid(text))
         return (
             self._made("", text, self._markdown)
             if len(text) <= MOST_TEXT
@@ -109,7 +109,7 @@ class TextRenderer:
         """Code as a block, in colours if the language is known and the code is not large; also a
         `diff`.
         """
-        text, language = shown(valid(text)), (language.lower().split() or [""])[0]
+        text, language = escape_controls(valid(text)), (language.lower().split() or [""])[0]
         if len(text) > MOST_CODE or text.count("\n") >= MOST_LINES:
             return _element("pre", text)
         if language == "diff":

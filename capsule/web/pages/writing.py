@@ -15,7 +15,7 @@ import orjson
 from starlette.responses import Response
 
 from capsule.errors import InvalidInput, Refused
-from capsule.format.text.escaping import clipped, one_line
+from capsule.format.text.escaping import one_line, truncated
 from capsule.ids import new_id
 from capsule.messaging.unread import TYPES
 from capsule.web.view import AS, ON, View, get, post
@@ -142,7 +142,7 @@ def _going(view: View, id: str, planned: Removal) -> str:
     ids = set(planned.ids)
     going = [entry for entry in view.store.document(id)["history"] if entry.get("id") in ids]
     quoted = [
-        f"{entry.get('from') or entry['role']}: {clipped(one_line(entry['content']), _QUOTED)!r}"
+        f"{entry.get('from') or entry['role']}: {truncated(one_line(entry['content']), _QUOTED)!r}"
         for entry in going[:_MOST_QUOTED]
     ]
     if len(going) > _MOST_QUOTED:

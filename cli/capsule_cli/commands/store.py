@@ -32,13 +32,13 @@ from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.options import argument, flag, option, refuse_if
 from capsule_cli.shared.output import (
+    escape_controls,
     print_answer,
     print_json,
     print_notice,
     print_stored_bytes,
     print_text,
     progress,
-    shown,
     with_count,
     with_progress,
 )
@@ -72,7 +72,7 @@ def init(
         if made
         else f"{root} is a store already; nothing was changed"
     )
-    print_answer({"root": root, "made": made}, shown(said))
+    print_answer({"root": root, "made": made}, escape_controls(said))
 
 
 def show() -> None:
@@ -85,7 +85,9 @@ def show() -> None:
 
         facts = {"durability": opening.durability(url)}
     said = [found.root, found.words, *facts.values()]
-    print_answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
+    print_answer(
+        {"root": found.root, "reason": found.reason, **facts}, escape_controls("\n  ".join(said))
+    )
 
 
 def settings(
@@ -158,7 +160,7 @@ def doctor(
             completed = store.flush()
             print_answer(
                 {"completed": completed},
-                shown("\n".join(["every document is on the disk", *_of_cut(completed)])),
+                escape_controls("\n".join(["every document is on the disk", *_of_cut(completed)])),
             )
             return
         completed = _flushed(store)
@@ -182,7 +184,9 @@ def doctor(
     }
     print_answer(
         facts,
-        shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])),
+        escape_controls(
+            "\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])
+        ),
     )
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
@@ -198,7 +202,7 @@ def _report() -> None:
             facts = report(store, bar)
     except CapsuleError as error:
         facts = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
-    print_answer(facts, shown("\n".join(_named_values(facts))))
+    print_answer(facts, escape_controls("\n".join(_named_values(facts))))
     if code := facts["exitCode"]:
         raise typer.Exit(code)
 
@@ -300,7 +304,9 @@ def copy(source: From, target: To) -> None:
         f"{kind}/{id}: the other store has a version of its own; it stays" for kind, id in done.kept
     ]
     lines += [f"{kind}/{id}: {error}" for kind, id, error in done.failed]
-    print_answer(done.as_json(), shown("\n".join(lines)), ok=not (done.kept or done.failed))
+    print_answer(
+        done.as_json(), escape_controls("\n".join(lines)), ok=not (done.kept or done.failed)
+    )
 
 
 #: The one document of a store that is no capsule.
@@ -340,7 +346,7 @@ def validate(
         )
     else:
         for problem in problems:
-            print_text(shown(str(problem)))
+            print_text(escape_controls(str(problem)))
         verdict = with_count(len(problems), "problem") if problems else "all valid"
         print_notice(f"{with_count(len(files), 'file')} checked: {verdict}")
     if problems:
@@ -412,7 +418,7 @@ def migrate(
                 results.append({kind: name, "changes": [], "error": error.message})
     changed = [result for result in results if result["changes"]]
     lines = [
-        shown(f"{of.get('id') or of['path']}: {change}")
+        escape_controls(f"{of.get('id') or of['path']}: {change}")
         for of in changed
         for change in of["changes"]
     ]
@@ -463,7 +469,7 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
             return store.edits.migrate(name.removesuffix(".json"), check=check)
     data = read_file(path)
     validation.check(codec.decode(data, path), data, path)
-    document, changes = migrations.current(codec.decode(data, path), path)
+    document, changes = migrations.upgrade(codec.decode(data, path), path)
     after = codec.encode(canonical.in_order(document))
     if not changes and after != data:
         changes = ["brought into the canonical layout"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
-from capsule.format.references import one_of
+from capsule.format.references import resolve_prefix
 from capsule.ids import is_id
 from capsule_cli.completion import complete_id, complete_trashed
 from capsule_cli.error_output import exit_with_errors
@@ -264,7 +264,7 @@ def _chosen(
     """
     items = _in_trash(store)
     if prefix != "@last":
-        id = one_of(
+        id = resolve_prefix(
             sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash")
         )
         items = [entry for entry in items if entry[0].id == id]

@@ -219,6 +219,6 @@ def parse_time(text: str, option: str, *, until: bool = False) -> str:
     from capsule.format import references
 
     try:
-        return references.moment(text, until=until)
+        return references.parse_time(text, until=until)
     except InvalidInput as error:
         raise usage_error(error.message, option) from None

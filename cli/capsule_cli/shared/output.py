@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from capsule import timestamps
+from capsule.format.text.escaping import escape_controls as escape_controls
 from capsule.format.text.escaping import one_line as one_line
-from capsule.format.text.escaping import shown as shown
 from capsule_cli.shared.global_options import global_options
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def print_notice(text: str) -> None:
     if global_options.json:
         print_json_to_stderr({"warning": text})
     else:
-        sys.stderr.write(f"capsule: {shown(text)}\n")
+        sys.stderr.write(f"capsule: {escape_controls(text)}\n")
         sys.stderr.flush()
 
 
@@ -114,7 +114,9 @@ def print_stored_bytes(data: bytes) -> None:
     escaped.
     """
     print_safe_bytes(
-        shown(data.decode("utf-8", "backslashreplace")).encode() if in_terminal() else data
+        escape_controls(data.decode("utf-8", "backslashreplace")).encode()
+        if in_terminal()
+        else data
     )
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from capsule.format import migrations
 from capsule.format.documents.creation import new_capsule
-from capsule.format.documents.members import id_of, joined, left
-from capsule.format.merge.clean_form import cleaned
-from capsule.format.tree.branches import edited, kept_current, without
+from capsule.format.documents.members import id_of, with_joined, with_left
+from capsule.format.merge.clean_form import clean_document
+from capsule.format.tree.branches import current_after_removal, mark_edited, remove_messages
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import from_ms
 
@@ -83,7 +83,7 @@ def worked_on(
     for number, (kind, at, seconds, word) in enumerate(done):
         clock += seconds
         if kind not in BY_HAND:
-            document = migrations.current(document)[0]
+            document = migrations.upgrade(document)[0]
         _change_messages(kind, document, at, _time(clock), word, f"{who}{clock:04}{number}")
         _change_head(kind, document, at, _time(clock), word)
         document["updatedAt"] = max(document["updatedAt"], _time(clock))
@@ -91,7 +91,7 @@ def worked_on(
 
 
 def clean(document: Document) -> Document:
-    return cleaned(document)
+    return clean_document(document)
 
 
 def _time(seconds: int) -> str:
@@ -126,11 +126,15 @@ def _change_messages(
             about["currentNode"] = id
         case "edit":
             by = "anna" if id.startswith("a") else None
-            history[place] = edited(history[place] | {"content": f"edited {word} {id}"}, stamp, by)
+            history[place] = mark_edited(
+                history[place] | {"content": f"edited {word} {id}"}, stamp, by
+            )
         case "delete" | "prune":
             gone = {place} if kind == "delete" else {place, *tree.descendants_at(place)}
-            after = without(history, tree, gone)
-            current = kept_current(tree, about.pop("currentNode", None), gone, place, after)
+            after = remove_messages(history, tree, gone)
+            current = current_after_removal(
+                tree, about.pop("currentNode", None), gone, place, after
+            )
             about |= {} if current is None else {"currentNode": current}
             document["history"] = after
         case "switch":
@@ -156,7 +160,7 @@ def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) 
                 tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)
             ]
         case "join":
-            about["participants"] = joined(
+            about["participants"] = with_joined(
                 about.get("participants"), [f"agent{at % 5}", f"agent{at % 3}"], stamp
             )
         case "invite":
@@ -166,7 +170,7 @@ def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) 
                 *({f"agent{at % 5}"} - {id_of(item) for item in there}),
             ]
         case "leave":
-            about["participants"] = left(about.get("participants"), [f"agent{at % 5}"], stamp)
+            about["participants"] = with_left(about.get("participants"), [f"agent{at % 5}"], stamp)
         case "rename":
             document["title"] = f"{word} {at}"
             about |= {"titleSetBy": "user", "titleSetAt": stamp}

@@ -19,7 +19,7 @@ from capsule.format.documents.creation import (
 )
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
-from capsule.format.merge.clean_form import clean, cleaned
+from capsule.format.merge.clean_form import clean, clean_document
 
 STAMP = "2025-01-12T10:00:00.000Z"
 LOCK = {
@@ -134,7 +134,7 @@ def test_the_quick_way_and_the_strict_one_give_the_same(
     refused = refusal(data, "p")
     if refused is None:
         validation.check(read, data, "p")
-        assert clean(data, "p", "conversations") == codec.encode(cleaned(read))
+        assert clean(data, "p", "conversations") == codec.encode(clean_document(read))
     else:
         with pytest.raises(InvalidDocument) as raised:
             validation.check(read, data, "p")

@@ -85,7 +85,7 @@ def test_fields_that_the_next_write_fills_in_are_no_change() -> None:
         b'"updatedAt":"2026-01-01T12:00:00Z","history":[{"role":"user","content":"hi"},'
         b'{"role":"assistant","content":"yo","timestamp":"2026-01-01T13:00:00+01:00"}]}'
     )
-    written, _ = migrations.current(typed)
+    written, _ = migrations.upgrade(typed)
     assert not compare(typed, written) and not compare(written, typed)
 
 
@@ -96,14 +96,14 @@ def test_a_typed_message_is_known_again_when_its_words_or_its_place_change() -> 
     edited = before | {"history": [before["history"][0], one | {"content": "better"}]}
     assert compare(before, edited).words() == ["a message edited"]
     moved_on = before | {
-        "history": [said("a"), said("x", "in between"), migrations.current(before)[0]["history"][1]]
+        "history": [said("a"), said("x", "in between"), migrations.upgrade(before)[0]["history"][1]]
     }
     typed_above = before | {
         "history": [said("a"), {"role": "user", "content": "new", "timestamp": NOON}, one]
     }
     assert compare(before, moved_on).words() == ["a message added"]
     assert ids(compare(before, typed_above).added) == [
-        migrations.current(typed_above)[0]["history"][1]["id"]
+        migrations.upgrade(typed_above)[0]["history"][1]["id"]
     ]
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import Head, ParsedHead
-from capsule.format.documents.members import Member, are_members, as_json, joined, left, members_in
+from capsule.format.documents.members import (
+    Member,
+    are_members,
+    as_json,
+    members_in,
+    with_joined,
+    with_left,
+)
 from capsule.format.json import codec
 from capsule.format.validation import CONVERSATION
 
@@ -89,25 +96,25 @@ def test_of_two_items_of_one_agent_the_later_times_stand_and_what_grants_less() 
 
 def test_joining_and_leaving_change_one_item_and_keep_the_rest() -> None:
     value: list[Any] = ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"]}]
-    gone = left(value, ["bob", "nobody"], T2)
+    gone = with_left(value, ["bob", "nobody"], T2)
     assert gone == ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"], "leftAt": T2}]
-    assert left(gone, ["bob"], T3) == gone
-    assert joined(gone, ["carl", "bob", "anna"], T3) == [
+    assert with_left(gone, ["bob"], T3) == gone
+    assert with_joined(gone, ["carl", "bob", "anna"], T3) == [
         "anna",
         {"id": "bob", "joinedAt": T3, "can": ["read"]},
         {"id": "carl", "joinedAt": T3},
     ]
-    assert left(["anna"], ["anna"], T1) == [{"id": "anna", "leftAt": T1}]
+    assert with_left(["anna"], ["anna"], T1) == [{"id": "anna", "leftAt": T1}]
     assert value == ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"]}]
-    assert joined(None, ["anna"], T1) == [{"id": "anna", "joinedAt": T1}]
+    assert with_joined(None, ["anna"], T1) == [{"id": "anna", "joinedAt": T1}]
 
 
 def test_who_joins_or_leaves_gets_more_fields_and_coming_back_ends_an_opt_out() -> None:
-    value: list[Any] = joined(["anna"], ["bob"], T1, invitedBy="anna", canSend=None)
+    value: list[Any] = with_joined(["anna"], ["bob"], T1, invitedBy="anna", canSend=None)
     assert value == ["anna", {"id": "bob", "invitedBy": "anna", "joinedAt": T1}]
-    gone = left([*value, {"id": "carl", "note": None}], ["bob", "carl"], T2, optedOutAt=T2)
+    gone = with_left([*value, {"id": "carl", "note": None}], ["bob", "carl"], T2, optedOutAt=T2)
     assert gone[2] == {"id": "carl", "note": None, "optedOutAt": T2, "leftAt": T2}
-    assert joined(gone, ["bob"], T3)[1] == value[1] | {"joinedAt": T3}
+    assert with_joined(gone, ["bob"], T3)[1] == value[1] | {"joinedAt": T3}
 
 
 def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_none() -> None:
@@ -145,11 +152,11 @@ def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_lef
 ):
     rights = {"canManage": True, "canSend": False}
     there = [{"id": "anna", "joinedAt": T1, **rights}]
-    assert joined(left(there, ["anna"], T2), ["anna"], T3) == [
+    assert with_joined(with_left(there, ["anna"], T2), ["anna"], T3) == [
         {"id": "anna", "joinedAt": T3, "canSend": False}
     ]
-    assert joined(left(there, ["anna"], T2), ["anna"], T3, canManage=True) == [
+    assert with_joined(with_left(there, ["anna"], T2), ["anna"], T3, canManage=True) == [
         {"id": "anna", "joinedAt": T3, **rights}
     ]
-    by_itself = left(there, ["anna"], T2, optedOutAt=T2)
-    assert joined(by_itself, ["anna"], T3) == [{"id": "anna", "joinedAt": T3, **rights}]
+    by_itself = with_left(there, ["anna"], T2, optedOutAt=T2)
+    assert with_joined(by_itself, ["anna"], T3) == [{"id": "anna", "joinedAt": T3, **rights}]

@@ -10,7 +10,7 @@ from capsule.errors import InvalidDocument
 from capsule.format.documents.creation import empty_context, new_capsule, new_metadata
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
-from capsule.format.migrations import current
+from capsule.format.migrations import upgrade
 from capsule.format.validation import check
 from capsule.ids import message_id_for
 
@@ -33,7 +33,7 @@ def document(**fields: Any) -> dict[str, Any]:
 
 def test_a_message_without_an_id_gets_the_one_that_every_clone_gives_it() -> None:
     history = [{"role": "user", "content": "a", "timestamp": "2025-01-12T11:00:00+01:00"}]
-    made, changes = current(document(version="2.0", history=history))
+    made, changes = upgrade(document(version="2.0", history=history))
     assert made["history"][0]["id"] == message_id_for("c", 0, "user", STAMP, "a")
     assert list(made["history"][0]) == ["role", "content", "timestamp", "id"]
     assert changes == [
@@ -49,7 +49,7 @@ def test_a_message_typed_by_hand_gets_the_time_of_the_one_before_it() -> None:
         {"role": "user", "content": "b", "timestamp": "2025-01-12T12:00:00Z", "id": "x"},
         {"content": "c", "role": "user", "id": None, "timestamp": None, "own": 1},
     ]
-    made, changes = current(document(history=history))
+    made, changes = upgrade(document(history=history))
     assert [entry["timestamp"] for entry in made["history"]] == [
         STAMP,
         *["2025-01-12T12:00:00.000Z"] * 2,
@@ -69,7 +69,7 @@ def test_all_known_times_get_their_canonical_form() -> None:
     history = [
         {"role": "user", "content": "", "timestamp": odd, "editedAt": odd, "id": "x", "at": odd}
     ]
-    made, changes = current(
+    made, changes = upgrade(
         document(createdAt=odd, updatedAt=odd, metadata={"lock": lock}, history=history)
     )
     assert made["createdAt"] == made["updatedAt"] == made["metadata"]["lock"]["timestamp"] == STAMP
@@ -94,7 +94,7 @@ def test_an_old_document_gets_the_fields_of_2_0() -> None:
         }
         if version:
             old["version"] = version
-        made, changes = current(old)
+        made, changes = upgrade(old)
         assert changes[0] == f"version {version or 'missing'} -> 2.1"
         assert (
             " ".join(made) == "id title version createdAt updatedAt metadata context colour history"
@@ -106,11 +106,11 @@ def test_an_old_document_gets_the_fields_of_2_0() -> None:
         assert made["metadata"]["lock"]["active"] is False
         assert made["context"]["metadata"]["filesIncluded"] == 0
         check(made, codec.encode(made), "c.json")
-        assert current(made) == (made, [])
+        assert upgrade(made) == (made, [])
 
 
 def test_an_old_document_without_any_time_gets_the_same_one_everywhere() -> None:
-    made, _ = current({"id": "x", "history": []})
+    made, _ = upgrade({"id": "x", "history": []})
     assert made["createdAt"] == made["updatedAt"] == "1970-01-01T00:00:00.000Z"
     assert made["title"] == ""
 
@@ -120,11 +120,11 @@ def test_an_old_document_needs_an_id_and_a_history() -> None:
         old = {"id": "x", "history": []}
         del old[missing]
         with pytest.raises(InvalidDocument, match=f"c.json: {missing}: is missing"):
-            current(old, "c.json")
+            upgrade(old, "c.json")
 
 
 def test_a_newer_minor_keeps_its_version_and_is_tidied_all_the_same() -> None:
-    made, changes = current(
+    made, changes = upgrade(
         document(version="2.7", news={"a": 1}, history=[{"role": "narrator", "content": ""}])
     )
     assert made["version"] == "2.7"
@@ -138,14 +138,14 @@ def test_a_newer_major_is_refused_by_name() -> None:
         with pytest.raises(
             InvalidDocument, match=f"version {version} was written by a newer version of Capsule"
         ) as caught:
-            current({"version": version}, "c.json")
+            upgrade({"version": version}, "c.json")
         assert caught.value.path == "c.json"
 
 
 def test_a_missing_metadata_or_context_is_added_so_that_the_layout_has_its_lines() -> None:
     bare = document()
     del bare["metadata"], bare["context"]
-    assert current(bare) == (document(), ["metadata added", "context added"])
+    assert upgrade(bare) == (document(), ["metadata added", "context added"])
 
 
 def test_a_new_capsule_is_complete_canonical_and_current() -> None:
@@ -165,7 +165,7 @@ def test_a_new_capsule_is_complete_canonical_and_current() -> None:
         b'      "contextHash": null\n    }\n  },\n  "history": []\n}\n'
     )
     check(made, codec.encode(made), "c.json")
-    assert current(made) == (made, [])
+    assert upgrade(made) == (made, [])
     assert "type" not in made["metadata"]
 
 

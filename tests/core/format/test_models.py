@@ -16,7 +16,7 @@ from capsule.errors import InvalidDocument
 from capsule.format import models, schema, validation
 from capsule.format.fields import PARTS
 from capsule.format.json import codec
-from capsule.format.validation import fault
+from capsule.format.validation import problem_with
 
 MODELS: dict[str, type[BaseModel]] = {
     "": models.Capsule,
@@ -58,7 +58,7 @@ def _is_item(part: str, item: Any, *, texts: bool) -> bool:
     if not isinstance(item, dict):
         return texts and isinstance(item, str)
     fields = [field for field in PARTS[part] if field.required or field.name in item]
-    return all(field.name in item and not fault(field, item[field.name]) for field in fields)
+    return all(field.name in item and not problem_with(field, item[field.name]) for field in fields)
 
 
 def test_the_table_has_the_fields_of_the_models_in_their_order() -> None:
@@ -82,7 +82,7 @@ def test_the_table_takes_the_values_that_the_models_take() -> None:
                 rest | {field.name: orjson.Fragment(str(value)) if value == 10**30 else value}
             )
             decoded = codec.decode(data, "x")[field.name]
-            taken = fault(field, decoded, any_choice=True) == ""
+            taken = problem_with(field, decoded, any_choice=True) == ""
             inside = f"{part}.{field.name}".lstrip(".")
             if taken and value and field.kind in ("parts", "members"):
                 taken = all(_is_item(inside, item, texts=field.kind == "members") for item in value)

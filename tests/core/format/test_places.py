@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.json.locations import Where, dotted, locate, locate_all
+from capsule.format.json.locations import JsonPath, format_path, locate, locate_all
 
 DATA = '\ufeff{"a": {"b": [1, {"é": "x,]}"},\r\n  {"d": [[], 2]}]},\n "\\u007a": -1.5, "": null}'.encode()
 
@@ -27,7 +27,7 @@ def test_a_value_is_found_at_its_path() -> None:
         assert locate(DATA, where) == place
 
 
-def _paths(value: Any, where: Where = ()) -> list[tuple[Where, Any]]:
+def _paths(value: Any, where: JsonPath = ()) -> list[tuple[JsonPath, Any]]:
     found = [(where, value)]
     items = (
         value.items()
@@ -63,7 +63,7 @@ def test_all_values_are_found_in_one_walk(tree: Any, indent: int | None) -> None
 @given(
     st.binary(max_size=60), st.lists(st.text(max_size=2) | st.integers(0, 3), max_size=4).map(tuple)
 )
-def test_no_bytes_upset_the_search(data: bytes, where: Where) -> None:
+def test_no_bytes_upset_the_search(data: bytes, where: JsonPath) -> None:
     line, column = locate(data, where)
     assert line >= 1
     assert column >= 1
@@ -74,7 +74,7 @@ def test_the_search_survives_any_depth() -> None:
 
 
 def test_a_path_is_shown_as_people_write_it() -> None:
-    assert dotted(("history", 3, "role")) == "history[3].role"
-    assert dotted(("a", "b c", "d")) == 'a["b c"].d'
-    assert dotted(()) == ""
-    assert len(dotted(("x",) * 500)) < 160
+    assert format_path(("history", 3, "role")) == "history[3].role"
+    assert format_path(("a", "b c", "d")) == 'a["b c"].d'
+    assert format_path(()) == ""
+    assert len(format_path(("x",) * 500)) < 160

@@ -18,9 +18,9 @@ from capsule.format.documents.creation import inactive_lock
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean
-from capsule.format.migrations import current
+from capsule.format.migrations import upgrade
 from capsule.format.models import Capsule
-from capsule.format.validation import check, notes
+from capsule.format.validation import check, oddities
 
 SAMPLES = sorted((Path(__file__).parents[2] / "data" / "capsules").glob("*.json"))
 
@@ -40,7 +40,7 @@ def test_a_sample_is_read_and_written_without_loss(path: Path) -> None:
     exact = json.JSONDecoder(parse_int=str, parse_float=str)
     assert exact.decode(codec.encode(document).decode()) == exact.decode(data.decode())
     check(document, data, path.name)
-    assert notes(document, path.name, data) == []
+    assert oddities(document, path.name, data) == []
     ordered = in_order(document)
     assert ordered == document and list(ordered)[-1] == "history" and in_order(ordered) == ordered
 
@@ -53,9 +53,9 @@ def test_a_sample_loads_with_its_unknown_fields(path: Path) -> None:
 def test_a_sample_migrates_once_the_same_in_every_layout(path: Path) -> None:
     before = decoded(path)
     kept = copy.copy(before)
-    made, changes = current(before)
+    made, changes = upgrade(before)
     assert changes[0] == "version 2.0 -> 2.1" and before == kept
-    assert current(made) == (made, [])
+    assert upgrade(made) == (made, [])
     check(made, codec.encode(made), path.name)
     assert made["metadata"].get("couleur") == before["metadata"].get("couleur")
     assert made.get("champInconnu") == before.get("champInconnu")
@@ -68,7 +68,7 @@ def test_a_sample_migrates_once_the_same_in_every_layout(path: Path) -> None:
         .replace("\n", "\r\n")
         .encode()
     )
-    assert current(codec.decode(loose, "b"))[0] == made
+    assert upgrade(codec.decode(loose, "b"))[0] == made
     made["metadata"]["lock"] = inactive_lock()
     assert clean(path.read_bytes(), path.name, "conversations") == codec.encode(made)
 
@@ -78,7 +78,7 @@ def test_a_sample_agrees_with_the_schemas(path: Path) -> None:
     document.pop(
         "champInconnu", None
     )  # It holds a number kept as its digits, which jsonschema can't look into.
-    for one, version in ((document, "2.0"), (document, "2.1"), (current(document)[0], "2.1")):
+    for one, version in ((document, "2.0"), (document, "2.1"), (upgrade(document)[0], "2.1")):
         jsonschema.validate(
             one, schema.schema("capsule", version), cls=jsonschema.Draft202012Validator
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
-from capsule.format.text.titles import MAX, NEAR, check_title, title_from
+from capsule.format.text.titles import MAX, MAX_AUTOMATIC, check_title, title_from
 
 
 def test_a_title_is_the_first_line_cut_at_a_word() -> None:
@@ -41,7 +41,7 @@ def test_a_title_is_the_first_line_cut_at_a_word() -> None:
 @given(st.text(max_size=200))
 def test_a_made_title_can_be_given(text: str) -> None:
     title = title_from(text)
-    assert len(title) <= NEAR
+    assert len(title) <= MAX_AUTOMATIC
     if title:
         assert check_title(title) == title
         assert title_from(title) == title or title.startswith("#")

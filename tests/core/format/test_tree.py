@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.tree.branches import kept_current, without
-from capsule.format.tree.tree import ROOT, Tree, active
+from capsule.format.tree.branches import current_after_removal, remove_messages
+from capsule.format.tree.tree import ROOT, Tree, active_flags
 
 FORK: list[tuple[str, str | None]] = [
     ("a", None),
@@ -24,7 +24,9 @@ FORK: list[tuple[str, str | None]] = [
 def on(messages: list[tuple[str, str | None]], current: str | None = None) -> str:
     """The ids of the active messages."""
     return "".join(
-        id for (id, _), is_on in zip(messages, active(messages, current), strict=True) if is_on
+        id
+        for (id, _), is_on in zip(messages, active_flags(messages, current), strict=True)
+        if is_on
     )
 
 
@@ -100,7 +102,9 @@ def test_paths_siblings_leaves_and_descendants_agree(parents: list[int | None]) 
             way = paths[leaf][paths[leaf].index(place) :]
             assert all(tree.children[above][-1] == child for above, child in pairwise(way))
     for current in (None, "m0", "m5", "nobody"):
-        on = [place for place, is_on in enumerate(active(links_of(parents), current)) if is_on]
+        on = [
+            place for place, is_on in enumerate(active_flags(links_of(parents), current)) if is_on
+        ]
         assert on == sorted(tree.path(current)) and bool(on) == bool(parents)
 
 
@@ -170,13 +174,13 @@ def test_messages_that_stay_keep_their_parents(
     if place >= len(tree):
         return
     gone = {place, *tree.descendants_at(place)}
-    left = without(history, tree, gone)
+    left = remove_messages(history, tree, gone)
     assert [entry["id"] for entry in left] == [
         f"m{at}" for at in range(len(tree)) if at not in gone
     ]
     before = named_parents(history)
     assert named_parents(left) == {id: before[id] for id in (entry["id"] for entry in left)}
-    node = kept_current(tree, current, gone, place, left)
+    node = current_after_removal(tree, current, gone, place, left)
     now = Tree(left)
     leaf = tree.active_leaf(current)
     if not left:
@@ -197,7 +201,7 @@ def test_the_answers_to_a_message_removed_alone_move_up(
     tree = Tree(history)
     if place >= len(tree) or not is_sound(tree):
         return
-    before, after = named_parents(history), named_parents(without(history, tree, {place}))
+    before, after = named_parents(history), named_parents(remove_messages(history, tree, {place}))
     assert after == {
         id: before[f"m{place}"] if up == f"m{place}" else up
         for id, up in before.items()
@@ -213,17 +217,17 @@ def test_pruning_leaves_the_active_path_as_it_was(
     tree = Tree(history)
     path = tree.path(current)
     gone = set(range(len(tree))) - set(path)
-    left = without(history, tree, gone)
-    node = kept_current(tree, current, gone, None, left)
+    left = remove_messages(history, tree, gone)
+    node = current_after_removal(tree, current, gone, None, left)
     assert [Tree(left).ids[at] for at in Tree(left).path(node)] == [f"m{at}" for at in path]
 
 
 def test_an_answer_to_a_message_that_cannot_be_named_is_refused() -> None:
     twice = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}, {"id": "d", "parent": "c"}]
     tree = Tree(twice)
-    assert [entry["id"] for entry in without(twice, tree, {1})] == ["a", "a", "c", "d"]
+    assert [entry["id"] for entry in remove_messages(twice, tree, {1})] == ["a", "a", "c", "d"]
     with pytest.raises(InvalidInput) as refused:
-        without(
+        remove_messages(
             [*twice, {"id": "e", "parent": "c"}], Tree([*twice, {"id": "e", "parent": "c"}]), {3}
         )
     assert refused.value.remedy == Remedy("repair")
@@ -232,4 +236,4 @@ def test_an_answer_to_a_message_that_cannot_be_named_is_refused() -> None:
 def test_no_message_goes_on_naming_one_that_is_gone() -> None:
     # Named, and the one it answers now stands right before it: all the same the name leads nowhere.
     history = [{"id": "a"}, {"id": "b"}, {"id": "c", "parent": "b"}]
-    assert without(history, Tree(history), {1}) == [{"id": "a"}, {"id": "c", "parent": "a"}]
+    assert remove_messages(history, Tree(history), {1}) == [{"id": "a"}, {"id": "c", "parent": "a"}]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from capsule.errors import InvalidDocument
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
-from capsule.format.migrations import current
+from capsule.format.migrations import upgrade
 from capsule.format.models import Capsule
-from capsule.format.validation import MAX_PROBLEMS, check, notes
+from capsule.format.validation import MAX_PROBLEMS, check, oddities
 
 SAMPLES = sorted((Path(__file__).parents[2] / "data" / "capsules").glob("*.json"))
 STAMP = "2025-01-12T10:00:00.000Z"
@@ -175,7 +175,7 @@ def test_notes_tell_what_is_odd_and_can_be_read() -> None:
     ]
     data = codec.encode(document)
     assert found(document) == []
-    told = notes(document, "c.json", data)
+    told = oddities(document, "c.json", data)
     assert [problem.where for problem in told] == [
         "createdAt",
         "history[1].id",
@@ -236,12 +236,12 @@ def test_what_passes_the_check_loads_migrates_and_stays_valid(draw: st.DataObjec
 
 
 def _loads_migrates_and_stays_valid(decoded: dict[str, Any], data: bytes) -> None:
-    notes(decoded, "c.json", data)
-    made, _ = current(decoded)
+    oddities(decoded, "c.json", data)
+    made, _ = upgrade(decoded)
     written = codec.encode(made)
     check(made, written, "c.json")
     Capsule.model_validate_json(written)
-    assert current(made) == (made, [])
+    assert upgrade(made) == (made, [])
 
 
 @given(st.sampled_from(SAMPLES), st.data())

@@ -17,7 +17,7 @@ from capsule import InvalidInput, Store
 from capsule.engines.index.tables import facts
 from capsule.engines.index.visibility import SEES_ALL
 from capsule.format.facts import LONGEST_TEXT, facts_of
-from capsule.format.filters import DEEPEST, MOST_TESTS, parse
+from capsule.format.filters import MAX_CONDITIONS, MAX_DEPTH, parse
 from capsule.format.json import codec
 from tests.core.index.filtering import fits
 from tests.core.index.state import asked
@@ -276,7 +276,7 @@ REFUSED: list[Any] = [
     {"topic": {"$eq": {"a": 1}}},
     {"topic": {"$in": "api"}},
     {"topic": {"$in": []}},
-    {"topic": {"$in": list(range(MOST_TESTS + 1))}},
+    {"topic": {"$in": list(range(MAX_CONDITIONS + 1))}},
     {"topic": {"$gt": None}},
     {"topic": {"$lte": True}},
     {"topic": {"$between": [1]}},
@@ -304,7 +304,7 @@ REFUSED: list[Any] = [
     {"n": 10**5000},
     {"$or": []},
     {"$and": {"topic": "api"}},
-    {"$or": [{"topic": "api"}] * (MOST_TESTS + 1)},
+    {"$or": [{"topic": "api"}] * (MAX_CONDITIONS + 1)},
     {"$or": [{"$or": [{"topic": "api"}] * 20}] * 20},
     {"$or": [{"$and": [{}] * 20}] * 20},
     LOOP,
@@ -320,12 +320,12 @@ def test_what_can_not_be_answered_within_bounds_is_refused(store: Store, where: 
 
 def test_a_filter_as_deep_and_as_large_as_may_be_is_answered(store: Store) -> None:
     deep: dict[str, Any] = {"topic": "api"}
-    for _ in range(DEEPEST - 1):
+    for _ in range(MAX_DEPTH - 1):
         deep = {"$and": [deep]}
     assert places(store, deep) == [1]
-    large = [{"topic": topic} for topic in [*map(str, range(MOST_TESTS - 1)), "api"]]
+    large = [{"topic": topic} for topic in [*map(str, range(MAX_CONDITIONS - 1)), "api"]]
     assert places(store, {"$or": large}) == [1]
-    assert places(store, {"topic": {"$in": [*map(str, range(MOST_TESTS - 1)), "api"]}}) == [1]
+    assert places(store, {"topic": {"$in": [*map(str, range(MAX_CONDITIONS - 1)), "api"]}}) == [1]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def entry(text: str) -> bytes:
 def head(id: str, title: str, stamp: str = STAMP) -> bytes:
     """A head in the form that `rehead` takes."""
     whole = creation.new_capsule(id, title, stamp)
-    return layout.joined(
+    return layout.head_prefix(
         codec.encode({key: whole[key] for key in whole if key not in ("context", "history")})
     )
 

@@ -62,7 +62,7 @@ def test_every_offset_is_right(
     assert orjson.loads(head) == {
         k: v for k, v in orjson.loads(data).items() if k not in ("context", "history")
     }
-    assert data.startswith(layout.joined(head))
+    assert data.startswith(layout.head_prefix(head))
 
 
 @given(st.lists(MESSAGES, max_size=3), st.lists(MESSAGES, max_size=3))
@@ -72,7 +72,7 @@ def test_a_splice_equals_the_encoding_of_the_whole(
     data = capsule(before)
     parts = layout.survey(data)
     assert parts is not None
-    block, after = layout.spliced(parts, [codec.encode_entry(message) for message in added])
+    block, after = layout.append_bytes(parts, [codec.encode_entry(message) for message in added])
     written = data[: parts.tail] + block
     assert written == capsule(before + added) and after == layout.survey(written)
 
@@ -84,9 +84,9 @@ def test_a_new_head_moves_every_later_offset(
     data, wanted = capsule(messages, one), capsule(messages, other, locked)
     parts, head = layout.survey(data), layout.head_of(wanted)
     assert parts is not None and head is not None
-    joined = layout.joined(head)
+    joined = layout.head_prefix(head)
     assert joined + data[parts.context :] == wanted
-    assert layout.reheaded(parts, joined) == layout.survey(wanted)
+    assert layout.with_head(parts, joined) == layout.survey(wanted)
 
 
 @given(st.lists(MESSAGES, max_size=5), st.integers(1, 6), st.integers(0, 400))
@@ -110,7 +110,7 @@ def test_any_bytes_can_be_surveyed(data: bytes) -> None:
     layout.survey(data)
     layout.head_of(data)
     layout.last_entries(data, 3)
-    layout.reheaded(layout.FileLayout(9, 8, 7, 6, 5, 4, 3), data)
+    layout.with_head(layout.FileLayout(9, 8, 7, 6, 5, 4, 3), data)
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))
@@ -123,8 +123,8 @@ def test_an_entry_is_found_by_its_id_at_any_position(
     without = capsule(messages)
     found = layout.survey(without)
     assert found is not None
-    assert layout.made_ids(without[found.history : found.tail]) == frozenset()
-    assert layout.entry_with(without[found.history : found.tail], id) is None
+    assert layout.derived_ids(without[found.history : found.tail]) == frozenset()
+    assert layout.find_entry(without[found.history : found.tail], id) is None
     messages.insert(
         min(at, len(messages)), {"role": "user", "content": line, "timestamp": STAMP, "id": id}
     )
@@ -132,6 +132,6 @@ def test_an_entry_is_found_by_its_id_at_any_position(
     found = layout.survey(data)
     assert found is not None
     history = data[found.history : found.tail]
-    assert layout.made_ids(history) == {id.encode()}
-    place, entry = layout.entry_with(history, id) or (-1, b"")
+    assert layout.derived_ids(history) == {id.encode()}
+    place, entry = layout.find_entry(history, id) or (-1, b"")
     assert (place, orjson.loads(entry)) == (min(at, len(messages) - 1), messages[place])

@@ -30,7 +30,7 @@ from capsule.errors import InvalidDocument, NotFound, StorageFailed
 from capsule.format.documents import creation
 from capsule.format.json import codec, layout
 from capsule.format.recovery import torn_files
-from capsule.format.validation import decoded
+from capsule.format.validation import decode_checked
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
 from tests.torture.filesystem import (
@@ -351,7 +351,7 @@ def spliced_versions(data: bytes, texts: list[str]) -> list[bytes]:
         )
         for n, text in enumerate(texts)
     ]
-    block, _ = layout.spliced(parts, entries)
+    block, _ = layout.append_bytes(parts, entries)
     one = data[: parts.tail] + block
     at = parts.updated_at
     return [data, one, one[:at] + b"2025-12-31T23:59:59.999Z" + one[at + 24 :]]
@@ -382,13 +382,14 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
         ):
             tried += 1
             try:
-                document = decoded(state, "plan.json", "plan")
+                document = decode_checked(state, "plan.json", "plan")
             except InvalidDocument:
-                mended = torn_files.mend(state)
+                mended = torn_files.repair_torn(state)
                 assert mended is not None, (place, state)
-                document = decoded(mended.data, "plan.json", "plan")
+                document = decode_checked(mended.data, "plan.json", "plan")
                 assert (
-                    layout.survey(mended.data) is not None and torn_files.mend(mended.data) is None
+                    layout.survey(mended.data) is not None
+                    and torn_files.repair_torn(mended.data) is None
                 )
             texts = [message["content"] for message in document["history"]]
             assert texts[:count] == ["t"] * count and texts[count:] in [
@@ -418,7 +419,7 @@ def test_a_typing_mistake_is_not_mended_as_a_crash(typed: Callable[[bytes], byte
     data = capsule_of("Plan", ["one", "two"])
     wrong = typed(data)
     assert wrong != data
-    mended = torn_files.mend(wrong)
+    mended = torn_files.repair_torn(wrong)
     if mended is not None:
         # The mistake looks like a crash in the closing; then mending must keep all messages.
         assert [m["content"] for m in orjson.loads(mended.data)["history"]] == ["one", "two"]

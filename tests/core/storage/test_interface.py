@@ -24,7 +24,7 @@ from capsule.errors import (
     Refused,
 )
 from capsule.format.json import codec, layout
-from capsule.format.recovery.torn_files import mend
+from capsule.format.recovery.torn_files import repair_torn
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted
 
@@ -310,7 +310,7 @@ def test_a_torn_document_is_mended_and_the_original_is_kept(
     torn = whole[:-7] + b",\n    {\n      "
     path = root / KIND / "plan.json"
     path.write_bytes(torn)
-    assert mend(torn) is not None and mend(whole) is None
+    assert repair_torn(torn) is not None and repair_torn(whole) is None
     with storage.hold(KIND, "plan") as held:
         got = held.read()
         assert got is not None

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import NotFound
-from capsule.format.tree.branches import kept_current, put_back, removed, without
+from capsule.format.tree.branches import (
+    current_after_removal,
+    removal_record,
+    remove_messages,
+    restore_removed,
+)
 from capsule.format.tree.tree import Tree
 
 
@@ -136,12 +141,12 @@ def test_any_removed_messages_are_restored_in_their_places(data: st.DataObject) 
     if current is not None:
         before["metadata"] = {"currentNode": current}
     gone = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
-    left = without(history, tree, gone)
-    now = kept_current(tree, current, gone, min(gone), left)
+    left = remove_messages(history, tree, gone)
+    now = current_after_removal(tree, current, gone, min(gone), left)
     after = before | {"history": left, "metadata": {} if now is None else {"currentNode": now}}
-    kept = removed(before, after, "deleted")
+    kept = removal_record(before, after, "deleted")
     assert kept is not None
-    back = put_back(after, kept)
+    back = restore_removed(after, kept)
     again = Tree(back["history"])
     assert [entry["id"] for entry in back["history"]] == tree.ids and again.parents == tree.parents
     assert again.active_leaf(back["metadata"].get("currentNode")) == tree.active_leaf(current)

@@ -165,7 +165,7 @@ class FilterMatcher:
     def _in_time(self, test: FieldCondition) -> Callable[[str], bool]:
         """Whether a text matches the pattern of a test, as long as there is time."""
         matches = (
-            filters.compiled(test.value)
+            filters.compile_pattern(test.value)
             if test.operator == "$regex"
             else partial(_has_words, _words(test.value))
         )

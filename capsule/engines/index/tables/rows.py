@@ -217,7 +217,7 @@ class IndexWriter:
         rows = self._db.execute(
             "SELECT num, id, parent, active FROM messages WHERE capsule = ? ORDER BY at", (capsule,)
         ).fetchall()
-        on = tree.active([(id, parent) for _, id, parent, _ in rows], current)
+        on = tree.active_flags([(id, parent) for _, id, parent, _ in rows], current)
         self._db.executemany(
             "UPDATE messages SET active = ? WHERE num = ?",
             [

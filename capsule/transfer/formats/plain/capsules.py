@@ -80,7 +80,7 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
                 ]
             }
         validation.check(record, codec.encode(record), source.name)
-        document, _ = migrations.current(record, source.name)
+        document, _ = migrations.upgrade(record, source.name)
         history = document["history"]
         head = {
             name: value for name, value in document.items() if name not in ("history", "version")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError, NotFound
-from capsule.format.text.escaping import one_line, shown
+from capsule.format.text.escaping import escape_controls, one_line
 from capsule_cli.completion import complete_id
 from capsule_cli.error_output import exit_with_errors
 from capsule_cli.shared.global_options import global_options
@@ -209,7 +209,7 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         print_list(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
     else:
         text = str(context.get("fullContext") or "").removesuffix("\n")
-        print_text(shown(text) if in_terminal() else text)
+        print_text(escape_controls(text) if in_terminal() else text)
 
 
 def diff(id: Id, project: Project = None) -> None:
@@ -226,7 +226,7 @@ def diff(id: Id, project: Project = None) -> None:
     if lines or global_options.json:
         print_answer(
             {"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)},
-            shown("\n".join(lines)),
+            escape_controls("\n".join(lines)),
         )
     if drifted.problem:
         raise typer.Exit(1)

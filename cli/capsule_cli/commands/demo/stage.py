@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.output import CommandStopped, print_text, shown
+from capsule_cli.shared.output import CommandStopped, escape_controls, print_text
 
 DEADLINE_S = 120
 
@@ -17,7 +17,7 @@ DEADLINE_S = 120
 def print_step(text: str) -> None:
     """Tell the person what happens."""
     if text and not global_options.json:
-        print_text(shown(text))
+        print_text(escape_controls(text))
 
 
 def check(fine: bool, otherwise: str) -> None:

@@ -26,7 +26,13 @@ from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import SETS
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import DryRun, argument, option, refuse_if, usage_error
-from capsule_cli.shared.output import CommandStopped, print_answer, print_json, print_text, shown
+from capsule_cli.shared.output import (
+    CommandStopped,
+    escape_controls,
+    print_answer,
+    print_json,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import ProbeReport
@@ -137,7 +143,7 @@ def doctor(names: Names = None) -> None:
     ]
     if not visits:
         raise CommandStopped("no program has the entry; add it with: capsule mcp install CLIENT")
-    text = shown("\n".join(line for visit in visits for line in visit.lines()))
+    text = escape_controls("\n".join(line for visit in visits for line in visit.lines()))
     print_answer(
         [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)
     )
@@ -336,7 +342,7 @@ def apply_changes(
         copy = settings.apply(plan, places, copies) if is_changed else None
         if not global_options.json:
             print_text(
-                shown(
+                escape_controls(
                     _change_text(plan, copy, dry_run, is_there)
                     + (_served_store_text(plan.launch) if plan.launch else "")
                 )

@@ -17,7 +17,7 @@ from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import open_agent_store
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import DryRun, argument, option, refuse_if
-from capsule_cli.shared.output import CommandStopped, print_answer, print_notice, shown
+from capsule_cli.shared.output import CommandStopped, escape_controls, print_answer, print_notice
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.programs import MachinePaths, McpProgram
@@ -144,7 +144,7 @@ def test() -> None:
     lines = (
         f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings
     )
-    print_answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
+    print_answer(rings, escape_controls("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
 def _outcome(client: str) -> str:

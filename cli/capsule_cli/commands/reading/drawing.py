@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from capsule.format.text.escaping import call_of, one_line, shown
+from capsule.format.text.escaping import call_of, escape_controls, one_line
 from capsule.timestamps import blank_if_unknown
 from capsule_cli.shared import output
 from capsule_cli.shared.output import in_terminal, print_text, short_time, styled
@@ -145,7 +145,7 @@ def _time(time: str) -> str:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    content, calls = shown(str(message.get("content") or "")), message.get("toolCalls")
+    content, calls = escape_controls(str(message.get("content") or "")), message.get("toolCalls")
     if not calls:
         return content
     parts = [content]

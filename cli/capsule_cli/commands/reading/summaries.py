@@ -12,7 +12,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput
-from capsule.format.text.escaping import one_line, shown
+from capsule.format.text.escaping import escape_controls, one_line
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import decode_text, message_text
 from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse_if
@@ -107,7 +107,7 @@ def _by_program(
             f"the {read.left_out} oldest messages don't fit into the budget, and are left out of "
             "what it reads"
         )
-    given = shown(read.text).encode("utf-8", "backslashreplace")
+    given = escape_controls(read.text).encode("utf-8", "backslashreplace")
     text = decode_text(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
     refuse_if(
         not text.strip(),
@@ -161,7 +161,7 @@ def print_transcript(id: str, at: str | None, budget: int | None, *, context: bo
         counts = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
         print_json({"id": id, "text": made.text, **counts})
     else:
-        print_stored_bytes(shown(made.text).encode("utf-8", "backslashreplace"))
+        print_stored_bytes(escape_controls(made.text).encode("utf-8", "backslashreplace"))
 
 
 def _transcript(document: Mapping[str, Any], budget: int | None, *, context: bool) -> Transcript:

@@ -313,9 +313,9 @@ def webhook(
 
 
 def _as_json(*items: RegistryItem) -> list[dict[str, Any]]:
-    from capsule.format.documents.head import camel
+    from capsule.format.documents.head import json_name
 
-    return [{camel(name): value for name, value in asdict(item).items()} for item in items]
+    return [{json_name(name): value for name, value in asdict(item).items()} for item in items]
 
 
 def _place(item: Any) -> str:

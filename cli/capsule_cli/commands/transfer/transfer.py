@@ -33,13 +33,13 @@ from capsule_cli.shared.options import (
     usage_error,
 )
 from capsule_cli.shared.output import (
+    escape_controls,
     in_terminal,
     print_answer,
     print_list,
     print_notice,
     print_stored_bytes,
     progress,
-    shown,
     with_count,
 )
 from capsule_cli.signals import end_at_once
@@ -143,7 +143,9 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
             print_notice(_place(entry.path, entry.line, entry.reason))
         elif entry.id and entry.state != "unchanged":
             print_answer(
-                entry.as_json(), f"{entry.state:<9}  {entry.id}  {shown(entry.title)}", line=True
+                entry.as_json(),
+                f"{entry.state:<9}  {entry.id}  {escape_controls(entry.title)}",
+                line=True,
             )
 
     follow(store, paths, tell, **options)
@@ -168,7 +170,7 @@ def _answer(report: Report, *, dry_run: bool) -> None:
         for taken in skipped
     ]
     lines += _unknown(report)
-    print_answer(report.as_json(), shown("\n".join(lines)))
+    print_answer(report.as_json(), escape_controls("\n".join(lines)))
     if not report.conversations:
         raise typer.Exit(NotFound.exit_code)
     if report.problems.count:
@@ -304,7 +306,9 @@ def export(
         if site is not None:
             with progress("writing") as bar:
                 made = store.export.site(chosen, site, is_redacted=redact, progress=bar)
-            pages = f"wrote {with_count(made.conversations, 'conversation')} to {shown(site)}"
+            pages = (
+                f"wrote {with_count(made.conversations, 'conversation')} to {escape_controls(site)}"
+            )
             print_answer(
                 {"path": site, **made.as_json()},
                 f"{pages}: {made.written} files changed, {made.removed} removed",
@@ -322,7 +326,7 @@ def export(
     if output is not None:
         print_answer(
             {"path": output, "conversations": count},
-            f"wrote {with_count(count, 'conversation')} to {shown(output)}",
+            f"wrote {with_count(count, 'conversation')} to {escape_controls(output)}",
         )
     if damaged:
         print_notice(f"damaged, and left out: {', '.join(damaged)}")
