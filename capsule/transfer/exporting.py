@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from capsule.errors import InvalidInput, NotFound
 from capsule.timestamps import sortable
 from capsule.transfer.drafts.conversion import draft_of
+from capsule.transfer.drafts.export_note import write_with_note
 from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 
@@ -84,7 +85,7 @@ class Export:
             plain = ", ".join(name for name, other in formats().items() if other.plain is not None)
             raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")
         if is_plain:
-            made = replace(made, write=made.plain)
+            made = replace(made, write=made.plain, is_portable=True)
         return _ExportRun(self._store, made, is_redacted=is_redacted).write(
             ids, file, is_archive=is_archive
         )
@@ -191,7 +192,7 @@ class _ExportRun:
             if name in self._names:  # Two conversations here have the same id in their source.
                 name = format.file_name(replace(draft, head=draft.head | {"id": document["id"]}))
         self._names.add(name)
-        return name, format.write(draft)
+        return name, write_with_note(draft, format)
 
     def _joined(self, documents: Iterable[Document]) -> Iterator[bytes]:
         is_array = self._format.joined == "array"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import ConversationExists, write_new
 from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
+from capsule.transfer.drafts.export_note import unchanged_since_export
 from capsule.transfer.drafts.import_memory import ImportedFile, ImportMemory
 from capsule.transfer.drafts.merging import MergeOutcome, OnConflict, contradicts, merge
 from capsule.transfer.drafts.report import ImportResult, Report, UnknownFile
@@ -158,6 +159,9 @@ class _PendingImport:
         source: The digest of where it comes from.
         line: The line of the draft in its file.
         is_copy: Whether it is a conversation of agents, which comes in as a chat.
+        unchanged: The ids of the messages that are as an export of this store wrote them.
+        exported_head: The digests of the head as an export of this store wrote it. None: it is no
+            such export.
         present: The conversation that it goes on with; None: it is not read.
         write: The write that is under way; None: there is none.
         other: Makes it again, with a suffix to its id.
@@ -171,6 +175,8 @@ class _PendingImport:
     source: str = ""
     line: int | None = None
     is_copy: bool = False
+    unchanged: frozenset[str] = frozenset()
+    exported_head: Mapping[str, str] | None = None
     present: Document | None = None
     write: Future[Any] | None = None
     other: Callable[[str], _PendingImport] | None = None
@@ -296,6 +302,7 @@ class _ImportRun:
                 limit,
                 is_trusted=self._is_trusted,
             )
+            unchanged = unchanged_since_export(draft, document)
             count, source = len(document["history"]), source_id(draft)
             taken = ImportResult(
                 document["id"], document["title"], count, format.name, source, file.name, ""
@@ -303,7 +310,15 @@ class _ImportRun:
             is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
             place = digest_of([os.path.abspath(file.name), nth])
             new = _PendingImport(
-                taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy
+                taken,
+                read,
+                tell,
+                document,
+                source=place,
+                line=draft.line,
+                is_copy=is_copy,
+                unchanged=unchanged,
+                exported_head=draft.exported_head,
             )
             new.digest = digest_of_document(document, is_own=new.is_own)
             if self._is_trusted:  # What was imported without trust may come in otherwise now.
@@ -413,6 +428,8 @@ class _ImportRun:
                 is_own=new.is_own,
                 is_other_source=is_other_source,
                 is_trusted=self._is_trusted,
+                unchanged=new.unchanged,
+                exported_head=new.exported_head,
             )
 
         result = merged(present)

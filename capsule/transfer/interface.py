@@ -22,13 +22,8 @@ from capsule.transfer.reading.json_stream import (
     records,
     shape_of,
 )
-from capsule.transfer.records.coercion import filled, rest
-from capsule.transfer.records.round_trip import (
-    CAPSULE_KEY,
-    apply_difference,
-    difference,
-    without_source,
-)
+from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.round_trip import CAPSULE_KEY
 from capsule.transfer.records.round_trip import Fields as Fields
 from capsule.transfer.records.round_trip import Pair as Pair
 
@@ -171,6 +166,14 @@ class Draft:
         line: The line of the file at which it begins.
         lines: The lines of messages by their ids, of a file in which they have lines of their own.
         is_own: Whether its ids are those of a capsule: it was exported from one.
+        source_digests: For a writer: the digests of the messages of the source, as the last import
+            stored them, by their places in `history`.
+        source_head_digests: For a writer: the digests of the head, as the last import stored them.
+        local_ids: The ids of the messages that are ids of this store, not of the source.
+        export_note: What the file has under `capsule`. For a writer: what it is to write there. See
+            `capsule.transfer.drafts.export_note`.
+        exported_messages: The digests of the messages in the note, by their ids.
+        exported_head: The digests of the fields of the head in the note. None: it has none.
         edited: For a writer: the ids of messages that were changed here since they were imported.
         is_edited: For a writer: whether the head was changed here since it was imported.
         folder: For a writer: the folder that the conversation is about. Empty: it is not known.
@@ -184,21 +187,30 @@ class Draft:
     is_edited: bool = False
     lines: dict[str, int] = field(default_factory=dict)
     folder: str = ""
+    source_digests: dict[int, str] = field(default_factory=dict)
+    source_head_digests: Fields = field(default_factory=dict)
+    local_ids: frozenset[str] = field(default_factory=frozenset)
+    export_note: Fields = field(default_factory=dict)
+    exported_messages: Fields = field(default_factory=dict)
+    exported_head: Fields | None = None
 
     @classmethod
     def of_head(cls, head: Pair, record: Fields, line: int | None = None) -> Draft:
         """The draft of a record that is the head of a conversation, without messages."""
-        is_own = isinstance(own := record.get(CAPSULE_KEY), dict) and isinstance(own.get("id"), str)
-        return cls(head.to_capsule(record), [], line, is_own)
+        note = object_of(record.get(CAPSULE_KEY))
+        is_own = isinstance(note.get("id"), str)
+        return cls(head.to_capsule(record), [], line, is_own, export_note=note)
 
     def head_record(self, head: Pair) -> Fields:
         """The record of the head: what `of_head` reads."""
         record = head.to_record(self.head, is_edited=self.is_edited)
-        return (
-            record | {CAPSULE_KEY: record.get(CAPSULE_KEY, {}) | {"id": self.id}}
-            if self.is_own
-            else record
-        )
+        return self.with_note(record)
+
+    def with_note(self, record: Fields) -> Fields:
+        """Return a record with the note of the export, if there is one."""
+        if not self.export_note:
+            return record
+        return record | {CAPSULE_KEY: self.export_note}
 
     @property
     def id(self) -> str:
@@ -210,39 +222,6 @@ class Draft:
         """The metadata of the head."""
         metadata: Fields = self.head.get("metadata", {})
         return metadata
-
-
-def capsule_extra(draft: Draft, again: Draft) -> Fields:
-    """Return the fields of a draft that are lost when its record is read again.
-
-    They are stored in the record, under `capsule`. `again` is the draft that the record is read as.
-    """
-    own = difference(
-        {"head": draft.head, "history": draft.history},
-        {"head": again.head, "history": again.history},
-    )
-    return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
-
-
-def head_extra(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
-    """Return the fields of a head that the records of messages don't contain.
-
-    `keeps` decides whether the current message is among them.
-    """
-    plain = rest(without_source(head)[0], "id")
-    metadata = plain.pop("metadata", {})
-    return filled(
-        plain,
-        metadata=metadata if keeps(metadata.get("currentNode")) else rest(metadata, "currentNode"),
-    )
-
-
-def apply_capsule_extra(draft: Draft, own: Any) -> Draft:
-    """Return a draft with the fields that `capsule_extra` stored in its record."""
-    if not isinstance(own, dict):
-        return draft
-    whole = apply_difference({"head": draft.head, "history": draft.history}, own)
-    return Draft(whole["head"], whole["history"], draft.line, "id" in own.get("head", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +243,8 @@ class Format:
         embeds_files: Whether `write` takes the bytes of attachments, as `data`.
         has_files_beside: Whether an archive has the attachments beside the conversations, under
             `attachments/`.
-        is_portable: Whether what is written comes back whole when it is read.
+        is_portable: Whether what is written comes back whole when it is read. The writer of a format
+            without this writes `Draft.export_note`, and the reader reads it.
         places: Where its program keeps its files, as patterns that begin with `~/`.
         plain: Writes nothing but what is read of a conversation; None: there is no such form.
         is_for_people: Whether its receiver is a person, who wants it plain.

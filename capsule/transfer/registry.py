@@ -25,6 +25,7 @@ from capsule.transfer.drafts.completeness import (
     messages_with_unread_parts,
     unread_messages,
 )
+from capsule.transfer.drafts.export_note import recall
 from capsule.transfer.interface import FORMAT_ERRORS, Draft, Format, Source, first, shape
 from capsule.transfer.reading.json_stream import records
 
@@ -192,7 +193,7 @@ def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
             for entry in messages_with_unread_parts(draft):
                 line = draft.lines.get(str(entry.get("id")), draft.line)
                 source.tell("a part of a message is not understood, though it has a text", line)
-            yield draft
+            yield recall(draft)
     except CapsuleError as error:
         source.tell(error.message[:300])
     except _FAILURES as error:

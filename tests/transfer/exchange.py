@@ -16,6 +16,8 @@ from typing import Any
 from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
+from capsule.transfer.drafts.export_note import unchanged_since_export, write_with_note
+from capsule.transfer.drafts.merging import merge
 from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading.files import Problems, SourceFile
@@ -129,7 +131,9 @@ def written(
     """Each capsule as a file of a format."""
     assert format.write is not None
     load = (shelf or Shelf()).files.get if format.embeds_files else None
-    return [format.write(draft_of(document, format.name, load)) for document in documents]
+    return [
+        write_with_note(draft_of(document, format.name, load), format) for document in documents
+    ]
 
 
 def run_twice(script: str, root: Path) -> None:
@@ -138,3 +142,31 @@ def run_twice(script: str, root: Path) -> None:
     """
     running = [Popen([sys.executable, "-c", f"if True:\n{script}", str(root), who]) for who in "ab"]
     assert [process.wait() for process in running] == [0, 0]
+
+
+def changed_by_import(
+    document: dict[str, Any], data: bytes, format: Format, shelf: Shelf | None = None
+) -> list[dict[str, Any]]:
+    """Return the messages that an import of an export of a document would add or change."""
+    shelf = shelf or Shelf()
+    problems = Problems()
+    source = SourceFile("x", len(data), lambda: BytesIO(data), problems)
+    (draft,) = drafts_of(source, format)
+    ignore = lambda reason, id: None  # noqa: E731
+    again = document_of(draft, format.name, STAMP, ignore, shelf.keep, is_trusted=True)
+    assert again["id"] == document["id"]
+    unchanged = unchanged_since_export(draft, again)
+    merged = merge(
+        document,
+        again,
+        (),
+        prefer_source=True,
+        is_own=draft.is_own,
+        is_trusted=True,
+        unchanged=unchanged,
+        exported_head=draft.exported_head,
+    )
+    same = [entry for entry in document["history"] if entry in merged.document["history"]]
+    assert merged.conflicts == 0
+    assert same == document["history"] or len(merged.document["history"]) > len(same)
+    return [entry for entry in merged.document["history"] if entry not in document["history"]]

@@ -206,12 +206,12 @@ def test_a_difference_makes_one_object_of_the_other(
 
 
 @given(OBJECT)
-def test_a_pair_that_loses_nearly_everything_loses_nothing(record: dict[str, Any]) -> None:
+def test_a_pair_that_reads_nearly_nothing_writes_the_record_as_it_was(
+    record: dict[str, Any],
+) -> None:
     pair = Pair(
         lambda given: {"role": "user", "content": str(given.get("content"))},
         lambda fields: {"content": fields["content"], "x": 1},
     )
     fields = pair.to_capsule(record)
     assert json.dumps(pair.to_record(fields), sort_keys=True) == json.dumps(record, sort_keys=True)
-    more = {**fields, "model": "m", "timestamp": "2026-01-02T10:00:00.000Z"}
-    assert pair.to_capsule(pair.to_record(more)) == more

@@ -196,7 +196,8 @@ def document_of(
     ids = {}
     for entry in entries:
         given = entry["id"]
-        ids[given] = given if is_own and given[0] != "#" else imported_message_id(id, given)
+        is_id_here = given in draft.local_ids or (is_own and given[0] != "#")
+        ids[given] = given if is_id_here else imported_message_id(id, given)
     history: list[Fields] = []
     before: str | None = None
     for entry in entries:
@@ -477,6 +478,11 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
         ),
         is_edited=not is_own and about.get("digest") != digests.digests_of_head(document),
         folder=folder_of(document),
+        source_digests={
+            place: str(provenance_of(entry).get("digest")) for place, entry in enumerate(history)
+        },
+        source_head_digests=object_of(about.get("digest")),
+        local_ids=frozenset(entry["id"] for entry in history if is_own or not provenance_of(entry)),
     )
 
 

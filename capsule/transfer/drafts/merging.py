@@ -11,7 +11,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,6 +77,8 @@ def merge(
     is_own: bool,
     is_other_source: bool = False,
     is_trusted: bool = False,
+    unchanged: Collection[str] = (),
+    exported_head: Mapping[str, str] | None = None,
 ) -> MergeOutcome:
     """Merge what a source has into a conversation.
 
@@ -89,6 +91,10 @@ def merge(
         is_other_source: Whether another source brought the conversation. Then this one replaces
             nothing, unless it is dated later.
         is_trusted: Whether the source may replace a title that a person gave.
+        unchanged: The ids of messages that the source has as an export of this store wrote them.
+            They replace nothing.
+        exported_head: The digests of the fields of the head as an export of this store wrote them.
+            None: the source is not such an export.
     """
     conflicts = 0
     present_time, source_time = _time_of(present), _time_of(incoming)
@@ -107,7 +113,7 @@ def merge(
                 _append(history, entry, _parent(source_tree, source_place, places))
                 places[entry["id"]] = len(history) - 1
             continue
-        if is_outdated:
+        if is_outdated or entry["id"] in unchanged:
             continue
         is_newer = _is_newer(history[place], entry, is_own=is_own)
         conflicts += is_newer is None
@@ -122,10 +128,13 @@ def merge(
             prefer_source=prefer_source,
             is_own=is_own,
             is_trusted=is_trusted,
+            exported_head=exported_head,
         )
     _choose_active_leaf(result, old_leaf, _leaf(incoming), added_ids)
     is_named = present["metadata"].get("titleSetBy") != "auto"
     kept_title = is_named and incoming["title"] != result["title"] == present["title"]
+    if exported_head and exported_head.get("title") == digests_of_head(incoming)["title"]:
+        kept_title = False  # The source has the title that the export had.
     if result == present:
         result = present
     return MergeOutcome(result, conflicts, kept_title)
@@ -170,6 +179,7 @@ def _merge_head(
     prefer_source: bool,
     is_own: bool,
     is_trusted: bool,
+    exported_head: Mapping[str, str] | None,
 ) -> int:
     """Copy the fields of the head that the source changed into `result`.
 
@@ -178,9 +188,14 @@ def _merge_head(
     """
     current_digests = digests_of_head(current)
     source_digests = digests_of_head(incoming)
-    base_digests = _base_digests(
-        current, incoming, current_digests, is_own=is_own, is_trusted=is_trusted
-    )
+    if exported_head == source_digests:
+        return 0
+    if exported_head is None or not is_own:
+        base_digests = _base_digests(
+            current, incoming, current_digests, is_own=is_own, is_trusted=is_trusted
+        )
+    else:
+        base_digests = dict(exported_head)
     taken_digests = dict(source_digests)
     conflicts = 0
     for name in {**base_digests, **source_digests}:

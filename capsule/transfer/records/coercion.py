@@ -115,14 +115,6 @@ def encoded_lines(records: Iterable[Fields]) -> bytes:
     return b"".join(encoded(record) + b"\n" for record in records)
 
 
-def with_bytes(entry: Fields) -> Fields:
-    """A message whose attachments have bytes as data, which `encoded` wrote in base64."""
-    for file in entry.get("attachments", ()):
-        if isinstance(data := file.get("data"), str):
-            file["data"] = b64decode(data)
-    return entry
-
-
 def uuid_of(id: str) -> str:
     """A UUID for an id: the id itself, if it is one."""
     return id if re.fullmatch(UUID, id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))

@@ -1,14 +1,12 @@
-"""Map a record of another program to our fields and back without loss.
+"""Map a record of another program to our fields and back, without loss for the record.
 
 A format reads a record into our fields, and writes the fields back as a record, as well as they
-allow. The difference is stored on both sides. What the written record lacks is stored in
-`metadata.source`, and an export puts it back. What the record has no field for is stored in the
-record under `capsule`, and an import takes it out again.
+allow. What the written record lacks is stored in `metadata.source`, and an export puts it back.
 
 `pair_of` makes such a pair of functions from a table, where each field of a record is one of ours.
 
-Invariant: for any pair of functions, `to_capsule` gives back what `to_record` was given, and the
-other way round. Pure.
+Invariant: for any pair of functions, `to_record` gives back the record that `to_capsule` was given.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Fields = dict[str, Any]
-#: The key in a record of another program under which we keep what it has no field for.
+#: The key in a file of another program under which an export writes its note.
 CAPSULE_KEY = "capsule"
 #: The keys of a difference: of fields that are to be left out, and of the items of a list by their
 #: places.
@@ -109,12 +107,8 @@ class Pair:
 
     def to_capsule(self, record: Fields) -> Fields:
         """Our fields of a record, with what they lack in `metadata.source`."""
-        own = record.get(CAPSULE_KEY)
-        if isinstance(own, dict):
-            record = {key: value for key, value in record.items() if key != CAPSULE_KEY}
+        record = {key: value for key, value in record.items() if key != CAPSULE_KEY}
         fields = self.read(record)
-        if isinstance(own, dict):
-            fields = apply_difference(fields, own)
         return with_source(fields, difference(record, self.write(fields)))
 
     def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
@@ -124,11 +118,8 @@ class Pair:
         plain, rest = without_source(fields)
         record = self.write(plain)
         if is_edited:
-            record = {key: value for key, value in rest.items() if key != ABSENT} | record
-        else:
-            record = apply_difference(record, rest)
-        own = difference(plain, self.read(record))
-        return record | {CAPSULE_KEY: own} if own else record
+            return {key: value for key, value in rest.items() if key != ABSENT} | record
+        return apply_difference(record, rest)
 
 
 def is_on(value: Any) -> bool:

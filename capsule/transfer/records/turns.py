@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import filled, moment, with_bytes
+from capsule.transfer.records.coercion import filled, moment
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
     apply_difference,
@@ -214,14 +214,8 @@ class TurnPair:
 
     def to_capsule(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
-        own = record.get(CAPSULE_KEY)
         record = self.opened({name: value for name, value in record.items() if name != CAPSULE_KEY})
         entries = numbered(self.read(record))
-        if isinstance(own, dict):
-            entries = [
-                with_bytes(entry)
-                for entry in apply_difference({"messages": entries}, own)["messages"]
-            ]
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)
@@ -246,11 +240,7 @@ class TurnPair:
             record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
             record = apply_difference(record, rest)
-        record = self.closed(record)
-        own = difference(
-            {"messages": plain}, {"messages": numbered(self.read(self.opened(record)))}
-        )
-        return record | {CAPSULE_KEY: own} if own else record
+        return self.closed(record)
 
 
 def records_of(
@@ -309,11 +299,7 @@ def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     inner = record.get(key)
     if not isinstance(inner, str) or homes.get(inner, inner) == inner:
         return record
-    own = record.get(CAPSULE_KEY, {})
-    return record | {
-        key: homes[inner],
-        CAPSULE_KEY: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}},
-    }
+    return record | {key: homes[inner]}
 
 
 def newest(history: list[Fields]) -> str | None:

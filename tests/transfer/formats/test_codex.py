@@ -9,7 +9,16 @@ import pytest
 
 from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, EXAMPLES, STAMP, Shelf, read, read_data, written
+from tests.transfer.exchange import (
+    DATA,
+    EXAMPLES,
+    STAMP,
+    Shelf,
+    changed_by_import,
+    read,
+    read_data,
+    written,
+)
 
 FORMAT = formats()["codex"]
 name_of = FORMAT.file_name or str
@@ -142,8 +151,8 @@ def test_what_the_program_needs_to_list_a_foreign_conversation() -> None:
 
 def test_a_foreign_conversation_with_branches_goes_on_in_the_program() -> None:
     (document, *_), _ = read(DATA / "chatgpt" / "modern")
-    again, _ = read_data(written([document], FORMAT)[0] + orjson.dumps(said("user", "go on")))
+    (rollout,) = written([document], FORMAT)
+    assert changed_by_import(document, rollout, FORMAT) == []
 
-    *entries, new = again[0]["history"]
-    assert entries == document["history"]
+    (new,) = changed_by_import(document, rollout + orjson.dumps(said("user", "go on")), FORMAT)
     assert new["content"] == "go on"

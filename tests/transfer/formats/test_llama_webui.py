@@ -139,6 +139,7 @@ def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_
         "Be brief.",
         "What shall I wear?",
         "Let me look.",
+        "",  # In this format each call has a result.
         "Take a hat.",
     ]
     assert not problems.first

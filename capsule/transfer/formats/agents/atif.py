@@ -19,9 +19,7 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    apply_capsule_extra,
     by_record,
-    capsule_extra,
     first,
     read_records,
     reporting_damage,
@@ -238,7 +236,8 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     _check(record, source.tell, line)
     draft = _plain_draft(record, source.tell, line)
     draft.head |= filled({}, metadata=draft.metadata | related)
-    draft = apply_capsule_extra(draft, own)
+    draft.export_note = object_of(own)
+    draft.is_own = isinstance(draft.export_note.get("id"), str)
     for file in (
         file
         for entry in draft.history
@@ -275,12 +274,11 @@ def _write_file_of(draft: Draft) -> bytes:
     line = active_path(draft.head, draft.history)
     records, _ = turns.records_of(replace(draft, history=line), _STEP, _is_step)
     for place, step in enumerate(records, 1):
-        step.pop(CAPSULE_KEY, None)
         step.setdefault("step_id", place)
     record = _HEAD.to_record(draft.head, is_edited=draft.is_edited)
-    record = rest(record, CAPSULE_KEY) | {"steps": records}
-    if own := capsule_extra(draft, _plain_draft(record)):
-        record["extra"] = object_of(record.get("extra")) | {CAPSULE_KEY: own}
+    record = record | {"steps": records}
+    if draft.export_note:
+        record["extra"] = draft.with_note(object_of(record.get("extra")))
     return orjson.dumps(record)
 
 
@@ -313,5 +311,13 @@ def _is_part(source: Source) -> bool:
 
 
 FORMATS = [
-    Format("atif", "ATIF trajectory", _recognizes, _read_file_of, _write_file_of, is_part=_is_part)
+    Format(
+        "atif",
+        "ATIF trajectory",
+        _recognizes,
+        _read_file_of,
+        _write_file_of,
+        is_part=_is_part,
+        is_portable=False,
+    )
 ]

@@ -29,7 +29,6 @@ from capsule.transfer.interface import (
     Source,
     by_record,
     first,
-    head_extra,
     read_records,
     read_text,
     reporting_damage,
@@ -43,7 +42,6 @@ from capsule.transfer.records.coercion import (
     moment,
     objects_of,
     uuid_of,
-    with_bytes,
 )
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
@@ -334,9 +332,6 @@ class ClaudeMessage:
             ]
         if self.before:
             source["before"] = self.before
-        own = records[-1].get(CAPSULE_KEY)
-        if isinstance(own, dict):
-            said = with_bytes(apply_difference(said, own))
         return with_source(said, source)
 
 
@@ -456,7 +451,7 @@ class _TranscriptReader:
     def __init__(self, tell: Callable[[str, int | None], None]) -> None:
         self._tell = tell
         self.messages, self.pending = list[ClaudeMessage](), list[Fields]()
-        self.common, self.own = Fields(), Fields()
+        self.common, self.note = Fields(), Fields()
         self.lines: dict[str, int] = {}
         self.sessions, self._titles = Counter[str](), dict[str, str]()
         self._current: str | None = None
@@ -558,7 +553,7 @@ class _TranscriptReader:
         if kind == "last-prompt" and record.get("explicit") is True:
             self._current = record.get("leafUuid")
         elif kind == CAPSULE_KEY and isinstance(record.get(CAPSULE_KEY), dict):
-            self.own = record[CAPSULE_KEY]
+            self.note = record[CAPSULE_KEY]
         else:
             self.pending.append(record)
 
@@ -586,16 +581,13 @@ class _TranscriptReader:
             metadata["currentNode"] = current
         head |= {"metadata": metadata} if metadata else {}
         after = [record for record in self.pending if record != _title(chosen, session, agent)]
-        is_own = "id" in self.own
+        is_own = isinstance(self.note.get("id"), str)
         source: Fields = {}
         if not is_own:
             source = difference(self.common, common) if self.common else {}
             source |= {"records": after} if after else {}
-        own = {name: value for name, value in self.own.items() if name != "id"}
-        head = apply_difference(with_source(head, source), own)
-        return Draft(
-            head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines
-        )
+        head = with_source(head, source)
+        return Draft(head, history, 1, is_own, lines=self.lines, export_note=self.note)
 
 
 _TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
@@ -630,8 +622,7 @@ def _pieces(record: Fields) -> Iterable[Fields]:
         return (record,)
     whole = [record | {"message": record["message"] | {"content": run}} for run in runs]
     for nth, piece in enumerate(whole[:-1]):
-        for name in ("toolUseResult", CAPSULE_KEY):
-            piece.pop(name, None)
+        piece.pop("toolUseResult", None)
         piece["uuid"] = whole[nth + 1]["parentUuid"] = f"{record.get('uuid')}:{nth}"
     return whole
 
@@ -663,7 +654,7 @@ def _drafts(
     return [
         talk.draft(agent, session, title_of(agent) if agent else "")
         for agent, talk in talks.items()
-        if talk.messages or talk.own
+        if talk.messages or talk.note
     ]
 
 
@@ -850,13 +841,9 @@ def _write(draft: Draft) -> bytes:
     if "title" in head and again.head.get("title") != head["title"]:
         after.append(_title(head["title"], session, agent))
         again.head["title"] = head["title"]
-    for group, entry, reread in zip(groups, draft.history, again.history, strict=False):
-        if own := difference(without_source(entry)[0], without_source(reread)[0]):
-            group[-1][CAPSULE_KEY] = own
-    own = difference(head_extra(draft.head), head_extra(again.head))
-    if draft.is_own:
-        own["id"] = draft.id
-    marker = [{"type": CAPSULE_KEY, **_about(session, agent), CAPSULE_KEY: own}] if own else []
+    marker = []
+    if draft.export_note:
+        marker.append(draft.with_note({"type": CAPSULE_KEY, **_about(session, agent)}))
     return encoded_lines(marker + _with_results(records, after))
 
 
@@ -917,6 +904,7 @@ _MORE: Fields = {
     "is_part": _is_part,
     "file_name": _file_name,
     "embeds_files": True,
+    "is_portable": False,
     "places": _PLACES,
 }
 FORMATS = [

@@ -32,7 +32,6 @@ from capsule.transfer.interface import (
     Format,
     Source,
     by_record,
-    head_extra,
     read_records,
     reporting_damage,
 )
@@ -53,8 +52,6 @@ from capsule.transfer.records.coercion import (
 )
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
-    apply_difference,
-    difference,
     with_source,
     without_source,
 )
@@ -182,13 +179,15 @@ class RolloutReader:
         about: The lines before the first message.
         entries: The messages.
         lines: The lines of each.
-        owns: What is under `capsule` at each.
+        note: The note of the export under `capsule`.
     """
 
     def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
-        self.about, self.entries, self.owns = list[Fields](), list[Fields](), list[Fields]()
+        self.about, self.entries = list[Fields](), list[Fields]()
         self.lines: list[list[Fields]] = []
-        self.meta, self.own, self.title = Fields(), Fields(), ""
+        #: The places of the messages whose lines an export wrote.
+        self._exported: set[int] = set()
+        self.meta, self.note, self.title = Fields(), Fields(), ""
         #: Lines that belong to what comes.
         self._held: list[Fields] = []
         self._model: Any = None
@@ -206,7 +205,6 @@ class RolloutReader:
         """Take the next line."""
         line = {key: value for key, value in whole.items() if key != CAPSULE_KEY}
         kind, said, time = parts_of(line)
-        own = whole.get(CAPSULE_KEY)
         texts = texts_of(kind, said)
         is_taken = self._is_item(kind, said, texts, time) or (
             kind == "event_msg" and self._is_event(said, texts, time)
@@ -218,11 +216,13 @@ class RolloutReader:
             self._held.append(line)
         else:
             (self._held or (self.lines[-1] if self.lines else self.about)).append(line)
-        if isinstance(own, dict):
-            if self.entries:
-                self.owns[-1], self._is_open = own, False
+        note = whole.get(CAPSULE_KEY)
+        if isinstance(note, dict):
+            if self.entries:  # The last line of a message that an export wrote.
+                self._is_open = False
+                self._exported.add(len(self.entries) - 1)
             else:
-                self.own = own
+                self.note = note
 
     def _is_item(self, kind: str, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
         """Whether a line is a message or a part of one, which is taken then."""
@@ -290,7 +290,6 @@ class RolloutReader:
         self._above, self._is_open = place, role == "assistant"
         self.entries.append(entry)
         self.lines.append([])
-        self.owns.append({})
         return entry
 
     def _answer(self, time: Any, *taken: str) -> Fields:
@@ -370,8 +369,7 @@ class RolloutReader:
 
     def draft(self, id: str) -> Draft:
         """The session; `id` is what it is called if no line says it."""
-        own = dict(self.own)
-        others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
+        is_own = isinstance(self.note.get("id"), str)
         id = said if isinstance(said := self.meta.get("id"), str) and said else id
         head = filled({}, id=id, title=self.title, createdAt=moment(self.meta.get("timestamp")))
         spawned = object_of(object_of(self.meta.get("source")).get("subagent")).get("thread_spawn")
@@ -379,25 +377,14 @@ class RolloutReader:
         links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
         if named := {name: value for name, value in links.items() if isinstance(value, str)}:
             head = head | {"metadata": named}
-        head = apply_difference(head if is_own else with_source(head, {"lines": self.about}), own)
-        history: list[Fields] = []
-        for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
-            whole = (
-                entry
-                if given
-                else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
-            )
-            history.append(apply_difference(whole, given))
-            if is_own and not given and len(history) > 1:
-                history[-1].setdefault(
-                    "parent", history[-2].get("id", f"#{len(history) + len(others) - 2}")
-                )
-        if order:
-            places = {id: place for place, id in enumerate(order)}
-            history = sorted(
-                history + others, key=lambda message: places.get(message.get("id"), len(places))
-            )
-        return Draft(head, [coercion.with_bytes(said) for said in history], 1, is_own)
+        if not is_own:
+            head = with_source(head, {"lines": self.about})
+        history = list(self.entries)
+        for place, (entry, lines) in enumerate(zip(self.entries, self.lines, strict=True)):
+            if place not in self._exported:
+                folded = [_folded(line, entry) for line in lines]
+                history[place] = with_source(entry, {"lines": folded})
+        return Draft(head, history, 1, is_own, export_note=self.note)
 
 
 Line = tuple[int | None, Fields]
@@ -426,7 +413,7 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
             if _is_odd(line):
                 tell("a line that is not understood", number)
             talk.add(line)
-    return talk.draft(id) if talk.entries or talk.own else None
+    return talk.draft(id) if talk.entries or talk.note else None
 
 
 def _is_odd(line: Fields) -> bool:
@@ -530,25 +517,8 @@ def _write(draft: Draft) -> bytes:
     made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
     if draft.id and not any(parts_of(line)[0] == "session_meta" for line in chain(about, *made)):
         about.insert(0, _meta(draft))
-    again = _draft(
-        [(None, line) for line in [*about, *chain(*made)]], lambda reason, line: None, ""
-    ) or Draft({}, [])
-    for lines, entry, reread in zip(made, history, again.history, strict=False):
-        own = difference(without_source(entry)[0], without_source(reread)[0])
-        if own or CAPSULE_KEY in lines[-1]:
-            lines[-1][CAPSULE_KEY] = own
-    last = (draft.history or [{}])[-1].get("id")
-    own = difference(
-        *(head_extra(head, lambda current: current != last) for head in (draft.head, again.head))
-    )
-    if draft.is_own:
-        own["id"] = draft.id
-    if len(history) < len(draft.history):
-        line = {entry["id"] for entry in history}
-        own["others"] = [entry for entry in draft.history if entry["id"] not in line]
-        own["order"] = [entry["id"] for entry in draft.history]
-    if own and about:
-        about[0][CAPSULE_KEY] = own
+    if about:
+        about[0] = draft.with_note(about[0])
     return encoded_lines([*about, *chain(*made)])
 
 
@@ -592,5 +562,10 @@ _PLACES = (
     ),
     *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
 )
-_ABOUT: Fields = {"file_name": _file_name, "embeds_files": True, "places": _PLACES}
+_ABOUT: Fields = {
+    "file_name": _file_name,
+    "embeds_files": True,
+    "is_portable": False,
+    "places": _PLACES,
+}
 FORMATS = [Format("codex", "Codex", by_record(_is_ours), _read, _write, ".jsonl", **_ABOUT)]

@@ -26,8 +26,8 @@ from capsule.transfer.interface import (
     read_records,
     shape,
 )
-from capsule.transfer.records.coercion import is_text, moment
-from capsule.transfer.records.round_trip import CAPSULE_KEY, apply_difference, difference
+from capsule.transfer.records.coercion import is_text, object_of, rest
+from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 _SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")
@@ -66,33 +66,23 @@ def _read(source: Source) -> Iterator[Draft]:
 
 def _draft(record: Fields, source: Source, line: int) -> Draft:
     """The draft of a capsule. Raises InvalidDocument."""
-    own = record.get(CAPSULE_KEY)
-    if isinstance(own, dict) and isinstance(record.get("history"), list):
-        whole = apply_difference(
-            _plain({name: value for name, value in record.items() if name != CAPSULE_KEY}), own
-        )
-        head, history = whole["head"], whole["history"]
-    else:
-        if isinstance(record.get("history"), list):
-            record = record | {
-                "history": [
-                    entry for entry in record["history"] if _is_message(entry, source, line)
-                ]
-            }
-        validation.check(record, codec.encode(record), source.name)
-        document, _ = migrations.upgrade(record, source.name)
-        history = document["history"]
-        head = {
-            name: value for name, value in document.items() if name not in ("history", "version")
+    note = object_of(record.get(CAPSULE_KEY))
+    if note:
+        record = rest(record, CAPSULE_KEY)
+    if isinstance(record.get("history"), list):
+        record = record | {
+            "history": [entry for entry in record["history"] if _is_message(entry, source, line)]
         }
-        head["metadata"] = {
-            name: value for name, value in head.get("metadata", {}).items() if name != "lock"
-        }
+    validation.check(record, codec.encode(record), source.name)
+    document, _ = migrations.upgrade(record, source.name)
+    history = document["history"]
+    head = rest(document, "history", "version")
+    head["metadata"] = rest(head.get("metadata", {}), "lock")
     for attached in (file for entry in history for file in entry.get("attachments", ())):
         if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
             for file in source.near(f"../attachments/{digest}"):
                 attached["data"] = file
-    return Draft(head, history, line, is_own=True)
+    return Draft(head, history, line, is_own=True, export_note=note)
 
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
@@ -129,33 +119,13 @@ def _write_2_0(draft: Draft) -> bytes:
         },
         "history": [_message(entry) for entry in active_path(draft.head, draft.history)],
     }
-    own = difference({"head": draft.head, "history": draft.history}, _plain(record))
-    rest = {CAPSULE_KEY: own} if own else {}
-    return codec.encode(
-        {name: record[name] for name in _HEAD[:2]} | {"version": "2.0"} | record | rest
-    )
+    first_fields = {name: record[name] for name in _HEAD[:2]}
+    return codec.encode(draft.with_note(first_fields | {"version": "2.0"} | record))
 
 
 def _message(entry: Fields) -> Fields:
     said = {name: entry[name] for name in ("role", "content", "timestamp") if name in entry}
     return said | {"role": _ROLES.get(said["role"], said["role"])}
-
-
-def _plain(record: Fields) -> Fields:
-    """Head and history of a capsule of version 2.0 as a draft has them."""
-    empty = creation.empty_context()
-    head = {name: record[name] for name in (*_HEAD, "context") if record.get(name, empty) != empty}
-    about = record.get("metadata", {})
-    metadata = {
-        name: value
-        for name, value in about.items()
-        if name != "lock" and _METADATA.get(name) != value
-    }
-    history = [dict(entry) for entry in record["history"]]
-    for entry in history:
-        if "timestamp" in entry:
-            entry["timestamp"] = moment(entry["timestamp"])
-    return {"head": head | ({"metadata": metadata} if metadata else {}), "history": history}
 
 
 _ABOUT: Fields = {
@@ -167,6 +137,11 @@ FORMATS = [
     Format("capsule", "Capsules, version 2.1", by_record(_is_capsule), write=_write, **_ABOUT),
     # The format above reads both versions.
     Format(
-        "capsule-2.0", "Capsules, version 2.0", lambda source: False, write=_write_2_0, **_ABOUT
+        "capsule-2.0",
+        "Capsules, version 2.0",
+        lambda source: False,
+        write=_write_2_0,
+        is_portable=False,
+        **_ABOUT,
     ),
 ]

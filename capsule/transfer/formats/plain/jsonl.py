@@ -22,14 +22,13 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    apply_capsule_extra,
     by_record,
-    capsule_extra,
     read_text,
     reader_of_items,
 )
 from capsule.transfer.records.coercion import (
     call_of,
+    is_text,
     json_of,
     objects_of,
     part_text,
@@ -37,7 +36,15 @@ from capsule.transfer.records.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Pair, pair_of, with_source
+from capsule.transfer.records.round_trip import (
+    CAPSULE_KEY,
+    Column,
+    Pair,
+    apply_difference,
+    difference,
+    pair_of,
+    with_source,
+)
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(
@@ -139,6 +146,37 @@ def _plain_draft(record: Fields, line: int | None, key: str, message: Pair) -> D
     return Draft(head, messages, line)
 
 
+def _lost_fields(draft: Draft, reread: Draft) -> Fields:
+    """Return the fields of a draft that its record has no place for.
+
+    `reread` is the draft that the record is read as.
+    """
+    lost = difference(
+        {"head": draft.head, "history": draft.history},
+        {"head": reread.head, "history": reread.history},
+    )
+    if draft.is_own:
+        lost["head"] = lost.get("head", {}) | {"id": draft.id}
+    elif draft.local_ids:
+        lost["local"] = sorted(draft.local_ids)
+    return lost
+
+
+def _with_lost_fields(draft: Draft, lost: Any) -> Draft:
+    """Return a draft with the fields that `_lost_fields` returned for it."""
+    if not isinstance(lost, dict):
+        return draft
+    whole = apply_difference({"head": draft.head, "history": draft.history}, lost)
+    local_ids = lost.get("local", [])
+    return Draft(
+        whole["head"],
+        whole["history"],
+        draft.line,
+        is_own="id" in lost.get("head", {}),
+        local_ids=frozenset(filter(is_text, local_ids)),
+    )
+
+
 def _is_text(source: Source) -> bool:
     """Whether a file is one conversation as the plain text of ChatML."""
     return source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<|im_start|>")
@@ -147,7 +185,7 @@ def _is_text(source: Source) -> bool:
 def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
     def draft(record: Fields, line: int, source: Source) -> Draft | None:
         if isinstance(record.get(key), str if key == "text" else list):
-            return apply_capsule_extra(
+            return _with_lost_fields(
                 _plain_draft(record, line, key, message), record.get(CAPSULE_KEY)
             )
         source.tell(f"no conversation: it has no {key}", line)
@@ -167,9 +205,7 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 + b"\n"
             )
         record = rest(
-            _HEAD.to_record(draft.head),
-            CAPSULE_KEY,
-            *(["id"] if draft.is_own or key == "text" else []),
+            _HEAD.to_record(draft.head), *(["id"] if draft.is_own or key == "text" else [])
         )
         if key == "text":
             record = {key: _chatml(line), **record}
@@ -178,9 +214,11 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 message.to_record(entry, is_edited=entry.get("id") in draft.edited)
                 for entry in line
             ]
-            record = {key: [rest(entry, CAPSULE_KEY) for entry in made], **record}
-        own = capsule_extra(draft, _plain_draft(record, None, key, message))
-        return orjson.dumps(record | ({CAPSULE_KEY: own} if own else {})) + b"\n"
+            record = {key: made, **record}
+        lost_fields = _lost_fields(draft, _plain_draft(record, None, key, message))
+        if lost_fields:
+            record[CAPSULE_KEY] = lost_fields
+        return orjson.dumps(record) + b"\n"
 
     return write
 

@@ -368,5 +368,13 @@ def _is_part(source: Source) -> bool:
 _BOTH = (_read_file_of, _write_draft)
 _recognizes = by_record(lambda record: isinstance(record.get("mapping"), dict))
 FORMATS = [
-    Format("chatgpt", "ChatGPT export", _recognizes, *_BOTH, joined="array", is_part=_is_part)
+    Format(
+        "chatgpt",
+        "ChatGPT export",
+        _recognizes,
+        *_BOTH,
+        joined="array",
+        is_part=_is_part,
+        is_portable=False,
+    )
 ]

@@ -379,4 +379,6 @@ def _write_file_of(draft: Draft) -> bytes:
 _recognizes = by_record(
     lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it)
 )
-FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]
+FORMATS = [
+    Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of, is_portable=False)
+]

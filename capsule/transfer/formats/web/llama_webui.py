@@ -434,5 +434,6 @@ FORMATS = [
         *_BOTH,
         joined="array",
         embeds_files=True,
+        is_portable=False,
     )
 ]

@@ -514,5 +514,13 @@ def _recognizes(source: Source) -> bool:
 
 _BOTH = (reader_of_items(_draft, _rows), _write_file_of)
 FORMATS = [
-    Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)
+    Format(
+        "open-webui",
+        "Open WebUI",
+        _recognizes,
+        *_BOTH,
+        joined="array",
+        embeds_files=True,
+        is_portable=False,
+    )
 ]
