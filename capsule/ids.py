@@ -60,9 +60,8 @@ def check_file_name(text: str) -> str:
         or len(text.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES
     ):
         raise InvalidInput(
-            f"{text[:60]!r} is not a name of a file: it has no slash and no control character, "
-            "begins with no dot, "
-            f"and has at most {_MAX_FILE_NAME_BYTES} bytes"
+            f"{text[:60]!r} is not a file name: a name has no slash and no control character, "
+            f"does not begin with a dot, and has at most {_MAX_FILE_NAME_BYTES} bytes"
         )
     return text
 
@@ -91,7 +90,7 @@ def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
     """
     if _NO_PATH.search(path):
         raise InvalidInput(
-            f"{path[:200]!r} is not the path of a folder: it has a zero, or half a character"
+            f"{path[:200]!r} is not the path of a folder: it contains a NUL, or half a character"
         )
     from hashlib import sha256  # OpenSSL with it, which only a new name needs.
 

@@ -96,7 +96,7 @@ def parse(text: str) -> datetime:
             else moment.astimezone(UTC)
         )
     except OverflowError as error:
-        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from error
+        raise ValueError(f"{text!r} is outside of the years 1 to 9999") from error
 
 
 def canonical(text: str) -> str:

@@ -88,12 +88,12 @@ def _part(key: object, value: object, depth: int) -> Filter:
     path = _text("a path", key)
     is_long = len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS
     if is_long or not path.removeprefix("metadata.") or path.startswith("$"):
-        _refuse(f"{repr(path)} is no path of a field, and none of $and, $or, $not")
+        _refuse(f"{repr(path)} is not the path of a field, and not $and, $or or $not")
     if path.startswith("metadata."):
         path = path.removeprefix("metadata.")
     elif path.partition(".")[0] in UNSEEN:
         seen = f"{', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
-        _refuse(f"filters see no {repr(path)}, but {seen}")
+        _refuse(f"filters can't use {repr(path)}; they can use {seen}")
     return _tests(path, value if isinstance(value, Mapping) else {"$eq": value}, depth)
 
 
@@ -164,7 +164,7 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
                 compile_pattern(text)
             return FieldCondition(path, str(operator), text)
     _refuse(
-        f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: "
+        f"{repr(path)}: {repr(operator)} does not accept {repr(value)}; the operators are: "
         f"{_OPERATORS}"
     )
 
@@ -204,7 +204,7 @@ def _scalar(operator: object, value: object) -> Scalar:
     if isinstance(value, int | float) and -float_info.max <= value <= float_info.max:
         return value if -(1 << 63) <= value < 1 << 63 else float(value)  # As the index has it.
     if isinstance(value, int | float):
-        _refuse(f"{operator}: a number of JSON lies between {-float_info.max} and {float_info.max}")
+        _refuse(f"{operator}: a JSON number is between {-float_info.max} and {float_info.max}")
     return _text(f"{operator} takes a number, true, false or null, or it", value)
 
 

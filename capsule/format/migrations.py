@@ -41,8 +41,8 @@ def is_newer(document: Document) -> bool:
 def newer_version_message(version: str) -> str:
     """What is said of a file of a newer major version."""
     return (
-        f"version {version} was written by a newer version of Capsule; the file is left alone; "
-        "upgrade Capsule"
+        f"version {version} was written by a newer version of Capsule; the file stays "
+        "unchanged; upgrade Capsule"
     )
 
 

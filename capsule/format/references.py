@@ -42,7 +42,9 @@ def resolve_prefix(
         )
     if len(fitting) > 1:
         shown = ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")
-        raise InvalidInput(f"{prefix!r} fits {len(fitting)} of them: {shown}; give more of the id")
+        raise InvalidInput(
+            f"{prefix!r} fits {len(fitting)} ids: {shown}; give more characters of the id"
+        )
     return fitting[0]
 
 

@@ -20,11 +20,9 @@ _KINDS = {"capsule": ("2.0", "2.1")} | dict.fromkeys(
 )
 _ABOUT = {
     "capsule": "A conversation.",
-    "agent": "Who can write and be written to: a person or a program. `agents/{id}.json` of a "
-    "store.",
-    "project": "A folder that agents work in. `projects/{id}.json` of a store.",
-    "overrides": "The switches that the next new conversation begins with: `overrides/next.json` "
-    "of a store.",
+    "agent": "A person or a program that sends and gets messages. `agents/{id}.json` of a store.",
+    "project": "A working folder of agents. `projects/{id}.json` of a store.",
+    "overrides": "The switches for the next new conversation: `overrides/next.json` of a store.",
     "registry": "The agents, places, wirings, sessions and questions of `sessions/registry.json`.",
 }
 _IDS: dict[str, Schema] = {

@@ -352,7 +352,7 @@ def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:
     if current is not None and current not in ids:
         yield (
             ("metadata", "currentNode"),
-            f"{current[:60]!r} is the id of no message here; correct or remove it",
+            f"{current[:60]!r} is not the id of a message here; correct or remove it",
         )
 
 

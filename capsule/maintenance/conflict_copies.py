@@ -65,7 +65,7 @@ class ConflictCopy:
     def _merged(self, store: CoreStore, theirs: bytes, ancestor: Ancestor | None) -> str | None:
         ours = self._ours(store)
         if ours is not None and (held_by := self._holder(store)):
-            self.text += f"; not merged, as the conversation is locked by {held_by}"
+            self.text += f"; not merged, because the conversation is locked by {held_by}"
             return None
         base = None
         if ancestor is not None and ours is not None and self._kind == KIND:
@@ -79,7 +79,7 @@ class ConflictCopy:
                     held.quarantine(got[0], "merged")
         brought = store.incoming.bring_in(self._kind, self.id, base, theirs)
         if store.engine.external_edits().read_stray(self._kind, self._name) != self._data:
-            self.text += "; it was written to meanwhile, and stays until the next time"
+            self.text += "; it was changed meanwhile, and stays until the next time"
             return None
         kept = store.engine.external_edits().quarantine_file(
             self._kind, self._name, self.id, "copy"
@@ -87,7 +87,7 @@ class ConflictCopy:
         outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
         settle = (
-            "; both changed the same field, which a person has to settle"
+            "; both changed the same field, and a person must resolve the conflict"
             if brought.conflicts
             else ""
         )
@@ -95,9 +95,9 @@ class ConflictCopy:
 
     def _outcome(self, before: bytes | None, after: bytes | None) -> str:
         if before is None:
-            return f"is the {self._called} now, which was missing"
+            return f"is now the {self._called}, which was missing"
         if before == after or after is None:
-            return f"held nothing new for the {self._called}"
+            return f"had nothing new for the {self._called}"
         if self._kind != KIND:
             return f"merged into the {self._called}"
         changes = compare(
@@ -162,8 +162,8 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCo
         return None
     if named is not None and named != id:
         text = (
-            f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or "
-            "an id that fits"
+            f"has the name of a conflict copy of {named}, but its id is {id!r}; give it a name "
+            "or an id that fits"
         )
         return ConflictCopy(kind, named, text, data, file.id, locations.locate(data, ("id",)))
     return ConflictCopy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)

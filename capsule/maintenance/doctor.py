@@ -81,9 +81,9 @@ class DoctorFinding:
         name = type(error).__name__
         text = (
             f"could not be examined: {name}: {error}; this is an error in Capsule: report it "
-            "with what "
+            "with the "
         )
-        text += "`capsule doctor --report` prints"
+        text += "output of: capsule doctor --report"
         places = []
         for frame, line in traceback.walk_tb(error.__traceback__):
             places.append(f"{frame.f_globals.get('__name__')}:{line} {frame.f_code.co_name}")
@@ -137,8 +137,8 @@ def examine(
     for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
             text = (
-                f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, "
-                "and a name to match"
+                f"has the same id {id} as {paths[0]}; give one of them another id, and the "
+                "name that fits"
             )
             yield DoctorFinding(id, path, 0, 0, "twice", text)
     yield from _caught("", str(store.root), partial(_waiting, store))
@@ -278,12 +278,12 @@ class _DocumentExamination:
         except InvalidDocument as error:
             got = held.read() if held is not None else None
             if held is not None and got is not None and held.repaired(*got) is not None:
-                text = "a crash left it torn; the next write or --repair mends it"
+                text = "a crash left it torn; the next write or --repair repairs it"
                 return [self._finding("torn", text, repairable=True)]
             if repair_torn(data) is not None:
                 text = (
-                    "it ends too early, and no write left it so; save it again, or have "
-                    "--repair cut it back"
+                    "it ends too early, but not because of an interrupted write; save it "
+                    "again, or let --repair cut it back"
                 )
                 at = error.problems[0]
                 return [
@@ -304,7 +304,8 @@ class _DocumentExamination:
                 self._kind, document["id"]
             )
             text = f"its id is {document['id']!r}: file name and id differ"
-            text += "" if is_free else "; give it an id that no other file has, and a name to match"
+            if not is_free:
+                text += "; give it an id that no other file has, and the name that fits"
             wrong.append(self._finding("name", text, line, column, repairable=is_free))
         if held is not None or document["id"] == self._scanned.id:
             claimants = self._claimed.setdefault(document["id"], [])
@@ -323,8 +324,8 @@ class _DocumentExamination:
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
             text = (
-                f"not as Capsule writes it ({why}); the next write "
-                f"{'' if is_locked else 'or --repair '}does"
+                f"not in the canonical layout ({why}); the next write "
+                f"{'' if is_locked else 'or --repair '}corrects it"
             )
             wrong.append(self._finding("layout", text, repairable=not is_locked))
         if held is not None and not held.is_unchanged():
@@ -333,7 +334,7 @@ class _DocumentExamination:
             if outcome.changed:
                 kind, text = (
                     "overwritten",
-                    f"a save from outside lacks what was acknowledged: {outcome.lacking}",
+                    f"an external edit lacks acknowledged changes: {outcome.lacking}",
                 )
                 is_counted = held.has_header and not held.is_interrupted
                 if not is_counted and not reconcile(as_written, records[:-1]).changed:
@@ -342,7 +343,7 @@ class _DocumentExamination:
                         f"it lacks the last write in the log, {outcome.lacking}: a crash ",
                     )
                     text += "interrupted it before it was acknowledged"
-                    text += "" if held.is_interrupted else ", or a save from outside lacks it"
+                    text += "" if held.is_interrupted else ", or an external edit lacks it"
                 text += "; the next read or write merges it back"
                 wrong.append(self._finding(kind, text, repairable=True))
         return wrong
@@ -462,7 +463,7 @@ def _in_database(
             0,
             0,
             "damaged",
-            f"{flaw}; take it from a backup",
+            f"{flaw}; restore it from a backup",
         )
 
 

@@ -149,17 +149,17 @@ RESERVED_ID_PREFIX = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
 _ADDS_READERS = frozenset({"add", "invite", "readmit"})
 _MAX_NAMED_INVITERS = 5
 #: What an agent is told about one that it can't add.
-_UNAVAILABLE = "it lets nobody write to it, or there is no such agent"
+_UNAVAILABLE = "it accepts no messages, or does not exist"
 _ACTION_PHRASES = {
     "append": "write to",
     "change": "change",
-    "moderate": "change what others wrote in",
-    "rewrite": "change what others wrote or how it is read in",
+    "moderate": "change messages of others in",
+    "rewrite": "change messages of others or the permissions of",
     "remove": "remove others from",
     "invite": "invite to",
     "readmit": "invite to",
     "manage": "manage",
-    "default": "put all agents into",
+    "default": "add all agents to",
 }
 
 #: Reads the inputs of a decision about a target, and about other agents; see `AgentDirectory.state`.
@@ -312,7 +312,7 @@ def decide(
     hint = ""
     if action == "append" or target.type == "direct":
         hint = "a person can allow it to send there"
-    return _denied(f"{subject} may not {phrase} in its session: it is no destination", hint)
+    return _denied(f"{subject} may not {phrase} in its session: it is not a destination", hint)
 
 
 def _stays_in_session(
@@ -359,12 +359,13 @@ def _decide_for_any_agent(
     """Return why no agent may do the action; None if the type of the target decides."""
     if not inputs.is_guarded and (target.is_closed or target.type == "agent"):
         return _denied(
-            f"what agents may do with {target.type} {target.id} is judged by a part not installed"
+            f"agents may not use {target.type} {target.id}: the part that decides about it is "
+            "not installed"
         )
     if action == "link":
         return _denied(f"only a person may link projects, not agent {subject}")
     if action == "create" and _uses_reserved_id(target):
-        return _denied(f"the id {target.id} is kept for another conversation")
+        return _denied(f"the id {target.id} is reserved for another conversation")
     return None
 
 
@@ -388,7 +389,7 @@ def _decide_about_agent(
     if action == "manage":
         if subject == id:
             return _ALLOWED
-        return _denied(f"only {id} or a person may say who may write to {id}")
+        return _denied(f"only {id} or a person may choose who may write to {id}")
     # An agent that is forgotten could register again, and say that it belongs to another project.
     if action == "delete":
         return _denied(f"only a person may forget agent {id}")
@@ -406,7 +407,7 @@ def _decide_in_open(subject: str | None, action: Action, target: PolicyTarget) -
     if action == "lock" and target.type != EXCLUSIVE:
         return _denied(f"only a person may lock {target.type} {target.id}: it has several writers")
     if action == "moderate":
-        hint = "put a version of your own beside it, as a branch"
+        hint = "add your own version beside it, as a branch"
         phrase = _ACTION_PHRASES[action]
         return _denied(f"only a person may {phrase} conversation {target.id}", hint)
     return _ALLOWED
@@ -440,9 +441,7 @@ def _decide_by_relation(
             return _denied(f"{subject} is not a participant of conversation {target.id}")
         return _not_found(target)
     if not allowed_relations:
-        return _denied(
-            f"{target.type} conversation {target.id} stays as it is there: nobody may {action}"
-        )
+        return _denied(f"{target.type} conversation {target.id} never permits this: {action}")
     phrase = _ACTION_PHRASES.get(action, action)
     return _denied(f"only a person may {phrase} conversation {target.id}")
 
@@ -511,7 +510,9 @@ def _decide_in_channel(
 ) -> PolicyDecision:
     """Decide what `subject` may do in a channel. The first case that applies counts."""
     if action == "readmit" and channel.access != "private":
-        return _denied(f"who left conversation {target.id} can come back only by joining again")
+        return _denied(
+            f"an agent that left conversation {target.id} can come back only by joining again"
+        )
     if subject is None:
         return _ALLOWED
     standing = _channel_standing(subject, target, channel, inputs)
@@ -581,7 +582,7 @@ def _decide_channel_creation(
     """
     is_its_own = target.created_by == subject and channel.owner in ("", subject)
     if standing != "member" or not is_its_own:
-        return _denied(f"{subject} may only make a channel of its own that it takes part in")
+        return _denied(f"{subject} may only make a channel as its own, with itself as a member")
     if channel.scope not in (GLOBAL, inputs.profile(subject).project):
         return _denied(f"{subject} may only make a channel of its own project, or a global one")
     if channel.is_global_default:

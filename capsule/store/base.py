@@ -436,7 +436,7 @@ class BaseStore(Lists):
             named = self.inner.guard.named(self.agent, text, heads)
             if len(named) > 1:
                 raise InvalidInput(
-                    f"several are called {text[:80]!r}; give the id of one: "
+                    f"several conversations are called {text[:80]!r}; give the id of one: "
                     f"{', '.join(sorted(named))}"
                 ) from None
             if not named:
@@ -527,7 +527,7 @@ class BaseStore(Lists):
         from capsule.store.creation import create_once, write_new
 
         if key is not None and id is not None:
-            raise InvalidInput("give id or key, and not both: a key makes the id")
+            raise InvalidInput("give id or key, not both: the key determines the id")
         stamp = timestamps.now()
         checked = [with_sender(check_message(message), self.agent) for message in messages]
         entries = [completed_message(message, stamp) for message in checked]

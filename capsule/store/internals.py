@@ -180,9 +180,9 @@ class StoreInternals(Generic[S]):
         """
         agent = self.agent if agent is None else agent
         if agent is None:
-            raise InvalidInput("say which agent this is for")
+            raise InvalidInput("name the agent for this")
         if self.agent not in (None, agent):
-            raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
+            raise Refused(f"this store acts for {self.agent}, not for {agent}", path="")
         return agent
 
     def store_for(self, agent: str | None) -> S:

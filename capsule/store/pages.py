@@ -121,7 +121,9 @@ class _PageRequest:
 
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
         if limit < 1 or (around is not None and cursor is not None):
-            raise InvalidInput("ask for one message or more, and give `around` or a cursor")
+            raise InvalidInput(
+                "limit: at least one message; and give `around` or a cursor, not both"
+            )
         self._limit, self._way, self._wanted, self._near = (
             limit,
             "older" if around is None else "around",
@@ -132,7 +134,8 @@ class _PageRequest:
             match = _CURSOR.fullmatch(cursor)
             if match is None:
                 raise InvalidInput(
-                    "that is not a cursor; take `older` or `newer` of a page of the same conversation"
+                    "that is not a cursor; use `older` or `newer` of a page of the same "
+                    "conversation"
                 )
             self._way, near, self._wanted = match.groups()
             self._near = int(near)

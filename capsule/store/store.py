@@ -361,7 +361,7 @@ class CoreStore(BaseStore):
         """
         if name not in self.settings.rooms:
             raise Refused(
-                f"this store has no room {name!r}: `rooms` in its capsule.toml would name it",
+                f"this store has no room {name!r}; add it to `rooms` in its capsule.toml",
                 path="",
             )
         if (key := f"room {name}") not in vars(self):

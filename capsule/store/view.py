@@ -85,7 +85,7 @@ class AgentView:
     def _of(self, kind: str) -> Engine:
         """The engine, for documents of a kind. Raises Refused."""
         if kind not in _KINDS:
-            raise Refused(f"agent {self.agent} does not reach {kind}, only a person", path="")
+            raise Refused(f"agent {self.agent} may not use {kind}, only a person may", path="")
         return self._engine
 
     # -- Documents of some kinds -------------------------------------------------------------------
@@ -267,7 +267,7 @@ class AgentView:
     def tracker(self, kind: str | None = None) -> Tracker:
         """Raises Refused for any kind but conversations."""
         if kind != CONVERSATIONS:
-            raise Refused(f"agent {self.agent} hears of conversations alone", path="")
+            raise Refused(f"agent {self.agent} can watch conversations only", path="")
         return self._engine.tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:
@@ -278,7 +278,7 @@ class AgentView:
     def external_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
         why = (
-            f"{purpose} needs the files of the store, which agent {self.agent} does not reach, "
+            f"{purpose} needs the files of the store, which agent {self.agent} may not use, "
             "only a person"
         )
         raise Refused(why, path="")
@@ -357,9 +357,7 @@ class TrashView:
 
     def purge(self, older_than_s: float) -> list[str]:
         """Raises Refused: what is erased is not the agent's alone."""
-        raise Refused(
-            f"the trash was not emptied: agent {self._view.agent} may not, only a person", path=""
-        )
+        raise Refused(f"only a person may empty the trash, not agent {self._view.agent}", path="")
 
 
 class LeasesView:
@@ -379,7 +377,7 @@ class LeasesView:
 
     def record_heartbeat(self, *args: Any, **named: Any) -> NoReturn:
         """Raises Refused: only sessions use it."""
-        raise Refused("an agent says nothing of who works for a session, only a person", path="")
+        raise Refused("only a person may report heartbeats of sessions, not an agent", path="")
 
     last_heartbeat = record_heartbeat
 

@@ -61,5 +61,5 @@ def test_the_command_says_it_and_its_exit_code_too(database: str) -> None:
     assert done.returncode == 0 and json.loads(done.stdout)["findings"][0]["kind"] == "durability"
     sql(database, "DELETE FROM @entries WHERE place = 1")
     done = run("--store", database, "doctor")
-    assert done.returncode == InvalidDocument.exit_code and "up to place 2" in done.stdout
+    assert done.returncode == InvalidDocument.exit_code and "up to position 2" in done.stdout
     assert run("--store", database, "doctor", "--repair").returncode == Refused.exit_code

@@ -161,7 +161,7 @@ def test_the_head_says_where_a_conversation_comes_from(
         f'href="/c/{talk.long}">A long conversation</a> up to <a '
         f'href="/c/{talk.long}/m/{last}#m-{last}">' in summary
     )
-    assert "its message 450</a>: its source has moved on since: 1 new message" in summary
+    assert "its message 450</a>: its source has changed since: 1 new message" in summary
     assert "Imported from claude-code, in <code>" in client.get(f"/c/{talk.imported[0]}").text
     with store.locks.take(talk.plan):
         assert "<b>Locked</b> by" in client.get(f"/c/{talk.plan}").text

@@ -98,7 +98,7 @@ def test_a_person_pauses_resumes_retries_withdraws_and_closes(
 def test_a_damaged_session_hides_no_other(store: Store, owner: Door, session: str) -> None:
     Path(store.engine.name(INBOUND, session)).write_text("[1, 2]")
     shown = text(owner.ask("/workers"))
-    assert "bot" in shown and "the file holds a list" in shown
+    assert "bot" in shown and "must be an object" in shown
 
 
 def test_workers_are_for_the_owner(store: Store, session: str, tmp_path: Path) -> None:

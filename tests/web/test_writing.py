@@ -99,7 +99,7 @@ def test_who_wrote_meanwhile_is_named_before_the_text_goes_behind_it(
     answer = client.post(f"/c/{id}/messages", data=form)
     assert answer.status_code == 409
     assert texts(store, id) == ["first", "meanwhile"]
-    assert "1 message came behind the last one that was seen" in answer.text
+    assert "1 message came after the last one that was seen" in answer.text
     assert "<my> text" in unescape(answer.text)
     assert "Send anyway" in answer.text
     assert 'name="seen"' not in answer.text

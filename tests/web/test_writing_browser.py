@@ -143,7 +143,7 @@ def test_the_server_says_that_somebody_wrote_meanwhile(
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
     expect(page.locator(".said")).to_contain_text(
-        "Not sent: 1 message came behind the last one that was seen"
+        "Not sent: 1 message came after the last one that was seen"
     )
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")

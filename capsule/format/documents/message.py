@@ -58,7 +58,7 @@ def check_message(message: Any) -> dict[str, Any]:
         key = name
         if key not in _FIELDS:
             if type(key) is not str:
-                raise InvalidInput(f"message: the field name {key!r} is no plain str")
+                raise InvalidInput(f"message: the field name {key!r} is not a plain str")
             key = _SNAKE.get(key, key)
         field = _FIELDS.get(key)
         if key in checked:
@@ -91,7 +91,7 @@ def fields_given(fields: dict[str, Any], extra: Mapping[str, Any] | None) -> dic
     for name in fields:
         if name not in _FIELDS and name not in _SNAKE:
             raise TypeError(
-                f"{name!r} is no field of a message; give a field of your own as "
+                f"{name!r} is not a field of a message; give your own fields as "
                 f"extra={{{name!r}: ...}}"
             )
     for name in extra or ():

@@ -35,10 +35,8 @@ _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 _PLAIN = frozenset({str, int, bool, type(None), orjson.Fragment})
 _CONTAINERS = frozenset({dict, list, tuple})
-_DEEP = (
-    f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
-)
-_HALF = "half a character (a lone surrogate), which UTF-8 can't hold"
+_DEEP = f"objects and lists are nested more than {MAX_DEPTH} levels deep; make it flatter"
+_HALF = "half a character (a lone surrogate), which UTF-8 can't represent"
 
 
 class _DuplicateKey(Exception):
@@ -88,7 +86,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         raise _too_deep(path, text) from None
     if not isinstance(document, dict):
         start = len(text) - len(text.lstrip())
-        kind = f"the file holds {kind_of(document)}, not an object {{...}}; it is not a capsule"
+        kind = f"must be an object {{...}}, is {kind_of(document)}"
         raise _invalid(path, text, [(start, kind)])
     try:
         orjson.dumps(document)
@@ -229,10 +227,9 @@ def _conflicts(text: str) -> list[tuple[int, str]]:
     if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in markers}:
         return []
     reason = (
-        "a conflict that git's merge left here; keep one of the sides and take the marker lines "
-        "out, or take a whole "
-        "side with git checkout --ours or --theirs; a clone that is set up for conversations "
-        "merges them by message"
+        "a conflict of a git merge; keep one of the sides and remove the marker lines, or "
+        "take a whole side with git checkout --ours or --theirs; a clone that is set up for "
+        "conversations merges them by message"
     )
     return [(marker.start(), reason) for marker in markers if marker[1] == "<<<<<<<"]
 
@@ -274,7 +271,7 @@ def _in_words(error: json.JSONDecodeError, text: str) -> str:
             "the file ends in the middle of the document; complete it, or restore it from a backup"
         )
     if rest.startswith("\0"):
-        return "NUL bytes stand here; remove them, or restore the file from a backup"
+        return "NUL bytes; remove them, or restore the file from a backup"
     if error.msg.startswith("Invalid control character"):
         code = ord(text[error.pos])
         return (
@@ -355,7 +352,7 @@ def _fault(value: Any, depth: int) -> str:
             return _DEEP
         for key in value if kind is dict else ():
             if type(key) is not str:
-                return f"the key {key!r} is no plain str"
+                return f"the key {key!r} is not a plain str"
             if not _is_utf8(key):
                 return f"the key {key!r} holds {_HALF}"
         return ""

@@ -285,7 +285,7 @@ def _words_of(field: FieldChange) -> Iterator[str]:
     elif name == "conflicts":
         many = len(after) if isinstance(after, list) else 0
         yield (
-            f"{many} conflict{'' if many == 1 else 's'} to settle" if many else "conflicts settled"
+            f"{many} conflict{'' if many == 1 else 's'} to resolve" if many else "conflicts settled"
         )
     elif name in ("type", "mode"):
         yield f"{name} changed to {_plain(after)}"

@@ -165,7 +165,7 @@ class HeadMerge:
         others = {*former, _hash_of(loser)} - {_hash_of(winner), ""}
         about = {name: value for name, value in winner["metadata"].items() if name != "otherHashes"}
         if _hash_of(loser) not in ("", _hash_of(winner)):
-            self.notes.append("the context was captured anew on both sides; the newer one is kept")
+            self.notes.append("the context was captured again on both sides; the newer one is kept")
         return {**winner, "metadata": about | ({"otherHashes": sorted(others)} if others else {})}
 
 

@@ -560,9 +560,8 @@ class HistoryMerge:
             parent = side.above[id]
         elif is_new:
             self.notes.append(
-                f"message {_named(id)} answers message {_named(parent)}, which was deleted on the "
-                "other side; "
-                "it answers now whom that one answered"
+                f"message {_named(id)} answers message {_named(parent)}, which was deleted on "
+                "the other side; it now answers the message above that one"
             )
         return self.base.lifted(parent, self.kept)
 
@@ -666,8 +665,8 @@ class HistoryMerge:
             first = next(id for id in answered if id in circle)
             answered[first] = None
             self.notes.append(
-                f"message {_named(first)} would answer itself by what both sides changed; it "
-                "begins anew"
+                f"message {_named(first)} would answer itself after the changes of both sides; "
+                "it becomes a root"
             )
 
 

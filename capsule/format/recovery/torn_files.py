@@ -158,7 +158,7 @@ def repair_torn(data: bytes) -> RepairedFile | None:
         return cut
     if stamped is None or not _parses(stamped):
         return None
-    return RepairedFile(stamped, "a timestamp that a crash left half written was set anew")
+    return RepairedFile(stamped, "a timestamp that a crash left half written was set again")
 
 
 def _mend_tail(data: bytes) -> RepairedFile | None:

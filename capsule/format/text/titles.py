@@ -108,7 +108,7 @@ def check_title(text: str) -> str:
             if code in {10, 13, 0x85, 0x2028, 0x2029}
             else f"the control character U+{code:04X}"
         )
-        raise InvalidInput(f"the title holds {said} at character {match.start() + 1}; remove it")
+        raise InvalidInput(f"the title contains {said} at character {match.start() + 1}; remove it")
     return title
 
 
@@ -117,7 +117,7 @@ def check_tags(tags: Iterable[str]) -> list[str]:
     plain text.
     """
     if isinstance(tags, str):
-        raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
+        raise InvalidInput(f"tags must be a list of texts, not one text: {tags!r}")
     tags = list(tags)
     for tag in tags:
         if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():

@@ -115,7 +115,7 @@ def transcript(
             "are cut"
         )
         raise InvalidInput(
-            f"a budget of {budget} tokens is too small for {newest}; it takes {least}, estimated"
+            f"a budget of {budget} tokens is too small for {newest}; it needs about {least}"
         )
     if left_out:
         older = "1 older message is" if left_out == 1 else f"{left_out} older messages are"

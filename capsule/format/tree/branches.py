@@ -57,7 +57,7 @@ def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str
             continue
         if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
             raise InvalidInput(
-                f"two messages have the id {tree.ids[above]}, so it can't be said which is "
+                f"two messages have the id {tree.ids[above]}, so it is unclear which one is "
                 "answered",
                 remedy=Remedy("repair"),
             )
@@ -379,7 +379,7 @@ def find_answer(
     place = find_message(history, message_id, id)
     if (role := history[place]["role"]) != "assistant":
         raise InvalidInput(
-            f"message {message_id} is no answer: its role is {role}", remedy=Remedy("edit", id)
+            f"message {message_id} is not an answer: its role is {role}", remedy=Remedy("edit", id)
         )
     return place
 
@@ -402,7 +402,7 @@ def plan_switch(
     else:
         place = tree.nearest_fork(tree.active_leaf(current))
         if place < 0:
-            raise InvalidInput(f"the active branch of conversation {id} has no other beside it")
+            raise InvalidInput(f"conversation {id} has only one branch")
     if step:
         siblings = tree.siblings_at(place)
         index = siblings.index(place)

@@ -170,7 +170,10 @@ class Tree:
         for place, (id, parent) in enumerate(self._links):
             if parent and parent not in self.places:
                 problems.append(
-                    (place, f"{parent[:60]!r} is the id of no message here; correct or remove it")
+                    (
+                        place,
+                        f"{parent[:60]!r} is not the id of a message here; correct or remove it",
+                    )
                 )
             elif parent and parent == id and self.places[parent] == place:
                 problems.append((place, "is the message's own id; correct or remove it"))

@@ -131,8 +131,8 @@ def with_parents(transaction: Transaction, entries: list[Entry]) -> tuple[list[E
 
 def _unknown(id: str, parent: str) -> InvalidInput:
     return InvalidInput(
-        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing "
-        "was written",
+        f"message.parent: {parent[:130]!r} is not the id of a message in conversation {id}; "
+        "nothing was written",
         remedy=Remedy("messages", id),
     )
 
@@ -166,8 +166,8 @@ def ensure_nothing_newer(transaction: Transaction, seen: str, *, is_active: bool
     if path[-1:] == [place]:
         return
     came = len(path) - 1 - path.index(place) if place in path else 0
-    what = f"{came} message{'' if came == 1 else 's'} came behind the last one that was seen"
-    gone = "the last message that was seen is not in the active branch any more"
+    what = f"{came} message{'' if came == 1 else 's'} came after the last one that was seen"
+    gone = "the last message that was seen is no longer on the active branch"
     raise InvalidInput(
         f"{what if came else gone}; nothing was written",
         remedy=Remedy("show", transaction.id),

@@ -250,8 +250,7 @@ class Conversation:
         if size > self._limits.document_bytes:
             raise InvalidInput(
                 f"conversation {self.id} would have more than {self._limits.document_bytes:,} "
-                "bytes; "
-                "go on in a new one, or raise limits.document_bytes in capsule.toml"
+                "bytes; continue in a new one, or raise limits.document_bytes in capsule.toml"
             )
         if self._own is not None:
             self._own.remember_appended(self.id, entries)

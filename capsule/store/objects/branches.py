@@ -364,10 +364,9 @@ class Branches:
             planned = PrunedHistory(conversation.document(), chosen)
             if expected is not None and set(planned.removal.ids) != set(expected):
                 raise InvalidInput(
-                    f"conversation {id} was changed meanwhile: {planned.removal} would be removed "
-                    "now, and not the "
-                    f"{len(expected)} expected; nothing was removed; read the conversation again, "
-                    "then try again"
+                    f"conversation {id} was changed meanwhile: {planned.removal} would be "
+                    f"removed now, not the {len(expected)} expected; nothing was removed; read "
+                    "the conversation again, then try again"
                 )
             if planned.removal.ids:
                 conversation.rewrite(planned.applied, reason=reason, is_agreed=is_agreed)

@@ -100,7 +100,7 @@ class Forks:
         Cost: reading the source, and writing the new file.
         """
         if key is not None and new_id is not None:
-            raise InvalidInput("give new_id or key, and not both: a key makes the id")
+            raise InvalidInput("give new_id or key, not both: the key determines the id")
 
         def make(made: str) -> Head:
             return self._fork(id, at, title, attachments, made, created_by)
@@ -221,7 +221,7 @@ def delete_alone(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trash
     try:
         forks = Forks(store).list(id) if store.engine.exists(KIND, check_id(id)) else []
     except CapsuleError as error:
-        _log.warning("the forks of %s could not be looked for: %s", id, error.message)
+        _log.warning("could not look for the forks of %s: %s", id, error.message)
     if forks:
         with suppress(CapsuleError):
             source = store.head(id).forked_from

@@ -181,7 +181,7 @@ class IncomingVersions:
 
         def act(conversation: Conversation) -> IncomingResult:
             if codec.encode(clean_document(conversation.document(), conversation.name)) != base:
-                return IncomingResult("kept", "it was written to here")
+                return IncomingResult("kept", "it was changed here")
             self._store.inner.instance_locks.delete(conversation)
             self._store.inner.remember_own_write(id, "deleted")
             return IncomingResult("deleted")
@@ -244,7 +244,7 @@ def _record(
     mine = clean(got[0], held.path, kind.name)
     if theirs is None:
         if mine != base:
-            return IncomingResult("kept", "it was written to here")
+            return IncomingResult("kept", "it was changed here")
         held.delete()
         return IncomingResult("deleted")
     from capsule.format.merge.fields import merge_fields
@@ -304,7 +304,7 @@ class Conflicts:
 
         def change(document: dict[str, Any]) -> None:
             if not remove_conflict(document["metadata"], field):
-                nothing = f"conversation {id} has nothing to settle about {field[:100]!r}"
+                nothing = f"conversation {id} has no conflict in {field[:100]!r}"
                 raise NotFound(nothing, remedy=Remedy("conflicts"), id=id)
             if field == "title":
                 set_title(document, value, "user")

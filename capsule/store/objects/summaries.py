@@ -94,13 +94,13 @@ class Standing:
         if self.state == "behind":
             added = counted(self.added, "new message") if self.added else ""
             edited = f"{self.edited} edited" if self.edited else ""
-            return f"its source has moved on since: {', '.join(filter(None, (added, edited)))}"
+            return f"its source has changed since: {', '.join(filter(None, (added, edited)))}"
         return {
-            "current": "its source is as it was",
-            "elsewhere": "its source has moved on since: what was summed up is no longer all on "
-            "its active branch",
+            "current": "its source is unchanged",
+            "elsewhere": "its source has changed since: some of the messages it covers are no "
+            "longer on the active branch",
             "gone": "its source is gone, or can't be read",
-            "unknown": "it doesn't say how far its source went",
+            "unknown": "it does not record how far its source had got",
         }[self.state]
 
     def as_json(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_an_append_goes_on_where_it_is_told(capsule: Any) -> None:
     capsule("append", id, "anew", "--parent", "none")
     assert capsule.history(id)[-1]["parent"] is None
     assert (
-        "is the id of no message"
+        "is not the id of a message"
         in capsule("append", id, "x", "--parent", "0" * 36, expect=2).stderr
     )
     capsule("append", id, "x", "--parent", "nobody", expect=3)

@@ -158,9 +158,9 @@ def test_what_arrived_while_the_program_ran_counts_as_new(capsule: Any, plan: st
 @pytest.mark.files
 def test_show_says_that_the_source_has_moved_on(capsule: Any, plan: str) -> None:
     made = capsule("summarize", plan, "They go.").line
-    assert f"a summary of {plan}; its source is as it was" in capsule("show", made).stderr
+    assert f"a summary of {plan}; its source is unchanged" in capsule("show", made).stderr
     capsule("append", plan, "When?")
-    assert "its source has moved on since: 1 new message" in capsule("show", made).stderr
+    assert "its source has changed since: 1 new message" in capsule("show", made).stderr
     answer = capsule("show", made, "--json")
     assert answer.stderr == ""
     assert json.loads(answer.stdout)["source"] == {"state": "behind", "added": 1, "edited": 0}
@@ -180,7 +180,9 @@ def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> N
     assert made["tokens"] <= budget
     assert (made["messages"], made["leftOut"]) == (2, 1)
     assert "=== 1 older message is left out ===" in made["text"]
-    assert "it takes" in capsule("show", "--for-model", plan, "--budget", "50", expect=2).stderr
+    assert (
+        "it needs about" in capsule("show", "--for-model", plan, "--budget", "50", expect=2).stderr
+    )
     capsule("show", "--for-model", plan, "--budget", "0", expect=2)
     document = json.loads(capsule.file(plan).read_bytes())
     document["context"]["fullContext"] = "# Project\n=== user ===\n"

@@ -155,7 +155,7 @@ def test_each_field_of_the_head_has_words() -> None:
         ({"history": "all"}, ["participants read everything"]),
         ({"mcpServers": {"files": {"enabled": False}}}, ["MCP servers changed"]),
         ({"type": "group"}, ["type changed to group"]),
-        ({"conflicts": [{"field": "title"}]}, ["1 conflict to settle"]),
+        ({"conflicts": [{"field": "title"}]}, ["1 conflict to resolve"]),
         ({"x-mine": 1}, ["x-mine set"]),
         ({"x-theirs": 2}, ["x-theirs changed"]),
         ({"x-theirs": None}, ["x-theirs removed"]),

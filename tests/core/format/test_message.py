@@ -88,7 +88,7 @@ def test_a_member_of_an_enum_becomes_plain_text() -> None:
             "message.toolCalls: must be a list of objects, is a list whose item 1 is a text",
         ),
         ({"from": "a", "from_": "b"}, "message.from: given twice"),
-        ({1: 2}, "the field name 1 is no plain str"),
+        ({1: 2}, "the field name 1 is not a plain str"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_name(fields: dict[Any, Any], says: str) -> None:

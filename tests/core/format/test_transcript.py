@@ -196,9 +196,11 @@ def test_the_newest_messages_that_fit_are_kept_whole_and_the_budget_holds(
 
 def test_a_budget_below_the_newest_message_says_what_it_takes_and_that_much_is_enough() -> None:
     held = document(said("old"), said("word " * 500))
-    with pytest.raises(InvalidInput, match="only results of tools are cut; it takes") as caught:
+    with pytest.raises(
+        InvalidInput, match="only results of tools are cut; it needs about"
+    ) as caught:
         transcript(held, estimate, budget=100)
-    least = int(re.search(r"takes (\d+)", caught.value.message)[1])  # type: ignore[index]
+    least = int(re.search(r"about (\d+)", caught.value.message)[1])  # type: ignore[index]
     made = transcript(held, estimate, budget=least)
     assert (made.messages, made.left_out) == (1, 1)
     assert "=== 1 older message is left out ===" in made.text

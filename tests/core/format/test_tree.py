@@ -116,7 +116,7 @@ def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(
     told = dict(tree.problems())
     for at, parent in enumerate(parents):
         if parent is not None and parent >= len(parents):
-            assert "is the id of no message here" in told[at]
+            assert "is not the id of a message here" in told[at]
         if parent == at:
             assert "own id" in told[at]
     circles = set()

@@ -60,8 +60,8 @@ def test_a_wrong_field_is_named_with_what_it_must_be() -> None:
             ("version",),
             "3.0",
             (
-                "version: version 3.0 was written by a newer version of Capsule; the file is left "
-                "alone"
+                "version: version 3.0 was written by a newer version of Capsule; the file stays "
+                "unchanged"
             ),
         ),
         (

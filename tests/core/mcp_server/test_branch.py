@@ -173,7 +173,9 @@ async def test_a_branch_is_made_and_a_fork(store: Store, era: str, ids: list[str
         await called(client, action="regenerate", message=ids[1], content="Nothing.")
         assert contents(store) == ["What first?", "Nothing."]
         said = error(await called(client, action="regenerate", message=ids[0], content="x"))
-        assert said == f"message {ids[0]} is no answer: its role is user; use action edit for it"
+        assert said == (
+            f"message {ids[0]} is not an answer: its role is user; use action edit for it"
+        )
         answer = await called(client, action="fork", message=ids[2])
         head = store.head(data(answer)["id"])
         assert (
@@ -197,7 +199,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"action": "next", "idempotencyKey": "k"}, "idempotencyKey"),
     ({"action": "edit", "message": "@0"}, "content"),
     ({"action": "regenerate"}, "content"),
-    ({"action": "next"}, "plan-1 has no other"),
+    ({"action": "next"}, "plan-1 has only one branch"),
     ({"action": "switch", "message": "@9"}, "@9; it has 4"),
     ({"message": "nope", "confirm": True}, "nope; call read_conversation"),
     ({"action": "switch", "message": "nope"}, "nope; call read_conversation"),
@@ -307,7 +309,7 @@ async def test_only_messages_that_the_user_was_asked_about_are_deleted(
     if era == "legacy":
         assert error(answer) == (
             "conversation plan-1 was changed meanwhile: 3 messages (2 user, 1 assistant) would be "
-            "removed now, and not "
+            "removed now, not "
             "the 2 expected; nothing was removed; read the conversation again, then try again"
         )
         assert user.questions == [QUESTION]

@@ -84,7 +84,7 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(
     summary = store.summaries.add(plan, "Nothing was said.").id
     store.locks.release(summary)
     store.append(plan, content="To the sea?")
-    said = "a summary of plan-1; its source has moved on since: 1 new message"
+    said = "a summary of plan-1; its source has changed since: 1 new message"
     async with talking(store, era) as client:
         answer = await client.call_tool("read_conversation", {"id": summary})
         assert data(answer)["source"] == said

@@ -96,7 +96,7 @@ def test_regenerate_adds_an_alternative_of_the_last_answer(store: Store) -> None
     made = store.branches.regenerate(id, "better answer", model="m-2")
     assert (made.role, made.model, made.parent) == ("assistant", "m-2", slot.parent)
     assert path(store, id) == ["question", "better answer"]
-    with pytest.raises(InvalidInput, match="no answer"):
+    with pytest.raises(InvalidInput, match="not an answer"):
         store.branches.regenerate(id, "x", "@0")
     with pytest.raises(NotFound):
         store.branches.regenerate(talk(store, "question"), "x")
@@ -248,7 +248,7 @@ def test_an_unknown_parent_is_refused_and_nothing_is_written(
         store.branches.switch(id, "@1")
     by_hand(root, id, lambda document: document.update(title="Mine"), layout)
     before = store.read(id)
-    with pytest.raises(InvalidInput, match="is the id of no message"):
+    with pytest.raises(InvalidInput, match="is not the id of a message"):
         store.append_many(
             id,
             [
@@ -338,7 +338,7 @@ def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_prune
         other.append(id, content="wait", parent=agreed.ids[-1])
     before = store.read(id)
     for expected in (agreed.ids, (), [*agreed.ids, "nobody"]):
-        with pytest.raises(InvalidInput, match=r"3 messages .* would be removed now, and not the"):
+        with pytest.raises(InvalidInput, match=r"3 messages .* would be removed now, not the"):
             taken(expected=expected)
     assert store.read(id) == before
     now = taken(dry_run=True)
@@ -409,9 +409,9 @@ def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(
         for problem in CONVERSATION.problems_of(store.read(id), "x")
     ]
     assert reported == [
-        ("metadata.currentNode", "'no one' is the id of no message here"),
+        ("metadata.currentNode", "'no one' is not the id of a message here"),
         ("history[0].parent", "closes a circle of messages that answer each other"),
-        ("history[2].parent", "'nobody' is the id of no message here"),
+        ("history[2].parent", "'nobody' is not the id of a message here"),
         ("history[3].parent", "is the message's own id"),
     ]
     findings = [finding for finding in examine(store) if finding.kind == "odd"]

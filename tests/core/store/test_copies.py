@@ -94,7 +94,7 @@ def test_a_copy_with_nothing_new_is_moved_to_quarantine(store: Store) -> None:
     before = place(store, ID).read_bytes()
     place(store, SYNCTHING).write_bytes(before)
     (finding,) = copies(store, repair=True)
-    assert finding.repaired and finding.repaired.startswith("held nothing")
+    assert finding.repaired and finding.repaired.startswith("had nothing")
     assert place(store, ID).read_bytes() == before and quarantined(store, "copy") == [before]
 
 
@@ -102,7 +102,7 @@ def test_a_copy_whose_conversation_is_gone_becomes_the_conversation(store: Store
     diverge(store)
     store.delete(ID)
     (finding,) = copies(store, repair=True)
-    assert finding.repaired and finding.repaired.startswith("is the conversation now")
+    assert finding.repaired and finding.repaired.startswith("is now the conversation")
     assert contents(store) == ["one", "two", "there"] and len(quarantined(store, "copy")) == 1
 
 

@@ -156,7 +156,7 @@ def test_a_conversation_is_deleted_although_its_forks_cannot_be_listed(
 
     monkeypatch.setattr(Forks, "list", busy)
     assert store.delete(id).id == id and not store.engine.exists("conversations", id)
-    assert "could not be looked for" in caplog.text
+    assert "could not look for" in caplog.text
 
 
 def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store) -> None:

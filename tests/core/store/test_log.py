@@ -69,7 +69,7 @@ def test_a_write_that_a_power_cut_may_have_interrupted_does_not_count_as_acknowl
     for system, said in ((None, "overwritten"), (Rebooted(), kind)):
         with Store.open(root) if system is None else store_on(root, system) as again:
             (found,) = doctor.examine(again)
-            assert (found.kind, "lacks what was acknowledged" in found.what) == (
+            assert (found.kind, "lacks acknowledged changes" in found.what) == (
                 said,
                 said == "overwritten",
             )

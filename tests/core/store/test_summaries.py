@@ -74,16 +74,16 @@ def test_an_empty_summary_is_refused_and_makes_no_conversation(store: Store, pla
 
 def test_the_standing_of_a_summary_counts_new_and_edited_messages(store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
-    assert str(store.summaries.standing(summary)) == "its source is as it was"
+    assert str(store.summaries.standing(summary)) == "its source is unchanged"
     store.rename(plan, "Summer")
     assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
     store.append(plan, content="When?")
     store.append(plan, role="assistant", content="In May.")
-    assert str(store.summaries.standing(summary)) == "its source has moved on since: 2 new messages"
+    assert str(store.summaries.standing(summary)) == "its source has changed since: 2 new messages"
     store.edits.message(plan, "@0", "To the mountains?")
     assert (
         str(store.summaries.standing(summary))
-        == "its source has moved on since: 2 new messages, 1 edited"
+        == "its source has changed since: 2 new messages, 1 edited"
     )
     assert store.summaries.standing(plan) is None
 
@@ -178,7 +178,7 @@ def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(
     assert [(finding.id, finding.kind, finding.is_trouble) for finding in found] == [
         (summary, "behind", False)
     ]
-    assert found[0].what == f"a summary of {plan}; its source has moved on since: 1 new message"
+    assert found[0].what == f"a summary of {plan}; its source has changed since: 1 new message"
     store.delete(plan)
     assert list(examine(store)) == []
 
@@ -199,7 +199,7 @@ def test_an_edit_counts_even_when_the_clock_is_behind_the_file(
     by_hand(root, plan, lambda document: document.update(updatedAt="2999-12-31T23:59:59.999Z"))
     summary = store.summaries.add(plan, "They go.").id
     store.edits.message(plan, "@0", "To the mountains?")
-    assert str(store.summaries.standing(summary)) == "its source has moved on since: 1 edited"
+    assert str(store.summaries.standing(summary)) == "its source has changed since: 1 edited"
     assert store.head(plan).updated_at == "3000-01-01T00:00:00.000Z"
 
 
@@ -209,4 +209,4 @@ def test_a_hand_edit_counts_as_an_edit(store: Store, plan: str) -> None:
     store.edits.rewrite(plan, read.replace(b"To the sea?", b"To the mountains?"), read)
     first, second = store.load(plan).history
     assert (first.edited_at, second.edited_at) == (store.head(plan).updated_at, None)
-    assert str(store.summaries.standing(summary)) == "its source has moved on since: 1 edited"
+    assert str(store.summaries.standing(summary)) == "its source has changed since: 1 edited"

@@ -86,7 +86,7 @@ def test_resolve_takes_a_text_as_it_is(capsule: Any, disputed: str) -> None:
 
 def test_at_a_terminal_it_asks_for_each(capsule: Any, disputed: str) -> None:
     screen = capsule.terminal("git", "resolve", disputed, typed="1\n2\n")
-    assert "Which stands?" in screen and "Anna's" in screen
+    assert "Which value?" in screen and "Anna's" in screen
     assert capsule.json("git", "resolve", "--list") == []
     head = capsule.json("list")[0]
     assert (head["title"], head["pinned"]) == ("Ben's", False)
@@ -111,4 +111,4 @@ def test_resolve_changes_nothing_without_a_valid_choice(capsule: Any, disputed: 
         assert capsule("git", "resolve", disputed, *arguments, expect=2).stderr
     assert capsule.file(disputed).read_bytes() == before
     other = capsule.new("Another")
-    assert "nothing to settle" in capsule("git", "resolve", other, expect=2).stderr
+    assert "nothing to resolve" in capsule("git", "resolve", other, expect=2).stderr

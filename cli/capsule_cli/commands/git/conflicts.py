@@ -46,7 +46,7 @@ def _list(id: str | None) -> None:
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
     value = [conflict.as_json() for conflict in conflicts]
-    print_list(value, columns, rows, "nothing is to be settled", last="value", ids=ids)
+    print_list(value, columns, rows, "there are no conflicts", last="value", ids=ids)
 
 
 def resolve(
@@ -72,7 +72,7 @@ def resolve(
     if lists:
         refuse_if(
             keep is not None or value is not None,
-            "it settles nothing; leave out --keep and --value",
+            "it resolves nothing; leave out --keep and --value",
             "--list",
         )
         _list(id)
@@ -92,7 +92,9 @@ def resolve(
     )
     print_answer({"id": id, "settled": settled, "left": left}, done)
     if left and not global_options.json:
-        print_notice(f"{len(left)} more to settle; see: capsule git resolve {id} --list")
+        print_notice(
+            f"{len(left)} more to resolve; list them with: capsule git resolve {id} --list"
+        )
 
 
 def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
@@ -102,16 +104,15 @@ def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> l
     conflicts = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in conflicts)
     if not conflicts:
-        raise InvalidInput(f"conversation {id} has nothing to settle")
+        raise InvalidInput(f"conversation {id} has nothing to resolve")
     meant = [dispute for dispute in conflicts if field in (None, dispute.field)]
     if not meant:
         raise InvalidInput(
-            f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: "
-            f"{names}"
+            f"conversation {id} has no conflict in {one_line(field or '')!r}, only: {names}"
         )
     if only_one and len(meant) > 1:
         raise InvalidInput(
-            f"several fields of conversation {id} are to be settled; name one of: {names}"
+            f"conversation {id} has conflicts in several fields; name one of: {names}"
         )
     return meant
 
@@ -127,7 +128,7 @@ def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
         number = _ask(dispute) if keep is None else keep
         if not 1 <= number <= len(dispute.values):
             raise InvalidInput(
-                f"{dispute.field} has {len(dispute.values)} values, and no number {number}"
+                f"{dispute.field} has {len(dispute.values)} values; there is no number {number}"
             )
         return dispute.values[number - 1][0]
     if all(other is None or isinstance(other, str) for other, _ in dispute.values):
@@ -136,15 +137,15 @@ def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
         raise InvalidInput(
-            f"the values of {dispute.field} are no texts, so --value must be JSON; it is none"
+            f"the values of {dispute.field} are not texts, so --value must be valid JSON"
         ) from None
 
 
 def _ask(dispute: Conflict) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule "
-            "git resolve --list"
+            f"choose the value of {dispute.field} with --keep N or --value TEXT; list the "
+            "values with: capsule git resolve --list"
         )
     print_notice(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):
@@ -153,7 +154,7 @@ def _ask(dispute: Conflict) -> int:
             f"{_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}"
         )
     choice = typer.prompt(
-        f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True
+        f"Which value? 1-{len(dispute.values)}, or q to leave the conflict", default="q", err=True
     )
     if not str(choice).isdecimal():
         raise CommandStopped("nothing was changed")

@@ -113,6 +113,6 @@ def restore(
     result, how = done.as_json(), _as_of(done.version)
     said = f"{'would be' if dry_run else 'is'} {how}: {'; '.join(done.changes)}"
     if not done.changes:
-        said = f"is as it was, {how}; nothing was changed"
-    kept = f"; the version before is kept as {one_line(done.kept)}" if done.kept else ""
+        said = f"already has this version, {how}; nothing was changed"
+    kept = f"; the former version is kept as {one_line(done.kept)}" if done.kept else ""
     print_answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {said}{kept}")

@@ -68,9 +68,9 @@ def commit(
     remaining changes.
     """
     idle_s = parse_duration(idle, "--idle", unit="s")
-    refuse_if(idle_s < 1, "a second is the least", "--idle")
+    refuse_if(idle_s < 1, "the least is 1s", "--idle")
     if follow:
-        refuse_if(message is not None, "each commit has a subject of its own", "--message")
+        refuse_if(message is not None, "each commit gets its own subject", "--message")
         _autocommit(idle_s, syncs=syncs)
         return
     refuse_if(syncs, "is for --follow; once: capsule git sync", "--sync")
@@ -108,7 +108,7 @@ def sync(
     _leave(done.committed)
     if disputed:
         said = (
-            "clones changed the same field; see: capsule git resolve --list; settle it: "
+            "clones changed the same field; see: capsule git resolve --list; resolve it: "
             "capsule git resolve ID"
         )
         fields = (
@@ -263,11 +263,10 @@ def _warn_of(done: SyncResult) -> None:
     if done.offline:
         reason = done.offline.strip().splitlines()[0]
         print_notice(
-            f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again when "
-            "it can be"
+            f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again later"
         )
     elif not done.remote:
-        print_notice("there is no remote to exchange with; add one: git remote add origin URL")
+        print_notice("there is no remote to sync with; add one: git remote add origin URL")
 
 
 def _leave(done: CommitResult) -> None:
