@@ -1,12 +1,14 @@
 """The events of a session's two files: constructors, and checks of events that were read.
 
-A constructor checks its arguments and writes times in the form of the format, so its event can
-always be applied. An event gets its `timestamp` when it is written, and also its `id`, except for
-messages, whose ids are made from what they answer (`reply_id`).
+An event is a JSON object. `event` names its kind, and `role`, `content`, `id` and `timestamp` are
+the fields of any entry of a document. A constructor checks its arguments and writes times in the
+form of the format, so its event can always be applied. An event gets its `timestamp` when it is
+written, and also its `id`. Only messages have ids of their own, made from what they answer
+(`reply_id`).
 
 A person or another program may edit the files, so an event that was read is checked as a whole
-before any of it is applied. The `Fields` at the end of the module are these checks, one for each
-kind of event. `id`, `content` and `timestamp` were checked when the document was read.
+before any of it is applied. The `ObjectCheck` constants at the end of the module are these checks,
+one for each kind of event. `id`, `content` and `timestamp` were checked when the document was read.
 
 Pure: no file, no clock.
 """
@@ -25,23 +27,30 @@ from capsule.sessions.cron import next_at
 
 Event = dict[str, Any]
 InboundKind = Literal["chat", "task", "webhook", "system"]
+#: Whether a message wakes the worker, or accumulates until another message does.
 Trigger = Literal["wake", "accumulate"]
 OutboundKind = Literal["chat", "edit", "reaction", "file", "question", "task", "system"]
+#: `returned`: the worker gave the message back. `dropped`: its successor withdrew the claim.
 AckState = Literal["processing", "completed", "failed", "returned", "dropped"]
 TaskAction = Literal["make", "update", "cancel", "pause", "resume"]
+#: Which of the times that a series missed are caught up.
 CatchUp = Literal["all", "latest", "skip"]
 Outcome = Literal["wake", "accumulate", "ignored"]
 
-#: The fields that say when a series recurs.
+#: The fields that describe when a series recurs.
 RECURRENCE_FIELDS = ("cron", "timeZone", "catchUp")
 #: The namespace of the ids of replies. It is part of the format: changing it changes ids.
-_REPLIES = bytes.fromhex("3d0b8b0e7c555f4d9a1b64f2c8e7a911")
+_REPLY_NAMESPACE = bytes.fromhex("3d0b8b0e7c555f4d9a1b64f2c8e7a911")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a message came from, or goes to: an adapter's name, a place there, and a thread in it
-    (empty: none).
+    """The origin or the target of a message.
+
+    Attributes:
+        channel: The name of the adapter.
+        place: The adapter's id of the place, for example of a conversation.
+        thread: The thread in that place. Empty: none.
     """
 
     channel: str
@@ -50,167 +59,228 @@ class Route:
 
     @classmethod
     def of(cls, value: Any) -> Route | None:
-        """The route in a value of a file; None: it has none."""
+        """Return the route that a JSON value describes, or None if it describes none."""
         if not isinstance(value, Mapping):
             return None
-        channel, place, thread = value.get("channel"), value.get("place"), value.get("thread")
-        if not (isinstance(channel, str) and isinstance(place, str)):
+        channel = value.get("channel")
+        place = value.get("place")
+        thread = value.get("thread")
+        if not isinstance(channel, str) or not isinstance(place, str):
             return None
-        return cls(channel, place, thread if isinstance(thread, str) else "")
+        return cls(channel, place, thread=thread if isinstance(thread, str) else "")
 
     def as_json(self) -> dict[str, str]:
-        """The route as it stands in a file."""
+        """Return the route as in a file."""
         return _present_fields(channel=self.channel, place=self.place, thread=self.thread or None)
 
 
 def reply_id(session: str, message: str, number: int | str) -> str:
-    """The id of what is said in answer to a message: the same at every try.
+    """Return the id of a message that is sent in reply to another. It is the same at every try.
 
     Args:
-        session: The session's id; a message may be in several.
-        message: The message's id, of a batch the one that its claim names as `batch`.
-        number: 0: the answer itself; 1 and up: what the agent sends meanwhile, in order. A word:
-            what the host says.
+        session: The session's id, because a message can be in several sessions.
+        message: The id of the message. For a batch, the id that its claim names as `batch`.
+        number: 0 for the answer itself, 1 and up for the messages that the agent sends before it,
+            in their order. A word for a message of the host.
     """
-    return uuid5(_REPLIES, session, message, str(number))
+    return uuid5(_REPLY_NAMESPACE, session, message, str(number))
 
 
 class InboundFields(TypedDict, total=False):
-    """A message for the worker; None is the same as nothing."""
+    """The fields of a message for the worker. None is the same as a missing field.
 
-    id: Required[str]  # A message with the same id is the same message.
+    Attributes:
+        id: The id. A message with the same id is the same message.
+        content: The text.
+        kind: The kind. A `system` message is for the worker's tools, and never part of a prompt.
+        trigger: Whether it wakes the worker.
+        sender: The sender's name. None: the host.
+        route: The place that it came from.
+        timestamp: The time when it was sent. None: the time when the event is written.
+        on_wake: Whether only a worker that has just started gets it.
+        process_after: The time from which on it is due. None: at once.
+        hops: The number of agents that it came through, each of which answered the one before.
+        attachments: The attachments, as the format has them.
+        series: The series of which it is an occurrence.
+        recurrence: When that series recurs: `cron`, `timeZone`, `catchUp`.
+        wiring: The wiring that brought it here.
+        question: The question that it answers.
+        value: The value of the answer.
+    """
+
+    id: Required[str]
     content: Required[str]
-    kind: InboundKind  # `system` is for the worker's tools, and is never part of a prompt.
-    trigger: Trigger  # Whether it wakes the worker, or waits until another message does.
-    sender: str | None  # None: the host.
-    route: Route | None  # Where it came from.
-    timestamp: str | None  # When it was said; None: when it is written.
-    on_wake: bool  # Whether only a worker that has just started gets it.
-    process_after: str | None  # From when on it is due; None: at once.
-    hops: int  # Through how many agents it came, one answering the other.
+    kind: InboundKind
+    trigger: Trigger
+    sender: str | None
+    route: Route | None
+    timestamp: str | None
+    on_wake: bool
+    process_after: str | None
+    hops: int
     attachments: Sequence[Mapping[str, Any]]
-    series: str | None  # The series that it is an occurrence of.
-    recurrence: Mapping[str, Any] | None  # When that recurs: `cron`, `timeZone`, `catchUp`.
-    wiring: str | None  # The wiring that brought it here.
-    question: str | None  # The question that it answers, with `value`.
+    series: str | None
+    recurrence: Mapping[str, Any] | None
+    wiring: str | None
+    question: str | None
     value: str | None
 
 
 def inbound_message(**fields: Unpack[InboundFields]) -> Event:
-    """A message for the worker; `receive` numbers it. Raises InvalidInput: a time can't be read, a
-    word is unknown.
+    """Return the event of a message for the worker. `rules.messages.receive` numbers it.
+
+    Raises InvalidInput if a time cannot be read, or a word is unknown.
     """
-    given: dict[str, Any] = {"kind": "chat", "trigger": "wake", **fields}
-    sender, route = given.pop("sender", None), given.pop("route", None)
-    _check_word("kind", given["kind"], InboundKind)
-    _check_word("trigger", given["trigger"], Trigger)
-    more = {"from": sender or None, "route": route and route.as_json()}
-    return _event("message", "user", **_checked(given), **more)
+    values: dict[str, Any] = {"kind": "chat", "trigger": "wake", **fields}
+    sender = values.pop("sender", None)
+    route = values.pop("route", None)
+    _check_word("kind", values["kind"], InboundKind)
+    _check_word("trigger", values["trigger"], Trigger)
+    origin = {"from": sender or None, "route": route and route.as_json()}
+    return _event("message", "user", **_json_fields(values), **origin)
 
 
 class OutboundFields(TypedDict, total=False):
-    """What the worker says; None is the same as nothing."""
+    """The fields of a message of the worker. None is the same as a missing field.
 
-    id: Required[str]  # Of `reply_id`.
+    Attributes:
+        id: The id, from `reply_id`.
+        content: The text.
+        kind: The kind.
+        number: The number of the message among the replies to the same message.
+        in_reply_to: The message that it answers.
+        to: The name of a destination. None: the place that the answered message came from, or else
+            the default route.
+        thread: The thread. None: the thread of the route.
+        deliver_after: The time from which on it is due. None: at once.
+        recurrence: When it recurs: `cron`, `timeZone`.
+        hops: The number of agents that it came through.
+        target: The message that an `edit` changes, or that a `reaction` is for.
+        emoji: The reaction.
+        attachments: The attachments, each with a `name` and a `path`.
+        question: The id of the question that it asks. None: its own id.
+        options: The possible answers, each with a `label` and a `value`.
+        expires_at: The time until which an answer counts.
+        task: A request to the host: the `action`, the id of the `series`, and the new values of
+            `prompt`, `cron`, `timeZone`, `catchUp` and `processAfter`.
+    """
+
+    id: Required[str]
     content: str
     kind: OutboundKind
-    number: int | None  # Its number among the replies to a message.
+    number: int | None
     in_reply_to: str | None
-    to: (
-        str | None
-    )  # The name of a destination; None: where the answered message came from, else the default route.
-    thread: str | None  # None: that of its route.
-    deliver_after: str | None  # From when on it is due; None: at once.
-    recurrence: Mapping[str, Any] | None  # When it recurs: `cron`, `timeZone`.
+    to: str | None
+    thread: str | None
+    deliver_after: str | None
+    recurrence: Mapping[str, Any] | None
     hops: int
-    target: str | None  # The message that an `edit` or a `reaction` is about.
+    target: str | None
     emoji: str | None
-    attachments: Sequence[Mapping[str, Any]]  # Each a `name` and a `path`.
+    attachments: Sequence[Mapping[str, Any]]
     question: str | None
-    options: Sequence[Mapping[str, str]]  # Each a `label` and a `value`.
+    options: Sequence[Mapping[str, str]]
     expires_at: str | None
-    #: For the host: the `action` and the id of a `series`, and of its `prompt`, `cron`, `timeZone`,
-    #: `catchUp` and `processAfter` what it is to be.
     task: Mapping[str, Any] | None
 
 
 def outbound_message(**fields: Unpack[OutboundFields]) -> Event:
-    """What the worker says; `send` numbers it. Raises InvalidInput: a time can't be read, a word is
-    unknown.
+    """Return the event of a message of the worker. `rules.deliveries.number_replies` numbers it.
+
+    Raises InvalidInput if a time cannot be read, or a word is unknown.
     """
-    given: dict[str, Any] = {"kind": "chat", **fields}
-    task = dict(given.pop("task", None) or {})
-    _check_word("kind", given["kind"], OutboundKind)
+    values: dict[str, Any] = {"kind": "chat", **fields}
+    task = dict(values.pop("task", None) or {})
+    _check_word("kind", values["kind"], OutboundKind)
     if task:
         _check_word("action", task.get("action", ""), TaskAction)
-    return _event("message", "assistant", **_checked(given), **task)
+    return _event("message", "assistant", **_json_fields(values), **task)
 
 
 def retry_event(
-    *, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False
+    *, messages: Mapping[str, tuple[int, str]], reason: str, by_hand: bool = False
 ) -> Event:
-    """The host withdraws the claims of messages: of each its tries, and from when on it is due
-    again.
+    """Withdraw the claims of messages, so that they are tried again.
 
-    With `again` a person wants it, also for a message that failed.
+    Args:
+        messages: By id, the number of failed tries, and the time of the next one.
+        reason: Why, in words.
+        by_hand: Whether a person asked for it. Then messages that failed are tried again too.
     """
-    due = {
-        id: {"tries": tries, "processAfter": utc("processAfter", at)}
-        for id, (tries, at) in messages.items()
+    retries = {
+        id: {"tries": tries, "processAfter": utc("processAfter", due)}
+        for id, (tries, due) in messages.items()
     }
-    return _event("retry", messages=due, reason=reason, again=again or None)
+    return _event("retry", messages=retries, reason=reason, again=by_hand or None)
 
 
 def failed_event(*, messages: Iterable[str], reason: str) -> Event:
-    """The host gives messages up, and tells their senders why."""
+    """End messages that were tried in vain. Their senders get a notice with the reason."""
     return _event("failed", messages=list(messages), reason=reason)
 
 
 def cancelled_event(*, messages: Iterable[str]) -> Event:
-    """Messages in or out that somebody cancelled."""
+    """Cancel messages, inbound or outbound."""
     return _event("cancelled", messages=list(messages))
 
 
 def paused_event(*, series: str | None = None) -> Event:
-    """A series pauses; None: the whole session."""
+    """Pause a series. None: the whole session."""
     return _event("paused", series=series)
 
 
 def resumed_event(*, series: str | None = None) -> Event:
-    """A series goes on; None: the whole session, but for the series that are paused themselves."""
+    """Resume a series. None: the whole session, except for series that are paused themselves."""
     return _event("resumed", series=series)
 
 
 def changed_event(*, series: str, prompt: str | None = None, **recurrence: Any) -> Event:
-    """A series changes, with its live row. None, also for one of `RECURRENCE_FIELDS`:
-    that stays.
+    """Change a series and its last occurrence.
+
+    Args:
+        series: The series.
+        prompt: The new text. None: unchanged.
+        recurrence: New values for `RECURRENCE_FIELDS`. None: unchanged.
     """
     return _event("changed", series=series, prompt=prompt, **recurrence)
 
 
 def attempt_event(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
-    """A delivery failed, and is tried again. Args: the message out, the attempts until now, why,
-    when it is due.
+    """Record a failed delivery that is tried again.
+
+    Args:
+        message: The outbound message.
+        attempts: The number of failed attempts, with this one.
+        reason: The error.
+        next_at: The time of the next attempt.
     """
     return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=next_at)
 
 
 def delivered_event(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
-    """A message out arrived. Args: its id, its id there, when its next occurrence is due (None:
-    there is none).
+    """Record a delivery.
+
+    Args:
+        message: The outbound message.
+        platform_id: The id that it got at its destination.
+        next_at: The time of its next occurrence. None: it does not recur.
     """
     return _event("delivered", message=message, platformId=platform_id, nextAt=next_at)
 
 
 def undeliverable_event(*, message: str, reason: str, next_at: str | None = None) -> Event:
-    """The host gives a message out up. Args: its id, why, when its next occurrence is due (None:
-    there is none).
+    """Give a delivery up.
+
+    Args:
+        message: The outbound message.
+        reason: The error.
+        next_at: The time of its next occurrence. None: it does not recur.
     """
     return _event("undeliverable", message=message, reason=reason, nextAt=next_at)
 
 
 def destinations_event(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
-    """All destinations of the worker, by names."""
+    """Replace all destinations of the worker by these, by name."""
     return _event(
         "destinations",
         destinations={name: dict(entry) for name, entry in destinations.items()},
@@ -218,14 +288,14 @@ def destinations_event(*, destinations: Mapping[str, Mapping[str, Any]]) -> Even
 
 
 def routing_event(*, route: Route) -> Event:
-    """The default route of what the worker says: it takes a message that names no destination."""
+    """Set the default route, for a message of the worker that names no destination."""
     return _event("routing", route=route.as_json())
 
 
 def routed_event(
     *, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None
 ) -> Event:
-    """Why a message came to an agent's session or not, for people who ask; it changes nothing."""
+    """Record why an agent's session got a message or did not. Only people read it."""
     id = reply_id(agent, message, "routed")
     return _event(
         "routed", id=id, message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring
@@ -240,8 +310,14 @@ def ack_event(
     batch: str | None = None,
     error: str | None = None,
 ) -> Event:
-    """What became of messages. Args: the state, each one's tries, the worker, the batch's name,
-    what failed.
+    """Record the state of messages, as their worker.
+
+    Args:
+        state: The state.
+        messages: By id, the number of failed tries of each message at this time.
+        instance: The instance of the worker.
+        batch: The message that names the batch. None: unchanged.
+        error: The error of the worker. None: none.
     """
     return _event(
         "ack",
@@ -254,19 +330,17 @@ def ack_event(
 
 
 def tool_event(*, name: str | None = None, limit_s: float | None = None) -> Event:
-    """The tool that the agent uses now, and after how many seconds it ends at the latest; no name:
-    none.
-    """
+    """Record the tool that the agent uses now (None: none), and its limit in seconds."""
     return _event("tool", tool=name, limitS=limit_s)
 
 
 def state_event(*, key: str, value: Any = None, provider: str = "") -> Event:
-    """What a provider's worker keeps under a key; None: nothing any more."""
+    """Keep a value of a provider's worker under a key. None: remove it."""
     return _event("state", key=_check_not_empty("key", key), value=value, provider=provider)
 
 
 def cleared_event(*, provider: str = "") -> Event:
-    """A provider's worker keeps nothing any more."""
+    """Remove all values of a provider's worker."""
     return _event("cleared", provider=provider)
 
 
@@ -275,28 +349,31 @@ def _event(event: str, role: str = "system", content: str = "", **fields: Any) -
 
 
 def _present_fields(**fields: Any) -> dict[str, Any]:
-    """The fields that say something, with their times as the format writes them."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    for name in given.keys() & _TIMES:
-        given[name] = utc(name, given[name])
-    return given
+    """Return the fields that are not None, with their times in the form of the format."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    for name in present.keys() & _TIMES:
+        present[name] = utc(name, present[name])
+    return present
 
 
-def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message under their names in the file, without those that say nothing."""
+def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message by their names in the file, without empty ones.
+
+    Raises InvalidInput if the id is empty or the recurrence cannot be read.
+    """
     _check_not_empty("id", fields["id"])
     recurrence = fields.get("recurrence")
     if recurrence is not None:
         next_at({"cron": "", **recurrence}, timestamps.from_ms(0))
-    checked: dict[str, Any] = {}
+    json_fields: dict[str, Any] = {}
     for name, value in fields.items():
-        first, *others = name.split("_")
-        key = first + "".join(map(str.capitalize, others))
-        if value or key in _TIMES or key in ("number", "content"):
-            checked[key] = (
-                [dict(item) for item in value] if key in ("attachments", "options") else value
-            )
-    return checked
+        first_word, *words = name.split("_")
+        key = first_word + "".join(map(str.capitalize, words))
+        if key in ("attachments", "options") and value:
+            json_fields[key] = [dict(item) for item in value]
+        elif value or key in _TIMES or key in ("number", "content"):
+            json_fields[key] = value
+    return json_fields
 
 
 _TIMES = frozenset({"timestamp", "processAfter", "deliverAfter", "expiresAt", "nextAt"})
@@ -314,15 +391,22 @@ def _check_not_empty(name: str, text: str) -> str:
 
 
 def may_be_lost(event: Event) -> bool:
-    """Whether a power cut may undo an event, as what it notes is done again then: a message is
-    claimed anew, or delivered under the same id. It is durable with the next event of its file that
-    may not be lost, or soon."""
+    """Return whether a power cut may undo an event, because its action can be repeated.
+
+    A message is claimed anew, or delivered again under the same id. Such an event is flushed with
+    the next event of its file that may not be lost, or within a short time.
+    """
     return event["event"] in ("delivered", "tool") or event.get("state") == "processing"
 
 
 def utc(name: str, text: str) -> str:
-    """A time as the format writes it. Raises InvalidInput, with the name of its field: it can't be
-    read.
+    """Return a time in the form of the format.
+
+    Args:
+        name: The name of its field, for the error.
+        text: The time, in ISO 8601.
+
+    Raises InvalidInput if it cannot be read.
     """
     time = canonical_time(text)
     if time is None:
@@ -336,7 +420,7 @@ Check = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class ObjectCheck:
     """A check of an object: its required fields are there, and each field passes its own check.
 
     Fields that are not named may hold anything.
@@ -424,12 +508,12 @@ def _texts(*names: str) -> dict[str, Check]:
     return dict.fromkeys(names, _is_text)
 
 
-_RECURRENCE = Fields({}, _texts(*RECURRENCE_FIELDS, "at"))
-_ROUTE = Fields(_texts("channel", "place"), _texts("thread"))
+_RECURRENCE = ObjectCheck({}, _texts(*RECURRENCE_FIELDS, "at"))
+_ROUTE = ObjectCheck(_texts("channel", "place"), _texts("thread"))
 
 # -- Events of the inbound file ------------------------------------------------------------------
 
-IN_MESSAGE = Fields(
+IN_MESSAGE = ObjectCheck(
     _texts("id", "content"),
     _texts("kind", "trigger", "from", "processAfter", "series", "wiring", "question", "value")
     | {
@@ -444,20 +528,20 @@ IN_MESSAGE = Fields(
         "attachments": _list_of(_is_object),
     },
 )
-RETRY = Fields(
-    {"messages": _map_of(Fields({"tries": _is_whole, "processAfter": _is_text}))},
+RETRY = ObjectCheck(
+    {"messages": _map_of(ObjectCheck({"tries": _is_whole, "processAfter": _is_text}))},
     {"reason": _is_text, "again": _is_flag},
 )
-FAILED = Fields({"messages": _list_of(_is_text)}, _texts("reason"))
-CANCELLED = Fields({"messages": _list_of(_is_text)})
-PAUSED = RESUMED = Fields({}, _texts("series"))
-CHANGED = Fields(_texts("series"), _texts("prompt", *RECURRENCE_FIELDS))
-ATTEMPT = Fields(_texts("message", "nextAt") | {"attempts": _is_whole}, _texts("reason"))
-DELIVERED = Fields(_texts("message"), _texts("platformId", "nextAt"))
-UNDELIVERABLE = Fields(_texts("message"), _texts("reason", "nextAt"))
-DESTINATIONS = Fields({"destinations": _map_of(_ROUTE)})
-ROUTING = Fields({"route": _ROUTE})
-IN_COMPACTED = Fields(
+FAILED = ObjectCheck({"messages": _list_of(_is_text)}, _texts("reason"))
+CANCELLED = ObjectCheck({"messages": _list_of(_is_text)})
+PAUSED = RESUMED = ObjectCheck({}, _texts("series"))
+CHANGED = ObjectCheck(_texts("series"), _texts("prompt", *RECURRENCE_FIELDS))
+ATTEMPT = ObjectCheck(_texts("message", "nextAt") | {"attempts": _is_whole}, _texts("reason"))
+DELIVERED = ObjectCheck(_texts("message"), _texts("platformId", "nextAt"))
+UNDELIVERABLE = ObjectCheck(_texts("message"), _texts("reason", "nextAt"))
+DESTINATIONS = ObjectCheck({"destinations": _map_of(_ROUTE)})
+ROUTING = ObjectCheck({"route": _ROUTE})
+IN_COMPACTED = ObjectCheck(
     {
         "seq": _is_whole,
         "settled": _is_whole,
@@ -477,7 +561,7 @@ IN_COMPACTED = Fields(
 
 # -- Events of the outbound file -----------------------------------------------------------------
 
-OUT_MESSAGE = Fields(
+OUT_MESSAGE = ObjectCheck(
     {"id": _is_text, "content": _is_text, "timestamp": _is_time},
     _texts("kind", "inReplyTo", "to", "thread", "deliverAfter", "target", "emoji", "question")
     | _texts("expiresAt", "action", "series", "prompt", "processAfter", *RECURRENCE_FIELDS)
@@ -486,18 +570,18 @@ OUT_MESSAGE = Fields(
         "number": _is_whole,
         "hops": _is_whole,
         "recurrence": _is_recurrence,
-        "attachments": _list_of(Fields(_texts("name", "path"))),
-        "options": _list_of(Fields(_texts("value"), _texts("label"))),
+        "attachments": _list_of(ObjectCheck(_texts("name", "path"))),
+        "options": _list_of(ObjectCheck(_texts("value"), _texts("label"))),
     },
 )
-ACK = Fields(
+ACK = ObjectCheck(
     {"state": _is_ack_state, "messages": _map_of(_is_whole)},
     _texts("instance", "batch", "error"),
 )
-TOOL = Fields({}, {"tool": _is_text, "limitS": _is_number})
-STATE = Fields(_texts("key"), {"provider": _is_text, "value": _is_anything})
-CLEARED = Fields({}, _texts("provider"))
-OUT_COMPACTED = Fields(
+TOOL = ObjectCheck({}, {"tool": _is_text, "limitS": _is_number})
+STATE = ObjectCheck(_texts("key"), {"provider": _is_text, "value": _is_anything})
+CLEARED = ObjectCheck({}, _texts("provider"))
+OUT_COMPACTED = ObjectCheck(
     {
         "seq": _is_whole,
         "said": _map_of(_row_of(_is_text, _is_text, _is_text)),

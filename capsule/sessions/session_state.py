@@ -1,14 +1,17 @@
 """The state of a session: what the events of its two files add up to.
 
-The host writes the inbound file: messages for the worker, and what became of the worker's
-messages. The worker writes the outbound file: its messages, and what it did with those that it
-got. `InboundState` and `OutboundState` each apply the events of one file. `SessionState` combines
-both, answers what became of a message, and makes the events of compacted files.
+The host writes the inbound file: messages for the worker, and the outcome of the worker's own
+messages. The worker writes the outbound file: its messages, and the outcome of the messages that
+it got. `InboundState` and `OutboundState` each apply the events of one file. `SessionState`
+combines both, answers questions about a message, and makes the events of compacted files.
 
-Invariants:
+A message for the worker is pending, is claimed by a worker (processing), and ends as completed,
+failed or cancelled. A worker that gives it back makes it released, until the host retries it.
+
+What must stay true:
 - An event that is applied twice changes nothing the second time.
 - An event that is unknown, or has a wrong field, is kept and changes nothing.
-- A final state of a message stays final, whatever comes later.
+- A final state of a message stays final, whatever comes later. Only a person's retry ends it.
 - A compacted file gives a state that answers every question as before. It holds the unfinished
   work and windows of a fixed size, and nothing else.
 
@@ -33,26 +36,37 @@ from capsule.sessions.events import RECURRENCE_FIELDS, Check, Event, Route, repl
 
 
 class Handler(NamedTuple):
-    """What is done with the events of one name."""
+    """How the events of one name are applied.
 
-    is_valid: Check  # Whether an event can be applied.
-    apply: Callable[[Any, Event], None]  # Apply an event to a fold.
+    Attributes:
+        is_valid: Checks whether an event can be applied.
+        apply: Applies a valid event to the state of its file.
+    """
+
+    is_valid: Check
+    apply: Callable[[Any, Event], None]
 
 
 @dataclass
 class FileState:
-    """What the events of a file say."""
+    """The state that the events of one file add up to.
 
-    handlers: ClassVar[Mapping[str, Handler]]  # By the names of events.
+    Attributes:
+        handlers: The handlers by the names of their events.
+        session: The session's id.
+        unfinished_ids: The messages of the file that may be unfinished, oldest first. Finished ones
+            are removed when somebody asks for the unfinished messages.
+        highest_seq: The highest number of a message in the file.
+        unknown_events: The events that were not applied.
+        event_ids: The ids of all events of the file.
+    """
+
+    handlers: ClassVar[Mapping[str, Handler]]
     session: str = ""
-    unfinished_ids: dict[str, None] = field(
-        default_factory=dict
-    )  # The ids of messages that may not be done.
-    highest_seq: int = 0  # The highest number of a message.
-    unknown_events: list[Event] = field(
-        default_factory=list
-    )  # Events without a meaning for the fold.
-    event_ids: set[str] = field(default_factory=set, repr=False)  # The ids of all events.
+    unfinished_ids: dict[str, None] = field(default_factory=dict)
+    highest_seq: int = 0
+    unknown_events: list[Event] = field(default_factory=list)
+    event_ids: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
     def _handler(cls, event: Event) -> Handler | None:
@@ -84,17 +98,29 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class InboundMessage:
-    """A message for the worker."""
+    """A message for the worker.
 
-    event: Event = field(repr=False)  # It as it stands in the file, with what became of it.
+    Attributes:
+        event: Its event, with the changes of later events merged in.
+        id: Its id.
+        seq: Its number in the common order of both files.
+        kind: Its kind, as in `events.InboundKind`.
+        wakes: Whether it wakes the worker. Others wait for a message that does.
+        due: The time from which on it is due. Empty: at once.
+        tries: The number of its failed tries.
+        waits: Whether `due` is the time of another try.
+        series: The series of which it is an occurrence. Empty: none.
+    """
+
+    event: Event = field(repr=False)
     id: str
-    seq: int  # Its place in the order of both files.
+    seq: int
     kind: str
-    wakes: bool  # Whether it wakes the worker.
-    due: str  # From when on it is due; empty: at once.
-    tries: int  # How often it was tried in vain.
-    waits: bool  # Whether it is due later because it was tried in vain.
-    series: str  # The id of the series that it is an occurrence of; empty: none.
+    wakes: bool
+    due: str
+    tries: int
+    waits: bool
+    series: str
 
     @classmethod
     def of(cls, event: Event) -> InboundMessage:
@@ -113,123 +139,130 @@ class InboundMessage:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing picks it by itself."""
+        """Whether no worker is started for it."""
         return self.kind == "system" or not self.wakes
 
     @property
     def route(self) -> Route | None:
-        """Where it came from."""
+        """The place that it came from."""
         return Route.of(self.event.get("route"))
 
     @property
     def sender(self) -> str:
-        """Who sent it. Empty: the host."""
+        """The name of its sender. Empty: the host."""
         return str(self.event.get("from", ""))
 
 
 class Notice(NamedTuple):
-    """What one sender is to be told about messages that failed together."""
+    """A note that the host owes to one sender, about messages that failed together.
+
+    Attributes:
+        sender: The sender.
+        messages: The ids of the messages, all of this sender and one route.
+        reason: The reason of the failure, in words.
+    """
 
     sender: str
-    messages: tuple[str, ...]  # The ids of the messages, all of this sender and one route.
+    messages: tuple[str, ...]
     reason: str
 
 
 class Failures(NamedTuple):
-    """How many messages of one sender failed, and of how many of them the sender was told."""
+    """How many messages of one sender failed, and about how many of them the sender got a notice."""
 
     failed: int = 0
     told: int = 0
 
 
 class DeliveryAttempts(NamedTuple):
-    """How far the delivery of a message out came."""
+    """The progress of the delivery of an outbound message.
 
-    failed: int = 0  # The attempts of this occurrence that failed.
-    next_at: str = ""  # When the next one is due; empty: at once.
-    round: int = 0  # How many occurrences of a recurring message are done.
+    Attributes:
+        failed: The failed attempts of the current occurrence.
+        next_at: The time of the next attempt. Empty: at once.
+        round: The number of finished occurrences of a recurring message.
+    """
+
+    failed: int = 0
+    next_at: str = ""
+    round: int = 0
 
 
 @dataclass
 class InboundState(FileState):
-    """What the events of an inbound file say."""
+    """The state that the events of an inbound file add up to.
 
-    messages: dict[str, InboundMessage] = field(
-        default_factory=dict
-    )  # Of the file, by id, oldest first.
-    compacted_digests: dict[str, str] = field(
-        default_factory=dict
-    )  # Digests of the last messages that a compaction took out, by id.
-    final_states: dict[str, str] = field(
-        default_factory=dict
-    )  # The ids that the host ended, as `failed` or `cancelled`.
-    notices: dict[str, Notice] = field(
-        default_factory=dict
-    )  # The notices to deliver, by their ids.
-    failures: dict[str, Failures] = field(
-        default_factory=dict
-    )  # By sender, since the session began.
-    finished_up_to_seq: int = (
-        0  # Up to which number a compaction found all messages out delivered or given up.
-    )
-    delivered: dict[str, str] = field(
-        default_factory=dict
-    )  # The ids on their platforms of messages out.
-    undeliverable: dict[str, str] = field(
-        default_factory=dict
-    )  # Why messages out could not be delivered.
-    redeliver_ids: dict[str, None] = field(
-        default_factory=dict
-    )  # Messages out that a person wants delivered after all.
-    attempts: dict[str, DeliveryAttempts] = field(
-        default_factory=dict
-    )  # How far the deliveries came.
-    destinations: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # Those of the worker, by names.
-    route: Route | None = (
-        None  # The default route: it takes a message of the worker that names no destination.
-    )
-    series: dict[str, str] = field(
-        default_factory=dict
-    )  # The id of the last occurrence of each series.
-    paused: set[str] = field(
-        default_factory=set
-    )  # The series that pause; the empty one is the whole session.
+    Attributes:
+        messages: The messages of the file by id, oldest first.
+        compacted_digests: By id, the digests of the last messages that a compaction removed.
+        final_states: By id, `failed` or `cancelled` for the messages that the host ended.
+        notices: The notices that are not delivered, by their ids.
+        failures: The counts of failed messages by sender, since the session began.
+        finished_up_to_seq: The number up to which a compaction found all outbound messages
+            delivered or given up.
+        delivered: By id, the ids that outbound messages got at their destinations.
+        undeliverable: By id, the reasons why outbound messages were given up.
+        redeliver_ids: The outbound messages whose delivery a person wants to be tried again.
+        attempts: The progress of deliveries, by the ids of the messages.
+        destinations: The destinations of the worker by name.
+        route: The default route, for a message of the worker without a destination.
+        series: By series, the id of its last occurrence.
+        paused: The paused series. An empty one is the whole session.
+    """
+
+    messages: dict[str, InboundMessage] = field(default_factory=dict)
+    compacted_digests: dict[str, str] = field(default_factory=dict)
+    final_states: dict[str, str] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)
+    failures: dict[str, Failures] = field(default_factory=dict)
+    finished_up_to_seq: int = 0
+    delivered: dict[str, str] = field(default_factory=dict)
+    undeliverable: dict[str, str] = field(default_factory=dict)
+    redeliver_ids: dict[str, None] = field(default_factory=dict)
+    attempts: dict[str, DeliveryAttempts] = field(default_factory=dict)
+    destinations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    route: Route | None = None
+    series: dict[str, str] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
 
     def _apply_message(self, event: Event) -> None:
         message = InboundMessage.of(event)
-        if message.id not in self.messages and message.id not in self.compacted_digests:
-            self.messages[message.id] = message
-            self.unfinished_ids[message.id] = None
-            self.highest_seq = max(self.highest_seq, message.seq)
-            if message.series:
-                self.series[message.series] = message.id
+        if message.id in self.messages or message.id in self.compacted_digests:
+            return
+        self.messages[message.id] = message
+        self.unfinished_ids[message.id] = None
+        self.highest_seq = max(self.highest_seq, message.seq)
+        if message.series:
+            self.series[message.series] = message.id
 
-    def _change(self, id: str, **fields: Any) -> None:
+    def _change_message(self, id: str, **fields: Any) -> None:
         if id in self.messages:
             self.messages[id] = InboundMessage.of(self.messages[id].event | fields)
 
     def _apply_retry(self, event: Event) -> None:
-        for id, to in event["messages"].items():
-            if id not in self.messages:
-                if event.get("again"):
-                    self.undeliverable.pop(id, None)
-                    self.attempts.pop(id, None)
-                    self.redeliver_ids[id] = None
-                continue
-            tries = max(self.messages[id].tries, to["tries"])
-            self._change(id, tries=tries, processAfter=to["processAfter"], waits=True)
-            if event.get("again") and self.final_states.get(id) != "cancelled":
-                self._change(id, again=tries)
-                self.final_states.pop(id, None)
-                self._leave_out_of_notices(id)
-                self.unfinished_ids = {
-                    key: None for key in self.messages if key == id or key in self.unfinished_ids
-                }
+        is_by_hand = event.get("again")
+        for id, retry in event["messages"].items():
+            if id in self.messages:
+                tries = max(self.messages[id].tries, retry["tries"])
+                due = retry["processAfter"]
+                self._change_message(id, tries=tries, processAfter=due, waits=True)
+                if is_by_hand and self.final_states.get(id) != "cancelled":
+                    self._reopen(id, tries)
+            elif is_by_hand:  # It is an outbound message.
+                self.undeliverable.pop(id, None)
+                self.attempts.pop(id, None)
+                self.redeliver_ids[id] = None
+
+    def _reopen(self, id: str, tries: int) -> None:
+        """Make a message unfinished again. A failure with fewer tries than `tries` is void."""
+        self._change_message(id, again=tries)
+        self.final_states.pop(id, None)
+        self._leave_out_of_notices(id)
+        unfinished_ids = self.unfinished_ids.keys() | {id}
+        self.unfinished_ids = {key: None for key in self.messages if key in unfinished_ids}
 
     def _apply_failed(self, event: Event) -> None:
-        by_sender = defaultdict[tuple[Route, str], list[str]](list)
+        ids_by_sender = defaultdict[tuple[Route, str], list[str]](list)
         for id in event["messages"]:
             if id in self.final_states:
                 continue
@@ -237,30 +270,33 @@ class InboundState(FileState):
             message = self.messages.get(id)
             if message is None:
                 continue
-            self._count(message.sender, failed=1)
+            self._count_failures(message.sender, failed=1)
             if message.route is not None:
-                by_sender[message.route, message.sender].append(id)
-        for (_, sender), ids in by_sender.items():
+                ids_by_sender[message.route, message.sender].append(id)
+        for (_, sender), ids in ids_by_sender.items():
             tries = self.messages[ids[0]].tries
             notice_id = reply_id(self.session, ids[0], f"failed {tries}")
-            self.notices[notice_id] = Notice(sender, tuple(ids), event.get("reason", ""))
+            self.notices[notice_id] = Notice(
+                sender=sender, messages=tuple(ids), reason=event.get("reason", "")
+            )
 
     def _leave_out_of_notices(self, message: str) -> None:
-        """Note that no sender is to be told of a message: it is tried again.
+        """Remove a message that is tried again from the notice that names it.
 
-        A notice that named others besides gets another id, as it says something else now.
+        A notice with other messages gets another id, because its content changes.
         """
         for id, notice in list(self.notices.items()):
-            if message in notice.messages:
-                del self.notices[id]
-                others = tuple(other for other in notice.messages if other != message)
-                if others:
-                    other_id = reply_id(self.session, id, f"without {message}")
-                    self.notices[other_id] = notice._replace(messages=others)
+            if message not in notice.messages:
+                continue
+            del self.notices[id]
+            remaining_ids = tuple(key for key in notice.messages if key != message)
+            if remaining_ids:
+                new_id = reply_id(self.session, id, f"without {message}")
+                self.notices[new_id] = notice._replace(messages=remaining_ids)
 
-    def _count(self, sender: str, *, failed: int = 0, told: int = 0) -> None:
-        before = self.failures.get(sender, Failures())
-        self.failures[sender] = Failures(before.failed + failed, before.told + told)
+    def _count_failures(self, sender: str, *, failed: int = 0, told: int = 0) -> None:
+        counts = self.failures.get(sender, Failures())
+        self.failures[sender] = Failures(counts.failed + failed, counts.told + told)
 
     def _apply_cancelled(self, event: Event) -> None:
         self.final_states.update(dict.fromkeys(event["messages"], "cancelled"))
@@ -277,28 +313,33 @@ class InboundState(FileState):
             self.unknown_events.append(event)
             return
         if "prompt" in event:
-            self._change(id, content=event["prompt"])
-        of_time = {name: event[name] for name in RECURRENCE_FIELDS if name in event}
-        if of_time:
+            self._change_message(id, content=event["prompt"])
+        changes = {name: event[name] for name in RECURRENCE_FIELDS if name in event}
+        if changes:
             recurrence = self.messages[id].event.get("recurrence") or {}
-            self._change(id, recurrence=recurrence | of_time)
+            self._change_message(id, recurrence=recurrence | changes)
 
     def _apply_attempt(self, event: Event) -> None:
         id = event["message"]
-        before = self.attempts.get(id, DeliveryAttempts())
         self.attempts[id] = DeliveryAttempts(
-            event["attempts"], timestamps.sortable(event["nextAt"]), before.round
+            failed=event["attempts"],
+            next_at=timestamps.sortable(event["nextAt"]),
+            round=self._round(id),
         )
 
-    def _settle(self, event: Event, settled: dict[str, str], word: str) -> None:
+    def _round(self, id: str) -> int:
+        return self.attempts.get(id, DeliveryAttempts()).round
+
+    def _end_delivery(self, event: Event, outcomes: dict[str, str], field_name: str) -> None:
+        """Record the end of a delivery: in `outcomes`, or as the next round if it recurs."""
         id = event["message"]
-        next_at = timestamps.sortable(event.get("nextAt", ""))
-        if next_at:
+        next_time = timestamps.sortable(event.get("nextAt", ""))
+        if next_time:
             self.attempts[id] = DeliveryAttempts(
-                0, next_at, self.attempts.get(id, DeliveryAttempts()).round + 1
+                failed=0, next_at=next_time, round=self._round(id) + 1
             )
         else:
-            settled[id] = event.get(word, "")
+            outcomes[id] = event.get(field_name, "")
             self.attempts.pop(id, None)
             self.redeliver_ids.pop(id, None)
         self.notices.pop(id, None)
@@ -306,11 +347,11 @@ class InboundState(FileState):
     def _apply_delivered(self, event: Event) -> None:
         notice = self.notices.get(event["message"])
         if notice is not None:
-            self._count(notice.sender, told=len(notice.messages))
-        self._settle(event, self.delivered, "platformId")
+            self._count_failures(notice.sender, told=len(notice.messages))
+        self._end_delivery(event, self.delivered, "platformId")
 
     def _apply_undeliverable(self, event: Event) -> None:
-        self._settle(event, self.undeliverable, "reason")
+        self._end_delivery(event, self.undeliverable, "reason")
 
     def _apply_destinations(self, event: Event) -> None:
         self.destinations = {name: dict(entry) for name, entry in event["destinations"].items()}
@@ -326,14 +367,12 @@ class InboundState(FileState):
         self.delivered.update(event["delivered"])
         self.undeliverable.update(event["undeliverable"])
         self.redeliver_ids.update(dict.fromkeys(event["again"]))
-        self.attempts.update(
-            {id: DeliveryAttempts(*tried) for id, tried in event["attempts"].items()}
-        )
+        for id, attempts in event["attempts"].items():
+            self.attempts[id] = DeliveryAttempts(*attempts)
         for id, (sender, ids, reason) in event["notices"].items():
-            self.notices[id] = Notice(sender, tuple(ids), reason)
-        self.failures.update(
-            {sender: Failures(*counts) for sender, counts in event["failures"].items()}
-        )
+            self.notices[id] = Notice(sender=sender, messages=tuple(ids), reason=reason)
+        for sender, counts in event["failures"].items():
+            self.failures[sender] = Failures(*counts)
         self.destinations.update(event["destinations"])
         self.route = Route.of(event["route"])
         self.paused.update(event["paused"])
@@ -357,128 +396,149 @@ class InboundState(FileState):
 
 @dataclass(frozen=True, slots=True)
 class OutboundMessage:
-    """What the worker said."""
+    """A message of the worker.
 
-    event: Event = field(repr=False)  # It as it stands in the file.
+    Attributes:
+        event: Its event, as in the file.
+        id: Its id.
+        seq: Its number in the common order of both files.
+        kind: Its kind, as in `events.OutboundKind`.
+        in_reply_to: The inbound message that it answers. Empty: none.
+        due: The time from which on it is due. Empty: at once. A recurring message is due at its
+            first time.
+        target: The message that it changes or reacts to. Empty: none.
+    """
+
+    event: Event = field(repr=False)
     id: str
-    seq: int  # Its place in the order of both files.
+    seq: int
     kind: str
-    in_reply_to: str  # The message that it answers; empty: none.
-    due: str  # From when on it is due; empty: at once. One that recurs is due at its first time.
-    target: str  # The message that it changes or reacts to; empty: none.
+    in_reply_to: str
+    due: str
+    target: str
 
     @classmethod
     def of(cls, event: Event) -> OutboundMessage:
-        """Return the message of an event that passes `events.OUT_MESSAGE`, or
-        of `events.outgoing`.
+        """Return the message of an event that passes `events.OUT_MESSAGE`, or that
+        `events.outbound_message` made.
         """
-        after = event.get("deliverAfter", "")
-        if not after and "recurrence" in event:
-            after = next_at(event["recurrence"], event["timestamp"])
+        due = event.get("deliverAfter", "")
+        if not due and "recurrence" in event:
+            due = next_at(event["recurrence"], event["timestamp"])
         return cls(
             event=event,
             id=event["id"],
             seq=event.get("seq", 0),
             kind=event.get("kind", "chat"),
             in_reply_to=event.get("inReplyTo", ""),
-            due=timestamps.sortable(after),
+            due=timestamps.sortable(due),
             target=event.get("target", ""),
         )
 
     @property
-    def where(self) -> list[str]:
-        """What tells where it went: the message that it answers, its destination and its thread;
-        empty ones: none.
+    def route_fields(self) -> list[str]:
+        """The fields that decide where it goes: the message that it answers, its destination and
+        its thread. An empty one is missing.
         """
         return [self.in_reply_to, str(self.event.get("to", "")), str(self.event.get("thread", ""))]
 
 
 class Acknowledgement(NamedTuple):
-    """The last word of a worker about a message."""
+    """What a worker last recorded about an inbound message.
 
-    state: str  # As in the event.
-    tries: int  # The tries of the message at that time.
-    instance: str  # The worker.
-    at: str  # When it said so.
-    batch: str  # The message that names the batch in which it was claimed.
-    error: str = ""  # What failed; empty: nothing, or it is unknown.
+    Attributes:
+        state: The state of the message, as in `events.AckState`.
+        tries: The failed tries of the message at that time.
+        instance: The instance of the worker.
+        at: The time of the record.
+        batch: The message that names the batch in which it was claimed.
+        error: The error of the worker. Empty: none, or unknown.
+    """
+
+    state: str
+    tries: int
+    instance: str
+    at: str
+    batch: str
+    error: str = ""
 
 
 class ToolInUse(NamedTuple):
-    """The tool that the agent uses now."""
+    """The tool that the agent uses now, and its limit in seconds (0: none)."""
 
     name: str
-    limit_s: float = 0  # 0: none.
+    limit_s: float = 0
 
 
 @dataclass
 class OutboundState(FileState):
-    """What the events of an outbound file say."""
+    """The state that the events of an outbound file add up to.
 
-    messages: dict[str, OutboundMessage] = field(
-        default_factory=dict
-    )  # Of the file, by id, oldest first.
-    #: Where each of the last messages went that a compaction took out, as `OutboundMessage.where`.
+    Attributes:
+        messages: The messages of the file by id, oldest first.
+        compacted_routes: By id, the `OutboundMessage.route_fields` of the last messages that a
+            compaction removed.
+        acks: The last acknowledgement of each inbound message that a worker got.
+        claims: The acknowledgements whose state is not `completed`.
+        tool: The tool that the agent uses now.
+        state: The values that the worker keeps, by provider and key.
+    """
+
+    messages: dict[str, OutboundMessage] = field(default_factory=dict)
     compacted_routes: dict[str, list[str]] = field(default_factory=dict)
-    acks: dict[str, Acknowledgement] = field(
-        default_factory=dict
-    )  # The last one for each message that the worker got.
-    claims: dict[str, Acknowledgement] = field(
-        default_factory=dict
-    )  # Those of them that are not `completed`.
+    acks: dict[str, Acknowledgement] = field(default_factory=dict)
+    claims: dict[str, Acknowledgement] = field(default_factory=dict)
     tool: ToolInUse | None = None
-    state: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # What the worker keeps, by provider and key.
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def _apply_message(self, event: Event) -> None:
         message = OutboundMessage.of(event)
-        if message.id not in self.messages and message.id not in self.compacted_routes:
-            self.messages[message.id] = message
-            self.unfinished_ids[message.id] = None
-            self.highest_seq = max(self.highest_seq, message.seq)
+        if message.id in self.messages or message.id in self.compacted_routes:
+            return
+        self.messages[message.id] = message
+        self.unfinished_ids[message.id] = None
+        self.highest_seq = max(self.highest_seq, message.seq)
 
-    def _put(self, id: str, ack: Acknowledgement) -> None:
-        before = self.acks.get(id)
-        # A message that failed is claimed again only at a person's word, and has more tries then.
-        is_final = before is not None and before.state in ("completed", "failed")
-        if (
-            before is None
-            or not is_final
-            or (before.state == "failed" and ack.tries > before.tries)
-        ):
-            self.acks[id] = self.claims[id] = ack
-            if ack.state == "completed":
-                del self.claims[id]
+    def _acknowledge(self, id: str, ack: Acknowledgement) -> None:
+        """Record an acknowledgement of a message, unless an earlier one is final."""
+        last_ack = self.acks.get(id)
+        if last_ack is not None:
+            if last_ack.state == "completed":
+                return
+            # Only a person's retry lets a failed message be claimed again. It raises the tries.
+            if last_ack.state == "failed" and ack.tries <= last_ack.tries:
+                return
+        self.acks[id] = ack
+        self.claims[id] = ack
+        if ack.state == "completed":
+            del self.claims[id]
 
     def _apply_ack(self, event: Event) -> None:
         for id, tries in event["messages"].items():
             batch = event.get("batch", "")
             if not batch:
-                before = self.acks.get(id)
-                batch = before.batch if before else id
-            self._put(
-                id,
-                Acknowledgement(
-                    state=event["state"],
-                    tries=tries,
-                    instance=event.get("instance", ""),
-                    at=event.get("timestamp", ""),
-                    batch=batch,
-                    error=event.get("error", ""),
-                ),
+                last_ack = self.acks.get(id)
+                batch = last_ack.batch if last_ack else id
+            ack = Acknowledgement(
+                state=event["state"],
+                tries=tries,
+                instance=event.get("instance", ""),
+                at=event.get("timestamp", ""),
+                batch=batch,
+                error=event.get("error", ""),
             )
+            self._acknowledge(id, ack)
 
     def _apply_tool(self, event: Event) -> None:
         name = event.get("tool")
         self.tool = ToolInUse(name, event.get("limitS", 0)) if name else None
 
     def _apply_state(self, event: Event) -> None:
-        kept = self.state.setdefault(event.get("provider", ""), {})
+        values = self.state.setdefault(event.get("provider", ""), {})
         if event.get("value") is None:
-            kept.pop(event["key"], None)
+            values.pop(event["key"], None)
         else:
-            kept[event["key"]] = event["value"]
+            values[event["key"]] = event["value"]
 
     def _apply_cleared(self, event: Event) -> None:
         self.state.pop(event.get("provider", ""), None)
@@ -487,9 +547,9 @@ class OutboundState(FileState):
         self.highest_seq = max(self.highest_seq, event["seq"])
         self.compacted_routes.update(event["said"])
         for id, ack in event["acks"].items():
-            self._put(id, Acknowledgement(*ack))
+            self._acknowledge(id, Acknowledgement(*ack))
         self.tool = ToolInUse(*event["tool"]) if event["tool"] else None
-        self.state = {provider: dict(kept) for provider, kept in event["state"].items()}
+        self.state = {provider: dict(values) for provider, values in event["state"].items()}
 
     handlers: ClassVar[Mapping[str, Handler]] = {
         "message": Handler(events.OUT_MESSAGE, _apply_message),
@@ -501,21 +561,22 @@ class OutboundState(FileState):
     }
 
 
-#: The last three are final.
 MessageStatus = Literal["pending", "processing", "released", "completed", "failed", "cancelled"]
 FINAL = frozenset({"completed", "failed", "cancelled"})
-#: How many messages that are done keep their ids in a compacted file, so that none is taken for a
-#: new one.
+#: How many finished messages keep their ids in a compacted file, so that a copy of one is not taken
+#: for a new message.
 WINDOW = 1000
-#: How many messages that nothing picks, and how many events that are only read by people, a
-#: compacted file keeps.
+#: How many idle messages, and how many events that only people read, a compacted file keeps.
 MAX_KEPT = 100
 _T = TypeVar("_T")
 
 
 class SessionState(NamedTuple):
-    """The folds of both files of a session. Attributes: that of the host's, and that of the
-    worker's.
+    """The states of both files of a session.
+
+    Attributes:
+        inbound: The state of the file that the host writes.
+        outbound: The state of the file that the worker writes.
     """
 
     inbound: InboundState
@@ -528,32 +589,37 @@ class SessionState(NamedTuple):
 
     @property
     def highest_seq(self) -> int:
-        """The highest number of a message."""
+        """The highest number of a message in both files."""
         return max(self.inbound.highest_seq, self.outbound.highest_seq)
 
     def status(self, id: str) -> MessageStatus:
-        """What became of a message for the worker. Raises NotFound: there is none, or it is long
-        gone.
+        """Return the status of an inbound message.
+
+        Raises NotFound if neither the file nor the window of compacted messages has the id.
         """
-        inbound, ack = self.inbound, self.outbound.acks.get(id)
-        message, ended = inbound.messages.get(id), inbound.final_states.get(id)
-        if message is None and id not in inbound.compacted_digests:
-            raise NotFound(f"no message {id} in session {inbound.session}", id=id)
+        message = self.inbound.messages.get(id)
+        ack = self.outbound.acks.get(id)
+        final_state = self.inbound.final_states.get(id)
+        if message is None and id not in self.inbound.compacted_digests:
+            raise NotFound(f"no message {id} in session {self.session}", id=id)
         if ack is not None and ack.state == "completed":
-            return "completed"  # Also if it was cancelled at the same time: its answer is there.
-        if message is None or ended == "cancelled":
-            return "cancelled" if ended == "cancelled" else "failed" if ended else "completed"
-        if ended or (
-            ack is not None and ack.state == "failed" and ack.tries >= message.event.get("again", 0)
-        ):
-            return "failed"
-        if ack is None or ack.tries < message.tries:
+            return "completed"  # Even if it was cancelled at the same time: the answer exists.
+        if final_state:
+            return "cancelled" if final_state == "cancelled" else "failed"
+        if message is None:
+            return "completed"  # A compaction drops the state of completed messages.
+        if ack is None:
             return "pending"
+        if ack.state == "failed" and ack.tries >= message.event.get("again", 0):
+            return "failed"
+        if ack.tries < message.tries:
+            return "pending"  # The host withdrew the claim of an earlier try.
         return "processing" if ack.state == "processing" else "released"
 
     def unfinished_messages(self) -> Iterator[InboundMessage]:
-        """The messages in that are not finished, oldest first. Forgets those that are: final stays
-        final.
+        """Yield the inbound messages without a final state, oldest first.
+
+        Removes finished ids from `unfinished_ids`, so that the next call is faster.
         """
         for id in list(self.inbound.unfinished_ids):
             if self.status(id) in FINAL:
@@ -562,26 +628,29 @@ class SessionState(NamedTuple):
                 yield self.inbound.messages[id]
 
     def undelivered_messages(self) -> Iterator[OutboundMessage]:
-        """The messages out that are neither delivered nor given up, oldest first. Forgets the
-        others.
+        """Yield the outbound messages that are neither delivered nor given up, oldest first.
+
+        Messages whose delivery a person wants again come last. Removes finished ids from
+        `unfinished_ids`, so that the next call is faster.
         """
         inbound, outbound = self
-        for id in [
-            *outbound.unfinished_ids,
-            *(
-                inbound.redeliver_ids.keys() - outbound.unfinished_ids.keys()
-                & outbound.messages.keys()
-            ),
-        ]:
+        reopened_ids = inbound.redeliver_ids.keys() - outbound.unfinished_ids.keys()
+        reopened_ids &= outbound.messages.keys()
+        for id in [*outbound.unfinished_ids, *reopened_ids]:
             message = outbound.messages[id]
-            is_settled = id in inbound.delivered or id in inbound.undeliverable
-            is_settled |= (
-                0 < message.seq <= inbound.finished_up_to_seq and id not in inbound.redeliver_ids
-            )
-            if is_settled or inbound.final_states.get(id) == "cancelled":
+            if self._is_delivery_over(message):
                 outbound.unfinished_ids.pop(id, None)
             else:
                 yield message
+
+    def _is_delivery_over(self, message: OutboundMessage) -> bool:
+        inbound = self.inbound
+        if message.id in inbound.delivered or message.id in inbound.undeliverable:
+            return True
+        if inbound.final_states.get(message.id) == "cancelled":
+            return True
+        was_finished_before_compaction = 0 < message.seq <= inbound.finished_up_to_seq
+        return was_finished_before_compaction and message.id not in inbound.redeliver_ids
 
     def notices(self) -> dict[str, Notice]:
         """Return the notices to senders that are not delivered, by their ids.
@@ -590,128 +659,161 @@ class SessionState(NamedTuple):
         """
         notices = {}
         for id, notice in self.inbound.notices.items():
-            known = [message for message in notice.messages if message in self.inbound.messages]
-            failed = tuple(message for message in known if self.status(message) == "failed")
-            if failed:
-                notices[id] = notice._replace(messages=failed)
+            failed_ids = []
+            for message_id in notice.messages:
+                is_in_file = message_id in self.inbound.messages
+                if is_in_file and self.status(message_id) == "failed":
+                    failed_ids.append(message_id)
+            if failed_ids:
+                notices[id] = notice._replace(messages=tuple(failed_ids))
         return notices
 
     def compacted_inbound(self, now: str) -> list[Event]:
-        """The events that a compacted inbound file has at a time. Cost: proportional to
-        the file.
+        """Return the events of the compacted inbound file: a summary, and what is unfinished.
+
+        Cost: proportional to the file.
         """
         inbound, outbound = self
         undelivered = list(self.undelivered_messages())
-        settled = min((message.seq - 1 for message in undelivered), default=outbound.highest_seq)
-        ahead = {message.id for message in outbound.messages.values() if message.seq > settled}
-        heads, said = set(inbound.series.values()), {message.in_reply_to for message in undelivered}
         notices = self.notices()
-        telling = {id for notice in notices.values() for id in notice.messages}
-        kept: list[InboundMessage] = []
-        gone: list[InboundMessage] = []
-        ended, idle = dict(inbound.final_states), 0
-        for message in reversed(inbound.messages.values()):
-            state, stays = self.status(message.id), True
-            if state in FINAL:
-                recurs = message.id in heads and "recurrence" in message.event
-                recurs &= ended.get(message.id) != "cancelled"
-                is_noted = state != "failed" or message.id in inbound.final_states
-                stays = recurs or not is_noted or message.id in said or message.id in telling
-            elif state == "pending" and message.is_idle:
-                idle, state = idle + 1, "cancelled"
-                stays = idle <= MAX_KEPT
-            (kept if stays else gone).append(message)
-            if not stays and state == "completed":
-                ended.pop(message.id, None)
-            elif not stays:
-                ended[message.id] = state
-        left = _windowed(
-            inbound.compacted_digests
-            | {message.id: digest(message.event) for message in reversed(gone)},
-            (),
+        # The outbound messages up to this number need no entry of their own in the summary.
+        finished_up_to_seq = min(
+            (message.seq - 1 for message in undelivered), default=outbound.highest_seq
         )
-        known = left.keys() | {message.id for message in kept} | ahead
-        snapshot = _snapshot(
+        later_outbound_ids = {
+            message.id for message in outbound.messages.values() if message.seq > finished_up_to_seq
+        }
+        removed = self._removable_messages(undelivered, notices)
+        kept_messages = [
+            message for message in inbound.messages.values() if message.id not in removed
+        ]
+        removed_digests = {id: digest(inbound.messages[id].event) for id in reversed(removed)}
+        digests = _last_entries(inbound.compacted_digests | removed_digests, ())
+        remaining_ids = (
+            digests.keys() | {message.id for message in kept_messages} | later_outbound_ids
+        )
+        final_states = dict(inbound.final_states)
+        for id, state in removed.items():
+            if state == "completed":  # It is the state of a removed message without an entry.
+                final_states.pop(id, None)
+            else:
+                final_states[id] = state
+        attempts = {
+            id: list(attempt)
+            for id, attempt in inbound.attempts.items()
+            if id in outbound.messages or id in inbound.notices
+        }
+        failures = _last_entries(inbound.failures, ())
+        summary = _summary(
             inbound,
             now,
             {
-                "left": left,
-                "ended": {id: state for id, state in ended.items() if id in known},
-                "settled": max(settled, inbound.finished_up_to_seq),
-                "delivered": _windowed(inbound.delivered, ahead),
-                "undeliverable": _windowed(inbound.undeliverable, ahead),
+                "left": digests,
+                "ended": {id: state for id, state in final_states.items() if id in remaining_ids},
+                "settled": max(finished_up_to_seq, inbound.finished_up_to_seq),
+                "delivered": _last_entries(inbound.delivered, later_outbound_ids),
+                "undeliverable": _last_entries(inbound.undeliverable, later_outbound_ids),
                 "again": list(inbound.redeliver_ids),
-                "attempts": {
-                    id: list(tried)
-                    for id, tried in inbound.attempts.items()
-                    if id in outbound.messages or id in inbound.notices
-                },
+                "attempts": attempts,
                 "notices": {
                     id: [notice.sender, list(notice.messages), notice.reason]
                     for id, notice in notices.items()
                 },
-                "failures": {
-                    sender: list(counts)
-                    for sender, counts in _windowed(inbound.failures, ()).items()
-                },
+                "failures": {sender: list(counts) for sender, counts in failures.items()},
                 "destinations": inbound.destinations,
                 "route": inbound.route.as_json() if inbound.route else None,
                 "paused": sorted(inbound.paused & ({""} | inbound.series.keys())),
             },
         )
-        return [
-            snapshot,
-            *(message.event for message in reversed(kept)),
-            *inbound.unknown_events[-MAX_KEPT:],
-        ]
+        message_events = [message.event for message in kept_messages]
+        return [summary, *message_events, *inbound.unknown_events[-MAX_KEPT:]]
+
+    def _removable_messages(
+        self, undelivered: Iterable[OutboundMessage], notices: Mapping[str, Notice]
+    ) -> dict[str, MessageStatus]:
+        """Return the final states of the messages that a compacted inbound file leaves out, newest
+        first.
+
+        These are the finished messages that nothing refers to, and all but the newest idle ones.
+        """
+        inbound = self.inbound
+        needed_ids = {message.in_reply_to for message in undelivered}
+        for notice in notices.values():
+            needed_ids.update(notice.messages)
+        for id in inbound.series.values():  # The next occurrence is made from the last one.
+            occurrence = inbound.messages.get(id)
+            recurs = occurrence is not None and "recurrence" in occurrence.event
+            if recurs and inbound.final_states.get(id) != "cancelled":
+                needed_ids.add(id)
+        removable: dict[str, MessageStatus] = {}
+        idle_count = 0
+        for message in reversed(inbound.messages.values()):
+            state = self.status(message.id)
+            if state in FINAL:
+                # The host has yet to record a failure that only the worker recorded.
+                is_unrecorded = state == "failed" and message.id not in inbound.final_states
+                if message.id not in needed_ids and not is_unrecorded:
+                    removable[message.id] = state
+            elif state == "pending" and message.is_idle:
+                idle_count += 1
+                if idle_count > MAX_KEPT:
+                    removable[message.id] = "cancelled"
+        return removable
 
     def compacted_outbound(self, now: str) -> list[Event]:
-        """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the
-        inbound.
+        """Return the events of the compacted outbound file: a summary, and what is undelivered.
+
+        The acknowledgement of a message is removed if the message is not in the inbound file.
+        Cost: proportional to the file.
         """
         inbound, outbound = self
-        kept = {message.id: message for message in self.undelivered_messages()}
-        said = {id: message.where for id, message in outbound.messages.items() if id not in kept}
-        said = outbound.compacted_routes | said
-        snapshot = _snapshot(
+        undelivered = {message.id: message for message in self.undelivered_messages()}
+        routes = dict(outbound.compacted_routes)
+        for id, message in outbound.messages.items():
+            if id not in undelivered:
+                routes[id] = message.route_fields
+        needed_ids = [
+            id for id, (in_reply_to, _, _) in routes.items() if in_reply_to in inbound.messages
+        ]
+        acks = {id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages}
+        summary = _summary(
             outbound,
             now,
             {
-                "said": _windowed(
-                    said, [id for id, where in said.items() if where[0] in inbound.messages]
-                ),
-                "acks": {
-                    id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages
-                },
+                "said": _last_entries(routes, needed_ids),
+                "acks": acks,
                 "tool": list(outbound.tool) if outbound.tool else None,
                 "state": outbound.state,
             },
         )
-        return [
-            snapshot,
-            *(message.event for message in kept.values()),
-            *outbound.unknown_events[-MAX_KEPT:],
-        ]
+        message_events = [message.event for message in undelivered.values()]
+        return [summary, *message_events, *outbound.unknown_events[-MAX_KEPT:]]
 
 
 def digest(event: Event) -> str:
-    """The digest of what a message says."""
-    said = [event.get(name) for name in ("content", "attachments", "question", "value")]
-    return blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+    """Return a digest of the content of a message."""
+    values = [event.get(name) for name in ("content", "attachments", "question", "value")]
+    return blake2b(orjson.dumps(values, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
-def _snapshot(fold: FileState, now: str, fields: Mapping[str, Any]) -> Event:
-    begin = {
+def _summary(file_state: FileState, now: str, fields: Mapping[str, Any]) -> Event:
+    """Return the event `compacted`, which replaces all events that a compaction removes."""
+    event = {
         "role": "system",
         "content": "",
         "event": "compacted",
         "timestamp": now,
-        "seq": fold.highest_seq,
+        "seq": file_state.highest_seq,
     }
-    return begin | dict(fields)
+    return event | dict(fields)
 
 
-def _windowed(values: dict[str, _T], live: Iterable[str]) -> dict[str, _T]:
-    """The last of some values, and those whose keys are `live`."""
-    cut, live = len(values) - WINDOW, frozenset(live)
-    return {id: value for at, (id, value) in enumerate(values.items()) if at >= cut or id in live}
+def _last_entries(entries: dict[str, _T], needed_ids: Iterable[str]) -> dict[str, _T]:
+    """Return the last `WINDOW` entries, and the earlier ones whose keys are in `needed_ids`."""
+    window_start = len(entries) - WINDOW
+    needed = frozenset(needed_ids)
+    return {
+        id: entry
+        for index, (id, entry) in enumerate(entries.items())
+        if index >= window_start or id in needed
+    }

@@ -64,7 +64,7 @@ class Files:
 
     def claim(self, instance: str = "w1", *, first: bool = False) -> list[str]:
         """The worker claims what it does next."""
-        picked = pick(self.session_state, self.now, first=first)
+        picked = pick(self.session_state, self.now, just_started=first)
         self.say(*claim(self.session_state, picked, instance))
         return [message.id for message in picked]
 

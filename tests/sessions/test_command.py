@@ -12,15 +12,15 @@ from capsule.sessions.worker.command import CommandResult, run
 from tests.processes import Child, until
 
 
-def ran(*words: str, given: str = "", **more: Any) -> CommandResult:
+def ran(*words: str, input_text: str = "", **more: Any) -> CommandResult:
     options: dict[str, Any] = {
         "folder": None,
         "limit_s": 60,
-        "most": 10_000_000,
-        "hand": "HAND",
-        "heard": lambda: None,
+        "max_bytes": 10_000_000,
+        "continuation_variable": "HAND",
+        "on_output": lambda: None,
     }
-    return run(words, given, dict(os.environ), **options | more)
+    return run(words, input_text, dict(os.environ), **options | more)
 
 
 def gone(pid: int) -> bool:
@@ -34,13 +34,15 @@ def gone(pid: int) -> bool:
 
 def test_more_than_a_pipe_holds_goes_in_and_comes_out() -> None:
     text = "éa" * 500_000
-    heard: list[None] = []
-    assert ran("cat", given=text, heard=lambda: heard.append(None)) == CommandResult(0, text)
-    assert heard
+    reads: list[None] = []
+    assert ran("cat", input_text=text, on_output=lambda: reads.append(None)) == CommandResult(
+        0, text
+    )
+    assert reads
 
 
 def test_a_command_that_reads_nothing_is_no_failure() -> None:
-    assert ran("echo", "done", given="x" * 1_000_000) == CommandResult(0, "done\n")
+    assert ran("echo", "done", input_text="x" * 1_000_000) == CommandResult(0, "done\n")
 
 
 @pytest.mark.parametrize(
@@ -67,22 +69,22 @@ def test_a_command_that_is_not_there_says_so_and_so_does_a_folder() -> None:
 
 def test_what_a_command_hands_back_stands_apart_from_what_it_answers() -> None:
     assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == CommandResult(
-        0, "answer\n", handed="id-1"
+        0, "answer\n", continuation="id-1"
     )
 
 
 def test_a_command_reads_what_it_handed_back_and_the_last_word_counts() -> None:
     script = 'cat "$HAND"; printf id-1 > "$HAND"; cat "$HAND"; printf id-2 > "$HAND"'
-    assert ran("sh", "-c", script, limit_s=10) == CommandResult(0, "id-1", handed="id-2")
+    assert ran("sh", "-c", script, limit_s=10) == CommandResult(0, "id-1", continuation="id-2")
 
 
 def test_a_command_over_its_time_gets_sigterm_with_all_that_it_started() -> None:
     script = 'trap "echo stopped; exit 0" TERM; sleep 100 & echo $!; wait'
     for limit_s in (0.5, 5, 50):  # A loaded machine needs longer to start what is to be stopped.
-        if (ended := ran("sh", "-c", script, limit_s=limit_s)).out:
+        if (result := ran("sh", "-c", script, limit_s=limit_s)).output:
             break
-    pid, word = ended.out.split()
-    assert (word, ended.reason) == ("stopped", f"it took longer than {limit_s} s")
+    pid, word = result.output.split()
+    assert (word, result.reason) == ("stopped", f"it took longer than {limit_s} s")
     until(lambda: gone(int(pid)))
 
 
@@ -95,7 +97,8 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(
         from capsule.sessions.worker.command import run
         script = 'trap "" TERM HUP; sleep 100 & echo $$ $! > "$0"; echo; exec sleep 100'
         words = ["sh", "-c", script, sys.argv[1]]
-        run(words, "", os.environ, folder=None, limit_s=60, most=1000, hand="HAND", heard=say)
+        run(words, "", os.environ, folder=None, limit_s=60, max_bytes=1000,
+            continuation_variable="HAND", on_output=say)
         """,
         str(tmp_path / "pids"),
     )
@@ -112,13 +115,13 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(
     "script", ["printf 'a\\0b'", "printf ab; head -c 60000 /dev/zero | tr '\\0' '\\377'"]
 )
 def test_what_a_command_hands_on_fits_into_the_environment_of_the_next(script: str) -> None:
-    handed = ran("sh", "-c", f"({script}) > $HAND").handed
+    handed = ran("sh", "-c", f"({script}) > $HAND").continuation
     assert handed == "ab"
     more: dict[str, Any] = {
         "folder": None,
         "limit_s": 60,
-        "most": 10,
-        "hand": "HAND",
-        "heard": lambda: None,
+        "max_bytes": 10,
+        "continuation_variable": "HAND",
+        "on_output": lambda: None,
     }
     assert run(["true"], "", {"NEXT": handed}, **more).code == 0

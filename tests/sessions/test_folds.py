@@ -208,7 +208,7 @@ def written(files: Files) -> list[tuple[InboundState | OutboundState, dict[str, 
     )
     host = [
         made | {"seq": 90},
-        retry_event(messages={"m1": (1, START)}, reason="busy", again=True),
+        retry_event(messages={"m1": (1, START)}, reason="busy", by_hand=True),
         failed_event(messages=["m1", "m2"], reason="broken"),
         cancelled_event(messages=["m1"]),
         paused_event(series="daily"),
@@ -309,7 +309,7 @@ def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> 
         summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}}
     )
     assert due_deliveries(files.session_state, START) == []
-    files.tell(retry_event(messages={"unknown": (1, START)}, reason="by hand", again=True))
+    files.tell(retry_event(messages={"unknown": (1, START)}, reason="by hand", by_hand=True))
     files.tell(delivered_event(message="n2", platform_id="p1"))
     assert files.inbound.failures == {"bob": (0, 0)}
 

@@ -323,7 +323,7 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
         def _claim(self, session_state: SessionState) -> list[dict[str, object]]:
             return claim(
                 session_state,
-                pick(session_state, timestamps.now(), first=True),
+                pick(session_state, timestamps.now(), just_started=True),
                 self.store.instance_id,
             )
 

@@ -150,7 +150,7 @@ def test_a_worker_gets(name: str) -> None:
 def test_a_worker_that_starts_gets_what_is_for_the_start() -> None:
     files = Files()
     files.arrive(chat("m1", on_wake=True))
-    assert next_due(files.session_state, START, first=False) is None
+    assert next_due(files.session_state, START, just_started=False) is None
     assert (files.claim(), files.claim(first=True)) == ([], ["m1"])
 
 
@@ -348,9 +348,10 @@ def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> No
     files.arrive(chat("m1"), chat("m2", process_after=add_seconds(START, 3600)))
     files.claim("w1")
     files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
-    assert pick(files.session_state, START, first=True) == []
+    assert pick(files.session_state, START, just_started=True) == []
     assert [
-        found.id for found in pick(files.session_state, add_seconds(START, -7200), first=True)
+        found.id
+        for found in pick(files.session_state, add_seconds(START, -7200), just_started=True)
     ] == ["m1"]
 
 

@@ -64,7 +64,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     store.engine.files.write("inbox", "s", "plan", canary("inbox").encode())
     session.write_outbound(
         lambda session_state: claim(
-            session_state, pick(session_state, timestamps.now(), first=True), "w"
+            session_state, pick(session_state, timestamps.now(), just_started=True), "w"
         )
     )
     ended = partial(end_claims, ids=["m"], instance="w", state="completed")

@@ -61,7 +61,7 @@ class World(Files):
 
     def start(self) -> list[str]:
         """The worker claims what is due; the times that it is for."""
-        picked = pick(self.session_state, self.now, first=False)
+        picked = pick(self.session_state, self.now, just_started=False)
         self.say(*claim(self.session_state, picked, "w"))
         return [time_of(message) for message in picked]
 

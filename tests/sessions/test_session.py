@@ -59,7 +59,7 @@ def hear(*ids: str) -> EventRule:
 
 def work(session_state: SessionState) -> list[Event]:
     """The worker claims what is due."""
-    return claim(session_state, pick(session_state, NOW, first=True), "worker")
+    return claim(session_state, pick(session_state, NOW, just_started=True), "worker")
 
 
 def answer(session_state: SessionState) -> list[Event]:

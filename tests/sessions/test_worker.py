@@ -23,7 +23,7 @@ from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive, retry_or_fail
 from capsule.sessions.session import Session
 from capsule.sessions.worker.command import CommandResult
-from capsule.sessions.worker.worker import ANSWER, Prompt, Worker, by_command, worker_of
+from capsule.sessions.worker.worker import MAX_ANSWER_BYTES, Prompt, Worker, by_command, worker_of
 
 HOME = Route("conversations", "direct_anna_bot", "t1")
 
@@ -158,12 +158,12 @@ def test_the_beginning_of_a_long_answer_is_the_message_and_all_of_it_a_file(
     store: Store, session: Session
 ) -> None:
     told(session, "m1")
-    text = "ä" * ANSWER
+    text = "ä" * MAX_ANSWER_BYTES
     worked(store, lambda prompt: text)
     (message,) = session.read().outbound.messages.values()
     (file,) = message.event["attachments"]
     assert store.engine.files.read("outbox", "s1", file["path"]).decode() == text
-    assert len(message.event["content"].encode()) < ANSWER + 100
+    assert len(message.event["content"].encode()) < MAX_ANSWER_BYTES + 100
     assert "answer.txt" in message.event["content"]
 
 

@@ -83,7 +83,7 @@ def answers(session_state: SessionState, ids: list[str], now: str) -> dict[str, 
     return {
         "status": state_of,
         "picked": [
-            [message.event for message in pick(session_state, at, first=True)]
+            [message.event for message in pick(session_state, at, just_started=True)]
             for at in (now, add_seconds(now, 3600))
         ],
         "due": next_due(session_state, now),

@@ -306,7 +306,7 @@ class Host:
         self, id: str, agent: AgentSetup | None, session_state: SessionState, now: str
     ) -> None:
         """Start the worker of a session if it has work, and none has a claim there."""
-        picked = messages.pick(session_state, now, first=True)
+        picked = messages.pick(session_state, now, just_started=True)
         if not picked or agent is None or not agent.command or messages.holders(session_state):
             return
         if not self._opened.registry.is_approved(agent):
@@ -324,7 +324,7 @@ class Host:
             with suppress(CapsuleError), self._opened.session(id) as session:
                 session_state = session.read()
                 is_busy = messages.holders(session_state) or messages.pick(
-                    session_state, timestamps.now(), first=True
+                    session_state, timestamps.now(), just_started=True
                 )
                 if not is_busy:
                     self._workers.end(id)

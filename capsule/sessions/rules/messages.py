@@ -109,13 +109,13 @@ def numbered(session_state: SessionState, events: Iterable[Event]) -> list[Event
 
 
 def pick(
-    session_state: SessionState, now: str, *, first: bool, limit: int = 10
+    session_state: SessionState, now: str, *, just_started: bool, limit: int = 10
 ) -> list[InboundMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 
     They are of one route, that of the oldest message that wakes, with those that accumulated before
     it. What was claimed together before comes together again, and alone, so that a second try gives
-    its replies the same ids. A worker that has just started (`first`) gets also what is for the
+    its replies the same ids. A worker that has just started (`just_started`) gets also what is for the
     start only.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InboundMessage]](list), None, 0
@@ -124,7 +124,7 @@ def pick(
         for id, claim in session_state.outbound.claims.items()
         if _wakes(session_state, id)
     }
-    for message, due in _pending(session_state, now, first=first):
+    for message, due in _pending(session_state, now, just_started=just_started):
         if due > now:
             continue
         claimed = session_state.outbound.acks.get(message.id)
@@ -138,12 +138,12 @@ def pick(
     return chosen[start : start + limit] if chosen else []
 
 
-def next_due(session_state: SessionState, now: str, *, first: bool = True) -> str | None:
+def next_due(session_state: SessionState, now: str, *, just_started: bool = True) -> str | None:
     """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for
     `pick`.
     """
     soonest = None
-    for message, due in _pending(session_state, now, first=first):
+    for message, due in _pending(session_state, now, just_started=just_started):
         if message.wakes and due <= now:
             return now
         if message.wakes and (soonest is None or due < soonest):
@@ -152,7 +152,7 @@ def next_due(session_state: SessionState, now: str, *, first: bool = True) -> st
 
 
 def _pending(
-    session_state: SessionState, now: str, *, first: bool
+    session_state: SessionState, now: str, *, just_started: bool
 ) -> Iterator[tuple[InboundMessage, str]]:
     """What a worker may get, with the time from which on it is due: at once if the clock went back
     while it waited.
@@ -161,7 +161,7 @@ def _pending(
         return
     for message in session_state.unfinished_messages():
         is_held = message.kind == "system" or message.series in session_state.inbound.paused
-        is_for_later = not first and message.event.get("onWake") is True
+        is_for_later = not just_started and message.event.get("onWake") is True
         if not (is_held or is_for_later) and session_state.status(message.id) == "pending":
             is_early = message.waits and message.due > add_seconds(now, FIRST_RETRY_S * 2**RETRIES)
             yield message, "" if is_early else message.due
@@ -342,7 +342,7 @@ def retry_by_hand(session_state: SessionState, ids: Iterable[str], now: str) -> 
                 id=id,
             )
         due[id] = session_state.inbound.messages[id].tries + (state in ("failed", "released")), now
-    return [retry_event(messages=due, reason="by hand", again=True)] if due else []
+    return [retry_event(messages=due, reason="by hand", by_hand=True)] if due else []
 
 
 def is_undelivered(session_state: SessionState, id: str) -> bool:

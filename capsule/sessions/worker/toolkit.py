@@ -311,7 +311,7 @@ class Toolkit:
         """Where a message went, for what follows it; also if a compaction took it out."""
         outbound = self._session.read().outbound
         answered, to, thread = (
-            outbound.compacted_routes.get(sent) or _own_message(self._session, sent).where
+            outbound.compacted_routes.get(sent) or _own_message(self._session, sent).route_fields
         )
         return {"to": to or None, "thread": thread or None, "in_reply_to": answered or None}
 

@@ -176,7 +176,9 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
             ]
         )
         session.write_outbound(
-            lambda session_state: claim(session_state, pick(session_state, "9", first=True), "w")
+            lambda session_state: claim(
+                session_state, pick(session_state, "9", just_started=True), "w"
+            )
         )
         store.create(title="Plan", id="plan")
     for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):

@@ -132,7 +132,7 @@ def session(capsule: Any) -> Any:
                 now = timestamps.now()
                 session.write_outbound(
                     lambda session_state, now=now: claim(
-                        session_state, pick(session_state, now, first=True), "w"
+                        session_state, pick(session_state, now, just_started=True), "w"
                     )
                 )
                 session.write_outbound(
