@@ -222,7 +222,9 @@ class _Ours:
     def work(self) -> None:
         now = timestamps.now()
         claims = self._worker.write_outbound(
-            lambda folds: messages.claim(folds, messages.pick(folds, now, just_started=False), "worker")
+            lambda folds: messages.claim(
+                folds, messages.pick(folds, now, just_started=False), "worker"
+            )
         )
         ids, batch = list(claims[0]["messages"]), claims[0]["batch"]
         answer = events.outbound_message(

@@ -1,11 +1,16 @@
-"""The registry of the sessions: agents, places, wirings, sessions and questions, in
-`sessions/registry.json`.
+"""The registry of the sessions, in `sessions/registry.json`: agents, places, wirings, sessions and
+questions.
 
-What must stay true: only the host's side writes it, under its mutex, and nothing that no longer
-parses or that breaks a rule is written; what a change does not name stays, fields that this program
-does not know too. A command that the registry names is run only if these very words were approved
-on this machine: a clone can bring a registry. What each field holds, `format.fields` says; what
-follows from it, `rules`.
+The file has a section for each of the five kinds of items, an object by the items' keys. `Registry`
+reads it into a `RegistryState`, which never changes: a rule takes one state and returns another.
+`format.fields` checks the fields of a file, and `rules` decides what follows from them.
+
+What must stay true:
+- Only the host's side writes the registry, under its mutex.
+- An item that breaks a rule is never written. A change touches only the items that it names, and
+  keeps fields that this program does not know.
+- A command of the registry runs only if exactly these words were approved on this machine, because
+  a clone can bring a registry.
 """
 
 from __future__ import annotations
@@ -15,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
-
-import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
@@ -30,25 +33,29 @@ from capsule.sessions.cron import zone
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
-#: The local kind of document that holds the words of an agent's command that were approved on this
-#: machine.
+#: The local kind of document with an agent's command that was approved on this machine.
 KIND_OF_COMMANDS = "commands"
 REGISTRY = DocumentKind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
 T = TypeVar("T")
-#: The session whose file says why messages came to none; it has no row, and no worker.
+#: The session whose file records why messages came to no session. It has no record and no worker.
 UNSERVED = "unserved"
-#: The pattern of a wiring that fits every message, an empty one too.
+#: The pattern of a wiring that matches every message, also an empty one.
 EVERY = "."
-#: Words for which a wiring has others today.
-_OLDER_FIELDS = frozenset({"trigger_rules", "response_scope"})
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """An agent that workers answer for. Its `name` is its id.
+    """An agent that workers answer for.
 
-    A destination has a name, and `channel`, `place`, and if need be `thread` and `title`.
+    Attributes:
+        name: The agent's id.
+        folder: The working directory of its command. Empty: the host's.
+        command: The words of the command that answers.
+        provider: The name of the program behind the command, as `claude`.
+        settings: `idleS`, `limitS` (seconds), `maxHops` and `timeZone`.
+        destinations: By name, the places that it may send to, each with `channel`, `place`, and
+            perhaps `thread` and `title`.
     """
 
     section: ClassVar[str] = "agents"
@@ -63,7 +70,15 @@ class AgentSetup:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPlace:
-    """A place that messages come from."""
+    """A place that messages come from.
+
+    Attributes:
+        channel: The name of the adapter.
+        place: The adapter's id of the place.
+        name: The name of the place, for people.
+        is_group: Whether several agents can be meant there.
+        admin: The administrator of the place, for people.
+    """
 
     section: ClassVar[str] = "places"
     keys: ClassVar[tuple[str, ...]] = ("channel", "place")
@@ -76,7 +91,20 @@ class ChannelPlace:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Which agent answers in a place, and when; see `rules.wirings`."""
+    """The rule of an agent in a place, which `rules.wirings` applies.
+
+    Attributes:
+        channel: The name of the adapter.
+        place: The adapter's id of the place.
+        agent: The agent's id.
+        engage: What wakes the agent: a text that matches `pattern`, a mention, or also everything
+            in a thread after a mention.
+        pattern: The regular expression for `engage="pattern"`.
+        senders: Whose messages can wake it.
+        ignored: What becomes of other messages: they are dropped, or wait for one that wakes.
+        session: Whether there is one session for the place, for each thread, or for all places of
+            the agent.
+    """
 
     section: ClassVar[str] = "wirings"
     keys: ClassVar[tuple[str, ...]] = ("channel", "place", "agent")
@@ -91,15 +119,24 @@ class Wiring:
 
     @property
     def id(self) -> str:
-        """Its key in the registry, by which messages name it."""
+        """Its key in the registry, which messages name."""
         return key_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What the registry knows of a session; all else is in its files.
+    """The entry of a session in the registry. Everything else is in the session's own files.
 
-    A paused one takes messages and runs nothing; a closed one takes none.
+    Attributes:
+        id: The session's id.
+        agent: The agent's id.
+        channel: The adapter of the place that it serves. Empty: it serves all places of the agent.
+        place: The place.
+        thread: The thread. Empty: it serves the whole place.
+        provider: The name of the program behind its workers.
+        status: A paused session takes messages and runs nothing. A closed one takes none.
+        worker: The state of its worker, when it was last recorded.
+        last_active: The time of the last change of its files.
     """
 
     section: ClassVar[str] = "sessions"
@@ -117,7 +154,20 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of an agent to people; see `rules.questions`."""
+    """A question of an agent to people, which `rules.questions` handles.
+
+    Attributes:
+        id: The question's id.
+        session: The session that asks.
+        message: The outbound message that asks.
+        route: The place where it is asked: `channel`, `place`, and perhaps `thread`.
+        options: The possible answers, each with `label` and `value`. None: any text.
+        expires_at: The time until which an answer counts. Empty: without limit.
+        state: Its state.
+        closed_at: The time since which it is not open. Empty: it is open.
+        answers: The answers, each with `value`, `from`, `at` and `message`. The one that counts is
+            first.
+    """
 
     section: ClassVar[str] = "questions"
     keys: ClassVar[tuple[str, ...]] = ("id",)
@@ -133,20 +183,27 @@ class Question:
 
 
 RegistryItem = AgentSetup | ChannelPlace | Wiring | SessionRecord | Question
-_KINDS: tuple[Any, ...] = (AgentSetup, ChannelPlace, Wiring, SessionRecord, Question)
-#: What a session serves: its agent, channel, place and thread; empty ones as in `SessionRecord`.
+_ITEM_CLASSES: tuple[Any, ...] = (AgentSetup, ChannelPlace, Wiring, SessionRecord, Question)
+#: What a session serves: its agent, channel, place and thread, as in `SessionRecord`.
 SessionKey = tuple[str, str, str, str]
 
 
 def key_of(item: RegistryItem) -> str:
-    """The key of an item in its part of the registry."""
+    """Return the key of an item in its section of the registry."""
     return "/".join(str(getattr(item, name)) for name in item.keys)
 
 
 @dataclass(frozen=True)
 class RegistryState:
-    """The registry as it stands, by the keys of its items. It never changes: `put` and `without`
-    make another one.
+    """The items of the registry by section and key. It never changes: `put` and `without` return
+    another one.
+
+    Attributes:
+        agents: The agents, by id.
+        places: The places, by channel and place.
+        wirings: The wirings, by channel, place and agent.
+        sessions: The sessions, by id.
+        questions: The questions, by id.
     """
 
     agents: Mapping[str, AgentSetup] = field(default_factory=dict)
@@ -156,34 +213,30 @@ class RegistryState:
     questions: Mapping[str, Question] = field(default_factory=dict)
 
     def put(self, *items: RegistryItem) -> RegistryState:
-        """The registry with these items, in place of those with the same keys."""
-        return self._with(lambda part, item: {**part, key_of(item): item}, items)
+        """Return the registry with these items, which replace those with the same keys."""
+        sections = self._sections_of(items)
+        for item in items:
+            sections[item.section][key_of(item)] = item
+        return replace(self, **sections)
 
     def without(self, *items: RegistryItem) -> RegistryState:
-        """The registry without these items."""
-        return self._with(
-            lambda part, item: {key: row for key, row in part.items() if key != key_of(item)}, items
-        )
-
-    def _with(
-        self,
-        change: Callable[[Mapping[str, RegistryItem], RegistryItem], Mapping[str, RegistryItem]],
-        items: Sequence[RegistryItem],
-    ) -> RegistryState:
-        parts = {item.section: getattr(self, item.section) for item in items}
+        """Return the registry without these items."""
+        sections = self._sections_of(items)
         for item in items:
-            parts[item.section] = change(parts[item.section], item)
-        return replace(self, **parts)
+            sections[item.section].pop(key_of(item), None)
+        return replace(self, **sections)
+
+    def _sections_of(self, items: Sequence[RegistryItem]) -> dict[str, Any]:
+        """Return copies of the sections that these items belong to."""
+        return {item.section: dict(getattr(self, item.section)) for item in items}
 
     def provider(self, session: str) -> str:
-        """The program behind the workers of a session; empty: it is not known, or there is no such
-        session.
-        """
-        row = self.sessions.get(session)
-        return row.provider if row else ""
+        """Return the program behind the workers of a session. Empty: unknown, or no session."""
+        record = self.sessions.get(session)
+        return record.provider if record else ""
 
     @cached_property
-    def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
+    def wirings_by_place(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
         """The wirings by channel and place, in the order of their agents."""
         by_place: dict[tuple[str, str], list[Wiring]] = defaultdict(list)
         for wiring in sorted(self.wirings.values(), key=lambda wiring: wiring.agent):
@@ -191,10 +244,13 @@ class RegistryState:
         return by_place
 
     @cached_property
-    def serving(self) -> Mapping[SessionKey, SessionRecord]:
+    def sessions_by_key(self) -> Mapping[SessionKey, SessionRecord]:
         """The sessions that take messages, by agent, channel, place and thread."""
-        rows = (row for row in self.sessions.values() if row.status != "closed")
-        return {(row.agent, row.channel, row.place, row.thread): row for row in rows}
+        return {
+            (record.agent, record.channel, record.place, record.thread): record
+            for record in self.sessions.values()
+            if record.status != "closed"
+        }
 
 
 class _RegistryDocuments(DocumentCollection):
@@ -205,61 +261,59 @@ class Registry:
     """The registry of one store.
 
     Args:
-        engine: The engine that keeps it.
+        engine: The engine that stores it.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._documents = _RegistryDocuments(engine)
-        self._last: tuple[Document | None, RegistryState] = None, RegistryState()
+        #: The document that was read last, and its state.
+        self._last_read: tuple[Document | None, RegistryState] = None, RegistryState()
 
     def read(self) -> RegistryState:
-        """The registry as it stands; empty if there is none. Raises InvalidDocument.
+        """Return the registry. It is empty if the file does not exist. Raises InvalidDocument.
 
         Cost: an lstat, and reading a file if it changed.
         """
-        document, last = self._documents.find(_ID), self._last
-        if document is not last[0]:
-            self._last = last = document, _parse_state(document or {})
-        return last[1]
+        document = self._documents.find(_ID)
+        last_read = self._last_read
+        if document is not last_read[0]:
+            last_read = document, _parse_state(document or {})
+            self._last_read = last_read
+        return last_read[1]
 
     def edit(self, change: Callable[[RegistryState], RegistryState]) -> RegistryState:
-        """Change the registry, and make it if there is none.
+        """Change the registry. It is created if it does not exist.
 
         Args:
-            change: Makes the new state of the present one; it runs again if another program wrote
-                it meanwhile.
+            change: Returns the new state for the current one. It runs again if another program
+                wrote the registry meanwhile.
 
         Returns:
             The new state.
 
         Raises:
-            InvalidInput: A changed item breaks a rule: a pattern or a time zone that can't be read,
-                an unknown word.
+            InvalidInput: A changed item breaks a rule, as by a pattern or a time zone that cannot
+                be read, or an unknown word.
             InvalidDocument: The file is damaged.
 
         Cost: writing a file, unless nothing changes.
         """
-        after = RegistryState()
+        new_state = RegistryState()
 
         def apply(document: Document) -> None:
-            nonlocal after
-            last = self._last
-            before = last[1] if document == last[0] else _parse_state(document)
-            after = change(before)
-            for section in (kind.section for kind in _KINDS):
-                old, new, raw = (
-                    getattr(before, section),
-                    getattr(after, section),
-                    document.get(section) or {},
-                )
-                if new != old:
-                    document[section] = {
-                        key: raw[key]
-                        if key in raw and old.get(key) == item
-                        else _entry_of(_checked(item), raw.get(key, {}))
-                        for key, item in new.items()
-                    }
+            nonlocal new_state
+            last_document, old_state = self._last_read
+            if document != last_document:
+                old_state = _parse_state(document)
+            new_state = change(old_state)
+            for item_class in _ITEM_CLASSES:
+                section = item_class.section
+                old_items = getattr(old_state, section)
+                new_items = getattr(new_state, section)
+                if new_items != old_items:
+                    entries = document.get(section) or {}
+                    document[section] = _new_entries(entries, old_items, new_items)
 
         def make(now: str) -> Document:
             document = {"id": _ID, "version": CURRENT, "createdAt": now, "updatedAt": now}
@@ -267,150 +321,158 @@ class Registry:
             return document
 
         self._documents.edit(_ID, apply, make)
-        return after
+        return new_state
 
     def decide(self, change: Callable[[RegistryState], tuple[RegistryState, T]]) -> T:
-        """Change the registry as `edit` does.
+        """Change the registry as `edit` does, and return a decision about the change.
 
         Args:
-            change: Makes the new state of the present one, and says what was decided.
+            change: Returns the new state for the current one, and the decision.
 
         Returns:
-            What was decided on the state that was really changed.
+            The decision for the state that was really changed.
 
         Raises and costs what `edit` does.
         """
         decisions: list[T] = []
 
-        def apply(state: RegistryState) -> RegistryState:
-            after, decision = change(state)
+        def apply(registry_state: RegistryState) -> RegistryState:
+            new_state, decision = change(registry_state)
             decisions.append(decision)
-            return after
+            return new_state
 
         self.edit(apply)
         return decisions[-1]
 
     def ensure_session(
-        self, serves: SessionKey, now: str, place: ChannelPlace | None = None
+        self, key: SessionKey, now: str, place: ChannelPlace | None = None
     ) -> SessionRecord:
-        """The session that serves a place, made if there is none.
+        """Return the session that serves a place. It is created if it does not exist.
 
         Args:
-            serves: Agent, channel, place and thread, as a decision of `rules.wirings` gives them.
-            now: The time, as the format writes times.
-            place: What is known of the place, which is noted with the session unless it was before.
+            key: The agent, channel, place and thread, as in a decision of `rules.wirings`.
+            now: The time.
+            place: The place, which is recorded together with a new session.
 
-        Raises NotFound if there is no such agent, and as `edit`. Cost: as `read`; a new one, as
-        `edit`.
+        Raises NotFound if the agent is not set up, and as `edit`. Cost: as `read`; for a new
+        session, as `edit`.
         """
         id = f"s_{new_id()}"
 
-        def change(state: RegistryState) -> RegistryState:
-            if serves in state.serving:
-                return state
-            agent = serves[0]
-            if agent not in state.agents:
+        def change(registry_state: RegistryState) -> RegistryState:
+            if key in registry_state.sessions_by_key:
+                return registry_state
+            agent = key[0]
+            if agent not in registry_state.agents:
                 raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
-            new: list[RegistryItem] = [
-                SessionRecord(id, *serves, provider=state.agents[agent].provider, last_active=now)
+            provider = registry_state.agents[agent].provider
+            new_items: list[RegistryItem] = [
+                SessionRecord(id, *key, provider=provider, last_active=now)
             ]
-            new += [place] if place is not None and key_of(place) not in state.places else []
-            return state.put(*new)
+            if place is not None and key_of(place) not in registry_state.places:
+                new_items.append(place)
+            return registry_state.put(*new_items)
 
-        row = self.read().serving.get(serves)
-        return row or self.edit(change).serving[serves]
+        record = self.read().sessions_by_key.get(key)
+        return record or self.edit(change).sessions_by_key[key]
 
     # -- Commands ----------------------------------------------------------------------------------
 
-    def approve(self, group: AgentSetup) -> None:
-        """Let the command of an agent run on this machine: these words, in this folder, and no
-        others.
+    def approve(self, agent_setup: AgentSetup) -> None:
+        """Let the command of an agent run on this machine: these words, in this folder.
 
         Args:
-            group: The agent as it was shown to the person who approves.
+            agent_setup: The agent as the approving person saw it.
 
         Cost: writing a small file.
         """
-        self._engine.local.edit(KIND_OF_COMMANDS, group.name, lambda _: _command_words(group))
+        approved = _approval_of(agent_setup)
+        self._engine.local.edit(KIND_OF_COMMANDS, agent_setup.name, lambda _: approved)
 
-    def is_approved(self, group: AgentSetup) -> bool:
-        """Whether the command of an agent may run on this machine. Cost: reading a small file."""
-        return self._engine.local.read(KIND_OF_COMMANDS, group.name) == _command_words(group)
+    def is_approved(self, agent_setup: AgentSetup) -> bool:
+        """Return whether the command of an agent may run on this machine.
+
+        Cost: reading a small file.
+        """
+        approved = self._engine.local.read(KIND_OF_COMMANDS, agent_setup.name)
+        return approved == _approval_of(agent_setup)
 
 
-def _command_words(group: AgentSetup) -> Document:
-    return {"command": list(group.command), "folder": group.folder}
+def _approval_of(agent_setup: AgentSetup) -> Document:
+    """Return the document that approves the command of an agent."""
+    return {"command": list(agent_setup.command), "folder": agent_setup.folder}
 
 
 def _parse_state(document: Mapping[str, Any]) -> RegistryState:
-    parts: dict[str, Any] = {
-        kind.section: _parse_items(kind, document.get(kind.section) or {}) for kind in _KINDS
+    sections: dict[str, Any] = {
+        item_class.section: _parse_items(item_class, document.get(item_class.section) or {})
+        for item_class in _ITEM_CLASSES
     }
-    return RegistryState(**parts)
+    return RegistryState(**sections)
 
 
 @cache
-def _fields_and_keys(kind: Any) -> tuple[tuple[str, str], ...]:
-    """The attributes of an item, each with its key in the file; not those that are the item's only
-    key.
+def _fields_and_keys(item_class: Any) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of an item that its entry has, each with its key there.
+
+    If an item has a single key, that attribute is not in its entry.
     """
     return tuple(
-        (field.name, json_name(field.name)) for field in fields(kind) if (field.name,) != kind.keys
+        (field.name, json_name(field.name))
+        for field in fields(item_class)
+        if (field.name,) != item_class.keys
     )
 
 
-def _parse_items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, RegistryItem]:
+def _parse_items(
+    item_class: Any, entries: Mapping[str, Mapping[str, Any]]
+) -> dict[str, RegistryItem]:
+    """Return the items of a section by their keys."""
     items = {}
-    for key, entry in entries.items():
-        entry = _migrated(entry) if kind is Wiring else entry
-        said = {name: entry[there] for name, there in _fields_and_keys(kind) if there in entry}
-        said = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
-        }
-        item = kind(**said, **({kind.keys[0]: key} if len(kind.keys) == 1 else {}))
+    for entry_key, entry in entries.items():
+        values: dict[str, Any] = {}
+        for name, json_key in _fields_and_keys(item_class):
+            if json_key in entry:
+                value = entry[json_key]
+                values[name] = tuple(value) if isinstance(value, list) else value
+        if len(item_class.keys) == 1:
+            values[item_class.keys[0]] = entry_key
+        item = item_class(**values)
         items[key_of(item)] = item
     return items
 
 
-def _entry_of(item: RegistryItem, raw: Mapping[str, Any]) -> Document:
-    """An item as it stands in the file, with the fields of `raw` that this program does
-    not know.
+def _new_entries(
+    entries: Mapping[str, Document],
+    old_items: Mapping[str, RegistryItem],
+    new_items: Mapping[str, RegistryItem],
+) -> Document:
+    """Return the entries of a changed section. Entries of unchanged items stay as in the file.
+
+    Raises InvalidInput if a changed item may not be written.
     """
-    kind: Any = type(item)
-    values = {there: getattr(item, name) for name, there in _fields_and_keys(kind)}
-    plain = {
-        there: list(value) if isinstance(value, tuple) else value for there, value in values.items()
-    }
-    return {name: value for name, value in raw.items() if name not in _OLDER_FIELDS} | plain
+    new_entries: Document = {}
+    for key, item in new_items.items():
+        if key in entries and old_items.get(key) == item:
+            new_entries[key] = entries[key]
+        else:
+            _check_item(item)
+            new_entries[key] = _entry_of(item, entries.get(key, {}))
+    return new_entries
 
 
-def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A wiring with the words of today for older ones: `trigger_rules`, an object or its JSON, and
-    `response_scope`.
-    """
-    if not entry.keys() & _OLDER_FIELDS:
-        return entry
-    rules, scope = entry.get("trigger_rules"), entry.get("response_scope")
-    if isinstance(rules, str):
-        try:
-            rules = orjson.loads(rules)
-        except orjson.JSONDecodeError:
-            rules = {}
-    rules = rules if isinstance(rules, dict) else {}
-    always = EVERY if rules.get("requiresTrigger") is False or scope == "all" else ""
-    pattern = rules.get("pattern") if isinstance(rules.get("pattern"), str) else ""
-    pattern = pattern or always
-    senders = "known" if scope == "allowlisted" else "all"
-    return {
-        "engage": "pattern" if pattern else "mention",
-        "pattern": pattern,
-        "senders": senders,
-        **entry,
-    }
+def _entry_of(item: RegistryItem, old_entry: Mapping[str, Any]) -> Document:
+    """Return the entry of an item, with the fields of `old_entry` that this program does not know."""
+    entry = dict(old_entry)
+    item_class: Any = type(item)
+    for name, json_key in _fields_and_keys(item_class):
+        value = getattr(item, name)
+        entry[json_key] = list(value) if isinstance(value, tuple) else value
+    return entry
 
 
-def _checked(item: RegistryItem) -> RegistryItem:
-    """`item`, if it may be written. Raises InvalidInput."""
+def _check_item(item: RegistryItem) -> None:
+    """Check whether an item may be written. Raises InvalidInput."""
     from capsule.format.filters import compile_pattern  # A worker that starts only reads.
 
     if isinstance(item, AgentSetup):
@@ -422,10 +484,8 @@ def _checked(item: RegistryItem) -> RegistryItem:
         check_id(item.id)
     if "/" in getattr(item, "channel", ""):
         raise InvalidInput(f"the name of a channel has no /: {item}")
+    document = {"id": _ID, item.section: {key_of(item): _entry_of(item, {})}}
     try:
-        REGISTRY.check(
-            {"id": _ID, item.section: {key_of(item): _entry_of(item, {})}}, "the registry"
-        )
+        REGISTRY.check(document, "the registry")
     except InvalidDocument as error:
         raise InvalidInput(error.message) from error
-    return item

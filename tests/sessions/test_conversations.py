@@ -13,7 +13,7 @@ import pytest
 from capsule import Store
 from capsule.errors import NotFound, StorageFailed
 from capsule.sessions.adapters.conversations import ConversationAdapter
-from capsule.sessions.adapters.interface import Arrived, File, Outgoing
+from capsule.sessions.adapters.interface import OutgoingFile, OutgoingMessage, ReceivedMessage
 from tests.processes import until
 
 
@@ -24,20 +24,20 @@ def history(store: Store) -> list[dict[str, Any]]:
     return entries
 
 
-def brought(store: Store) -> list[Arrived]:
+def brought(store: Store) -> list[ReceivedMessage]:
     """What the agent has not read."""
-    took: list[Arrived] = []
+    took: list[ReceivedMessage] = []
 
     class Receiver:
-        def receive(self, arrived: Sequence[Arrived]) -> None:
+        def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
             took.extend(arrived)
 
     ConversationAdapter(store)._bring("bot", Receiver())
     return took
 
 
-def out(**more: Any) -> Outgoing:
-    return Outgoing(
+def out(**more: Any) -> OutgoingMessage:
+    return OutgoingMessage(
         **{"id": "out", "kind": "chat", "session": "s1", "agent": "bot", "place": "direct_anna_bot"}
         | more
     )
@@ -95,7 +95,7 @@ def test_what_an_agent_says_first_in_a_direct_makes_it(store: Store) -> None:
 
 def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: Store) -> None:
     store.messages.send("hello", agent="anna", to="bot")
-    adapter, file = ConversationAdapter(store), File("plan.txt", lambda: b"plan")
+    adapter, file = ConversationAdapter(store), OutgoingFile("plan.txt", lambda: b"plan")
     id = adapter.deliver(out(kind="file", text="the plan", files=[file]))
     assert adapter.deliver(out(kind="file", text="the plan", files=[file])) == id
     assert adapter.deliver(out(id="edit", kind="edit", text="the new plan", target=id)) == id
@@ -127,11 +127,11 @@ def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: St
     direct = store.messages.send("one", agent="anna", to="bot").conversation
     store.inner.store_for("anna").append(direct, content="two", attachments=[named])
     asked: list[list[str]] = []
-    taken: list[Arrived] = []
+    taken: list[ReceivedMessage] = []
     is_full = Event()
 
     class Receiver:
-        def receive(self, arrived: Sequence[Arrived]) -> None:
+        def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
             asked.append([each.text for each in arrived])
             if is_full.is_set():
                 raise StorageFailed("the disk is full", path="", errno=None)

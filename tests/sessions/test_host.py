@@ -14,7 +14,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput
-from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import outbound_message, reply_id
 from capsule.sessions.host.routing import OpenSessions, Router
 from capsule.sessions.host.supervisor import prestarted_workers
@@ -66,7 +66,7 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
 
     router = Router(OpenSessions(store.engine, registry, log), lambda session: None)
     first, other, next_one = (
-        Arrived(id, "radio", "r", "eve", text, editable=editable)
+        ReceivedMessage(id, "radio", "r", "eve", text, editable=editable)
         for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
     )
     router.receive([first])

@@ -12,7 +12,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule.sessions import trace
-from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import Route, delivered_event, outbound_message
 from capsule.sessions.host.routing import OpenSessions, Router
 from capsule.sessions.registry import AgentSetup, Registry, RegistryState, SessionRecord
@@ -28,7 +28,7 @@ ROW = SessionRecord("s1", "anna", "chat", "room")
 ROOM = Route("chat", "room")
 YES_NO = ({"label": "Yes", "value": "y"}, {"label": "No", "value": "n"})
 LIMIT = later(60)
-REPLY = Arrived("m", "chat", "room", "tom", "yes", reply_to="P1")
+REPLY = ReceivedMessage("m", "chat", "room", "tom", "yes", reply_to="P1")
 
 
 def asked(limit: str | None = LIMIT) -> RegistryState:
@@ -198,7 +198,7 @@ def asking(store: Store) -> Asking:
     question = Toolkit(store, row.id).ask_question("Sure?", YES_NO, limit_s=3600).id
     message = session.read().outbound.messages[question]
     store.sessions.registry.edit(
-        partial(questions.add_question, row=row, message=message, route=ROOM)
+        partial(questions.add_question, record=row, message=message, route=ROOM)
     )
     session.write_inbound(
         lambda session_state: [delivered_event(message=question, platform_id="P1")]

@@ -7,15 +7,15 @@ import threading
 from collections.abc import Sequence
 
 from capsule.errors import InvalidInput
-from capsule.sessions.adapters.interface import Arrived, File, Outgoing
+from capsule.sessions.adapters.interface import OutgoingFile, OutgoingMessage, ReceivedMessage
 from capsule.sessions.adapters.stdio import StdioAdapter
 
 
 class Host:
     def __init__(self) -> None:
-        self.arrived: list[Arrived] = []
+        self.arrived: list[ReceivedMessage] = []
 
-    def receive(self, arrived: Sequence[Arrived]) -> None:
+    def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
         if arrived[0].id == "other":
             raise InvalidInput("other content")
         self.arrived += arrived
@@ -49,8 +49,14 @@ def test_lines_come_in_and_go_out_and_each_is_answered() -> None:
         {"helper"},
     )
     assert (second.channel, second.place, second.text) == ("stdio", "stdio", "by itself")
-    out = Outgoing(
-        "o1", "file", "s_1", "helper", "desk", text="Here.", files=[File("a.txt", lambda: b"A")]
+    out = OutgoingMessage(
+        "o1",
+        "file",
+        "s_1",
+        "helper",
+        "desk",
+        text="Here.",
+        files=[OutgoingFile("a.txt", lambda: b"A")],
     )
     assert adapter.deliver(out) == "o1"
     told = {"id": "o1", "kind": "file", "place": "desk", "from": "helper", "text": "Here."}

@@ -18,7 +18,7 @@ import pytest
 from capsule import NotFound, Refused, Store, connections
 from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
-from capsule.sessions.adapters.interface import Arrived, Outgoing
+from capsule.sessions.adapters.interface import OutgoingMessage, ReceivedMessage
 from capsule.sessions.adapters.webhook import (
     MOST_BYTES,
     WINDOW_S,
@@ -78,10 +78,10 @@ class Host:
     """Takes messages, and knows them again."""
 
     def __init__(self) -> None:
-        self.arrived: dict[str, Arrived] = {}
+        self.arrived: dict[str, ReceivedMessage] = {}
         self.fails = False
 
-    def receive(self, arrived: Sequence[Arrived]) -> None:
+    def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
         if self.fails:
             raise StoreBusy("busy", id="", holder="")
         if any(self.arrived.get(one.id, one).text != one.text for one in arrived):
@@ -195,7 +195,7 @@ def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: S
         hooks = Webhooks(store.engine.local)
         hook = hooks.keep("ci", f"http://127.0.0.1:{server.server_port}/in")
         adapter = WebhookAdapter(store.engine)
-        out = Outgoing(
+        out = OutgoingMessage(
             id="0-1",
             kind="chat",
             session="s_1",

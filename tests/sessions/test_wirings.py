@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from capsule.engines.interface import edit_document
-from capsule.engines.memory.engine import MemoryEngine
-from capsule.format.json import codec
-from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.registry import AgentSetup, Registry, RegistryState, Wiring
+from capsule.sessions.adapters.interface import ReceivedMessage
+from capsule.sessions.registry import AgentSetup, RegistryState, Wiring
 from capsule.sessions.rules.wirings import RoutingDecision, route
 
-HELLO = Arrived("m", "conversations", "c", "tom", "hello", is_group=True, to=frozenset({"anna"}))
+HELLO = ReceivedMessage(
+    "m", "conversations", "c", "tom", "hello", is_group=True, to=frozenset({"anna"})
+)
 WIRED = Wiring("conversations", "c", "anna")
 NAMED = frozenset({"anna"})
 MAIN = ("anna", "conversations", "c", "")
 
 
 def decided(
-    arrived: Arrived, *wirings: Wiring, engaged: bool = False, settings: Any = None
+    arrived: ReceivedMessage, *wirings: Wiring, engaged: bool = False, settings: Any = None
 ) -> list[RoutingDecision]:
     state = RegistryState().put(
         AgentSetup("anna", settings=settings or {}), AgentSetup("bob"), *wirings
@@ -82,7 +81,7 @@ def test_a_thread_that_mentioned_an_agent_once_engages_it_from_then_on() -> None
     (first,) = decided(replace(HELLO, mentions=NAMED), sticky)
     (later,) = decided(replace(HELLO, id="n", thread="m"), sticky, engaged=True)
     assert (
-        first.serves == later.serves == ("anna", "conversations", "c", "m")
+        first.session_key == later.session_key == ("anna", "conversations", "c", "m")
         and later.outcome == "wake"
     )
     (outside,) = decided(replace(HELLO, id="o"), sticky, engaged=True)
@@ -100,7 +99,8 @@ def test_a_thread_that_mentioned_an_agent_once_engages_it_from_then_on() -> None
 )
 def test_what_a_session_serves(session: Any, thread: str, serves: tuple[str, ...]) -> None:
     assert (
-        decided(replace(HELLO, thread=thread), replace(WIRED, session=session))[0].serves == serves
+        decided(replace(HELLO, thread=thread), replace(WIRED, session=session))[0].session_key
+        == serves
     )
 
 
@@ -123,43 +123,3 @@ def test_a_setting_of_the_agent_limits_the_hops() -> None:
         decided(replace(HELLO, mentions=NAMED, hops=2), settings={"maxHops": 1})[0].outcome
         == "ignored"
     )
-
-
-@pytest.mark.parametrize(
-    ("older", "engage", "pattern", "senders"),
-    [
-        ({"trigger_rules": {"pattern": "^!"}}, "pattern", "^!", "all"),
-        ({"trigger_rules": '{"pattern": "^!"}', "response_scope": "all"}, "pattern", "^!", "all"),
-        ({"trigger_rules": {"requiresTrigger": False}}, "pattern", ".", "all"),
-        ({"response_scope": "all"}, "pattern", ".", "all"),
-        ({"response_scope": "triggered"}, "mention", "", "all"),
-        ({"response_scope": "allowlisted"}, "mention", "", "known"),
-        ({"trigger_rules": "no JSON"}, "mention", "", "all"),
-    ],
-)
-def test_older_words_are_read_as_those_of_today_and_written_as_such(
-    older: dict[str, Any], engage: str, pattern: str, senders: str
-) -> None:
-    engine = MemoryEngine()
-    entry = {"channel": "c", "place": "p", "agent": "anna", **older}
-    edit_document(
-        engine,
-        "sessions",
-        "registry",
-        lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}),
-    )
-    registry = Registry(engine)
-    found = registry.read().wirings["c/p/anna"]
-    assert (found.engage, found.pattern, found.senders, found.ignored) == (
-        engage,
-        pattern,
-        senders,
-        "drop",
-    )
-    registry.edit(lambda state: state.put(replace(found, engage="mention-sticky")))
-    written = engine.document("sessions", "registry")["wirings"]
-    assert written.keys() == {"c/p/anna"} and not written["c/p/anna"].keys() & {
-        "trigger_rules",
-        "response_scope",
-    }
-    assert registry.read().wirings["c/p/anna"].engage == "mention-sticky"

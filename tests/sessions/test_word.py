@@ -9,7 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
+from capsule.sessions.adapters.interface import Adapter, OutgoingMessage, ReceivedMessage, Receiver
 from capsule.sessions.registry import Wiring
 from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
@@ -33,7 +33,7 @@ class Radio(Adapter):
 
     def stop(self) -> None: ...
 
-    def deliver(self, out: Outgoing) -> str:
+    def deliver(self, out: OutgoingMessage) -> str:
         if not self.works:
             raise InvalidInput("out of order")
         self.heard.append(out.text)
@@ -88,7 +88,7 @@ def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(st
     registry = store.sessions.registry
     registry.edit(lambda state: state.put(Wiring("radio", "r", "bot", "pattern", ".")))
     with hosting(store, adapters=[radio]) as (_, lines):
-        until(lambda: radio.receiver).receive([Arrived("m1", "radio", "r", "eve", "hi")])
+        until(lambda: radio.receiver).receive([ReceivedMessage("m1", "radio", "r", "eve", "hi")])
         lost = until(
             lambda: next((line for line in lines if line["step"] == "undeliverable"), None)
         )

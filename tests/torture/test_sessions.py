@@ -206,7 +206,7 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
             sent[done.conversation, agent][done.message] = person
         deadline, serving = time.monotonic() + PATIENCE_S, {}
         while len(serving) < len(sent):
-            rows = Registry(store.engine).read().serving
+            rows = Registry(store.engine).read().sessions_by_key
             serving = {
                 key: row.id
                 for key in sent

@@ -21,7 +21,13 @@ from capsule.messaging.messages import Messages
 from capsule.messaging.receipts import Receipts
 from capsule.messaging.unread import UnreadTracker, read_mail
 from capsule.rules.policy import PolicyTarget
-from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
+from capsule.sessions.adapters.interface import (
+    Adapter,
+    OutgoingFile,
+    OutgoingMessage,
+    ReceivedMessage,
+    Receiver,
+)
 from capsule.sessions.registry import Registry
 from capsule.store.base import KIND
 from capsule.store.listeners import StoreWatchers
@@ -129,7 +135,7 @@ class ConversationAdapter(Adapter):
         if marks:
             receipts.acknowledge(agent, marks)
 
-    def deliver(self, out: Outgoing) -> str:
+    def deliver(self, out: OutgoingMessage) -> str:
         """Send a message as its agent, or edit one that it sent. Cost: reading and writing a
         conversation.
         """
@@ -149,7 +155,7 @@ class ConversationAdapter(Adapter):
                 raise
             return self._sent(out, None, None)  # What it answers may be gone.
 
-    def _sent(self, out: Outgoing, thread: str | None, reply_to: str | None) -> str:
+    def _sent(self, out: OutgoingMessage, thread: str | None, reply_to: str | None) -> str:
         text = out.emoji or out.text + "".join(
             f"\n- {option.get('label', '')}" for option in out.options
         )
@@ -174,7 +180,7 @@ class ConversationAdapter(Adapter):
         )
         return sent.message
 
-    def _kept(self, file: File) -> dict[str, str]:
+    def _kept(self, file: OutgoingFile) -> dict[str, str]:
         """A file as a message names it; it is kept once, whatever names it."""
         data = file.read()
         digest = sha256(data).hexdigest()
@@ -182,13 +188,13 @@ class ConversationAdapter(Adapter):
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 
-def _arrived(mail: Mail, seat: ReadingState, known: bool) -> Arrived:
+def _arrived(mail: Mail, seat: ReadingState, known: bool) -> ReceivedMessage:
     """A message to an agent, as the host takes it."""
     named, said = mail.more.get("mentions"), mail.more.get("metadata")
     valid = named.get("valid") if isinstance(named, dict) else None
     about: Any = said.get("session") if isinstance(said, dict) else None
     hops = about.get("hops") if isinstance(about, dict) else None
-    return Arrived(
+    return ReceivedMessage(
         mail.id,
         ConversationAdapter.name,
         mail.conversation,

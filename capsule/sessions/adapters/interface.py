@@ -4,7 +4,7 @@ workers say.
 What must stay true: a message that `receive` took is durable when it returns, so only then does an
 adapter acknowledge it at its source; and it may bring a message twice, as the host knows it by its
 id. The host may deliver a message twice too, after a crash: an adapter makes one of them by
-`Outgoing.id`. The module knows no session's files.
+`OutgoingMessage.id`. The module knows no session's files.
 
 Another distribution adds an adapter as an entry point of the group `capsule.adapters`: a callable
 that takes the store, as its owner sees it, and gives an `Adapter`.
@@ -27,7 +27,7 @@ ENTRY_POINTS = "capsule.adapters"
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ReceivedMessage:
     """A message from outside."""
 
     id: str  # A message with the same id is the same message.
@@ -57,7 +57,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class OutgoingFile:
     """A file that a worker sends. Attributes: its name, and what reads its bytes."""
 
     name: str
@@ -65,7 +65,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message from a worker, for an adapter to deliver."""
 
     id: str  # A message with the same id is the same message, and is delivered once.
@@ -85,15 +85,15 @@ class Outgoing:
     options: Sequence[
         Mapping[str, str]
     ] = ()  # What the question may be answered with, each a `label` and a `value`.
-    files: Sequence[File] = ()  # The files that go with it.
-    # Through how many agents it came; who brings the answer to it back gives it to `Arrived.hops`.
+    files: Sequence[OutgoingFile] = ()  # The files that go with it.
+    # Through how many agents it came; who brings the answer to it back gives it to `ReceivedMessage.hops`.
     hops: int = 0
 
 
 class Receiver(Protocol):
     """The host, as an adapter sees it."""
 
-    def receive(self, arrived: Sequence[Arrived]) -> None:
+    def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
         """Take messages. They are durable when this returns, and may be acknowledged at their
         source.
 
@@ -108,7 +108,7 @@ class Adapter(ABC):
     the end.
     """
 
-    #: The channel type, as `Arrived.channel` and the routes name it.
+    #: The channel type, as `ReceivedMessage.channel` and the routes name it.
     name: ClassVar[str]
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def deliver(self, out: Outgoing) -> str:
+    def deliver(self, out: OutgoingMessage) -> str:
         """Deliver a message; a message of an id that was delivered before is not delivered again.
 
         Returns:

@@ -19,7 +19,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import new_message_id
-from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
+from capsule.sessions.adapters.interface import Adapter, OutgoingMessage, ReceivedMessage, Receiver
 
 #: The fields of a message that must be texts if they are there.
 _TEXTS = ("id", "place", "thread", "from", "text", "title", "inReplyTo", "at")
@@ -49,7 +49,7 @@ class StdioAdapter(Adapter):
         # A read can't be interrupted, so the thread must not keep the process alive.
         threading.Thread(target=self._read, args=(receiver,), name="stdio", daemon=True).start()
 
-    def deliver(self, out: Outgoing) -> str:
+    def deliver(self, out: OutgoingMessage) -> str:
         """Write a message as a line; its id. Raises OSError. The reader drops an id that comes
         again.
         """
@@ -82,7 +82,7 @@ class StdioAdapter(Adapter):
             self._write(orjson.dumps(value) + b"\n")
 
 
-def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
+def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> ReceivedMessage:
     """The message that a JSON object is: `text`, and if given `id`, `place`, `thread`, `from`,
     `title`, `inReplyTo`, `at`, `group`, `mentions`, `hops`, and `known` (false: the sender is a
     stranger).
@@ -110,7 +110,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
     wrong += [] if isinstance(hops, int) and 0 <= hops < 1000 else ["hops"]
     if wrong:
         raise InvalidInput(f"{', '.join(wrong)}: not as in the description of a message")
-    return Arrived(
+    return ReceivedMessage(
         id=said.get("id") or id,
         channel=channel,
         place=said.get("place") or place,
@@ -127,7 +127,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
     )
 
 
-def as_json(out: Outgoing) -> dict[str, Any]:
+def as_json(out: OutgoingMessage) -> dict[str, Any]:
     """A message that goes out, without the fields that it does not have."""
     fields = {
         "id": out.id,

@@ -27,7 +27,7 @@ from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import keyed_message_id
 from capsule.messaging import doorbells
-from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
+from capsule.sessions.adapters.interface import Adapter, OutgoingMessage, ReceivedMessage, Receiver
 from capsule.sessions.adapters.stdio import arrived_from, as_json
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class WebhookAdapter(Adapter):
             return 503, {"error": error.message}
         return 200, {"id": arrived.id}
 
-    def deliver(self, out: Outgoing) -> str:
+    def deliver(self, out: OutgoingMessage) -> str:
         """Send a message to the address of its webhook; its id.
 
         Raises OSError: it was not taken, and may be tried again. NotFound, Refused: there is no
@@ -272,7 +272,7 @@ class WebhookAdapter(Adapter):
             self._thread.join()
 
 
-def _arrived(name: str, id: str, body: bytes) -> Arrived:
+def _arrived(name: str, id: str, body: bytes) -> ReceivedMessage:
     """The message of a request: its JSON object, if it has a `text`, else its whole body as the
     text.
     """

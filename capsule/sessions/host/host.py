@@ -1,11 +1,19 @@
-"""The host of a store: the loop that is woken by what is written, by the ends of workers, and by
-the time.
+"""The host of a store: the loop that serves sessions whenever something happened to them.
 
-What must stay true: what is to be done stands in the files, so each step may be done twice, and the
-process may die between any two. A session that can't be read or written is shown, is tried again
-later, and stops no other. Times that something is due are those of the wall, which may jump: no
-wait is longer than `LOOK_S`. One host at a time serves a store; another one waits for the lock that
-the kernel frees. A session that nothing happens to costs nothing.
+The loop waits until a document is written, a worker ends, or a session is due. Then it serves the
+sessions concerned, one by one: it applies the rules (`capsule.sessions.rules`) until they give no
+more events, compacts large files, queues due deliveries, wakes the worker, and kills a worker that
+counts as dead. Every 30 seconds it also closes expired questions and records what changed.
+
+What must stay true:
+- The files say what is to be done, so each step may be done twice, and the process may die between
+  any two steps.
+- A session that cannot be read or written is reported as broken and tried again later. It stops no
+  other session.
+- Due times are times of the system clock, which may jump. So no wait is longer than `LOOK_S`.
+- One host at a time serves a store. Another one waits for the lock, which the kernel frees when the
+  first one ends.
+- A session that nothing happens to costs nothing.
 """
 
 from __future__ import annotations
@@ -35,32 +43,34 @@ from capsule.sessions.rules import deliveries, messages, questions, schedules
 from capsule.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from capsule.sessions.registry import AgentSetup, RegistryState
+    from capsule.sessions.registry import AgentSetup, RegistryState, SessionRecord
     from capsule.sessions.session import EventRule, Session
     from capsule.sessions.session_state import SessionState
     from capsule.store.store import CoreStore
 
-#: The longest wait, in seconds; and how often what comes without a notice is looked for.
+#: The longest wait of the loop, and the time between two looks for changes without a notice, in
+#: seconds.
 LOOK_S = 30.0
-#: Seconds after which a session is looked at again whose worker another process runs.
+#: Seconds after which a session is served again whose worker another process runs.
 _ELSEWHERE_S = 5.0
-#: How often a standby tries the lock, in seconds; and how long workers have to end, when the host
-#: does.
-_STANDBY_S, _GRACE_S = 1.0, 10.0
+#: Seconds between two tries of a waiting host to take the lock.
+_STANDBY_S = 1.0
+#: Seconds that the workers have to end when the host does.
+_GRACE_S = 10.0
 
 
 class Host:
-    """Routes messages to sessions, runs their workers, and delivers what these say.
+    """Routes messages to sessions, runs their workers, and delivers the answers.
 
     Args:
         store: The store.
         spawn: Starts a worker.
         adapters: The adapters besides the one for conversations.
-        log: Takes a line of the log: an object for JSON.
-        max_workers: How many workers run at once, at most.
+        log: Takes a line of the log, as an object for JSON.
+        max_workers: How many workers run at once.
 
     Attributes:
-        broken: By session and what can't be done for it, why.
+        broken: By session and failed task, the error in words.
     """
 
     def __init__(
@@ -75,38 +85,45 @@ class Host:
         self._store = store.inner.store_for(None)
         self._engine = self._store.engine
         self._write_log = log
-        self._since = timestamps.now()
+        self._started_at = timestamps.now()
         self._adapters = {
             adapter.name: adapter for adapter in (ConversationAdapter(self._store), *adapters)
         }
-        self._opened = OpenSessions(
-            self._engine, self._store.inner.object_of(Sessions).registry, self._log
+        registry = self._store.inner.object_of(Sessions).registry
+        self._open_sessions = OpenSessions(self._engine, registry, self._log)
+        self._router = Router(self._open_sessions, self._serve_session)
+        self._deliverer = Deliverer(
+            self._open_sessions, self._adapters, partial(self._run_or_retry_later, "deliver")
         )
-        self._router = Router(self._opened, self._step)
-        self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))
         self._workers = Supervisor(spawn, max_workers, self._log, self._ring)
-        self._state = self._opened.state()
-        #: When to look at sessions again: by the time on the wall, and by that of this process.
-        self._due: dict[str, str] = {}
-        self._again: dict[str, float] = {}
-        self._changed: set[str] = set()
-        self._next_sweep = 0.0
-        self._looked_at = ""
-        #: By how many seconds the clock on the wall is ahead of that of this process.
-        self._ahead_s = timestamps.ms_of(self._since) / 1000 - time.monotonic()
-        self._bell = TouchedNames()  # It ends the wait of the loop.
+        #: The registry at the last turn of the loop.
+        self._registry_state = self._open_sessions.state()
+        #: By session, when to serve it again: a time of the system clock.
+        self._due_times: dict[str, str] = {}
+        #: By session, when to serve it again: monotonic seconds.
+        self._retry_times_s: dict[str, float] = {}
+        #: The sessions that changed since the last sweep.
+        self._changed_ids: set[str] = set()
+        #: The monotonic seconds of the next sweep.
+        self._next_sweep_s = 0.0
+        #: The system clock at the last turn of the loop.
+        self._last_turn_at = ""
+        #: The difference of the system clock and the monotonic clock, in seconds.
+        self._clock_offset_s = _clock_offset_s(self._started_at)
+        #: Ends the wait of the loop.
+        self._bell = TouchedNames()
         self.broken: dict[tuple[str, str], str] = {}
 
-    def _log(self, step: str, **about: Any) -> None:
-        self._write_log({"time": timestamps.now(), "step": step, **about})
+    def _log(self, step: str, **fields: Any) -> None:
+        self._write_log({"time": timestamps.now(), "step": step, **fields})
 
     # -- The loop ----------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
-        """Serve the store until `stop` is set; wait, if another host does.
+        """Serve the store until `stop` is set. While another host serves it, wait.
 
-        Raises CapsuleError if an adapter can't begin; StoreBusy if another host took over, as this
-        one stalled. Cost: none worth mentioning while nothing happens.
+        Raises CapsuleError if an adapter cannot start, and StoreBusy if another host took over
+        because this one stalled. Cost: none worth mentioning while nothing happens.
         """
 
         def end() -> None:
@@ -114,143 +131,170 @@ class Host:
             self._ring()
 
         threading.Thread(target=end, name="capsule-host-stop", daemon=True).start()
-        with ExitStack() as held:
-            held.callback(self._bell.close)
-            state = ""
-            while state != "running" and not stop.is_set():
-                try:
-                    self._opened.lease = held.enter_context(self._engine.leases.acquire("host"))
-                    state = "running"
-                except StoreBusy:
-                    if state == "standby":
-                        stop.wait(_STANDBY_S)
-                        continue
-                    state = "standby"
-                self._announce(state)
-                self._log(state)
-            if state == "running":
+        with ExitStack() as resources:
+            resources.callback(self._bell.close)
+            if self._take_lease(resources, stop):
                 self._serve(stop)
 
+    def _take_lease(self, resources: ExitStack, stop: threading.Event) -> bool:
+        """Wait for the lease of the host. Return whether this host has it, or was stopped."""
+        is_standby = False
+        while not stop.is_set():
+            try:
+                lease = resources.enter_context(self._engine.leases.acquire("host"))
+            except StoreBusy:
+                if is_standby:
+                    stop.wait(_STANDBY_S)
+                    continue
+                is_standby = True
+                self._announce("standby")
+                self._log("standby")
+                continue
+            self._open_sessions.lease = lease
+            self._announce("running")
+            self._log("running")
+            return True
+        return False
+
     def _serve(self, stop: threading.Event) -> None:
-        touched: Collection[tuple[str, str]] | None = None
-        notices = DocumentNotifier(
-            self._engine.tracker
-        )  # Before the first look, so that nothing happens in between.
+        # The notifier comes before the first look, so that no change falls between them.
+        notifier = DocumentNotifier(self._engine.tracker)
+        written: Collection[tuple[str, str]] | None = None
         try:
             for adapter in self._adapters.values():
                 adapter.start(self._router)
             while not stop.is_set():
-                self._turn(touched)
-                self._wait(notices)
-                touched = notices.changed_documents()
+                self._process_changes(written)
+                self._wait(notifier)
+                written = notifier.changed_documents()
         finally:
             self._workers.stop(_GRACE_S)
             self._deliverer.close()
             for adapter in self._adapters.values():
                 adapter.stop()
-            notices.close()
+            notifier.close()
             self._log("stopped")
 
     def _ring(self) -> None:
         """End the wait of the loop."""
         self._bell.touch(None)
 
-    def _wait(self, notices: DocumentNotifier) -> None:
+    def _wait(self, notifier: DocumentNotifier) -> None:
         """Wait until something is written, a worker ends, or something is due."""
-        now, at = timestamps.now(), time.monotonic()
-        soonest = min([self._next_sweep, *self._again.copy().values()]) - at
-        waits = [LOOK_S, soonest]
-        waits += [
-            timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]
-        ]
+        now = timestamps.now()
+        monotonic_s = time.monotonic()
+        times_s = [self._next_sweep_s, *self._retry_times_s.copy().values()]
+        waits_s = [LOOK_S, min(times_s) - monotonic_s]
+        due_times = self._due_times.copy().values()
+        if due_times:
+            waits_s.append(timestamps.seconds_between(now, min(due_times)))
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        poll.register(notices, select.POLLIN)
-        poll.poll(max(0, math.ceil(min(waits) * 1000)))
+        poll.register(notifier, select.POLLIN)
+        poll.poll(max(0, math.ceil(min(waits_s) * 1000)))
         self._bell.changed_ids()
 
-    def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
-        """Look at the sessions to which something happened. `touched` was written; None: anything
-        may be.
+    def _process_changes(self, written: Collection[tuple[str, str]] | None) -> None:
+        """Serve the sessions to which something happened, and sweep if that is due.
+
+        Args:
+            written: The kinds and ids of the written documents. None: any may be.
         """
-        before, self._state = self._state, self._opened.state()
-        rows, now, at = self._state.sessions, timestamps.now(), time.monotonic()
-        first = self._workers.ended()
-        ids = {*first, *(id for kind, id in touched or () if kind in (INBOUND, OUTBOUND))}
-        self._changed |= ids
-        agents = {id for kind, id in touched or () if kind == KIND_OF_COMMANDS}
-        ids |= rows.keys() if touched is None else self._concerned(before, agents)
-        # A rule counts what waited while the clock went back as due: nobody would come to ask it.
-        ids |= {id for id, due in self._due.copy().items() if due <= now or now < self._looked_at}
-        self._looked_at = now
-        ids |= {id for id, again in self._again.copy().items() if again <= at}
-        for id in dict.fromkeys([*first, *ids]):
-            self._step(id)
-        self._make_room()
-        if self._next_sweep <= at or before.agents != self._state.agents:
+        old_state = self._registry_state
+        self._registry_state = self._open_sessions.state()
+        monotonic_s = time.monotonic()
+        for id in self._sessions_to_serve(written, old_state, monotonic_s):
+            self._serve_session(id)
+        self._end_idle_workers()
+        is_sweep_due = self._next_sweep_s <= monotonic_s
+        if is_sweep_due or old_state.agents != self._registry_state.agents:
             for adapter in self._adapters.values():
                 adapter.look()
-        if self._next_sweep <= at:
+        if is_sweep_due:
             self._sweep()
 
-    def _concerned(self, before: RegistryState, agents: Collection[str]) -> set[str]:
-        """The sessions whose rows or agents are not as before, or whose agents are among these."""
-        if not agents and before is self._state:
+    def _sessions_to_serve(
+        self,
+        written: Collection[tuple[str, str]] | None,
+        old_state: RegistryState,
+        monotonic_s: float,
+    ) -> Iterable[str]:
+        """Return the sessions that changed or are due. Those with a free slot come first."""
+        now = timestamps.now()
+        first_ids = self._workers.take_sessions_to_check()
+        ids = {id for kind, id in written or () if kind in (INBOUND, OUTBOUND)}
+        self._changed_ids |= ids.union(first_ids)
+        if written is None:
+            ids |= self._registry_state.sessions.keys()
+        else:
+            approved_agents = {id for kind, id in written if kind == KIND_OF_COMMANDS}
+            ids |= self._sessions_with_new_setup(old_state, approved_agents)
+        # If the system clock was set back, the rules count waiting messages as due.
+        was_set_back = now < self._last_turn_at
+        self._last_turn_at = now
+        for id, due in self._due_times.copy().items():
+            if due <= now or was_set_back:
+                ids.add(id)
+        for id, retry_s in self._retry_times_s.copy().items():
+            if retry_s <= monotonic_s:
+                ids.add(id)
+        return dict.fromkeys([*first_ids, *ids])
+
+    def _sessions_with_new_setup(
+        self, old_state: RegistryState, approved_agents: Collection[str]
+    ) -> set[str]:
+        """Return the sessions that are new or have another status, or whose agents were changed or
+        approved.
+        """
+        new_state = self._registry_state
+        if not approved_agents and old_state is new_state:
             return set()
-        was, now = before.agents, self._state.agents
-        concerned = {
-            name for name in was.keys() | now.keys() if was.get(name) != now.get(name)
-        } | set(agents)
-        rows = ((id, row, before.sessions.get(id)) for id, row in self._state.sessions.items())
-        return {
-            id
-            for id, row, old in rows
-            if row.agent in concerned or old is None or old.status != row.status
-        }
+        agents = set(approved_agents)
+        for name in old_state.agents.keys() | new_state.agents.keys():
+            if old_state.agents.get(name) != new_state.agents.get(name):
+                agents.add(name)
+        ids = set()
+        for id, record in new_state.sessions.items():
+            old_record = old_state.sessions.get(id)
+            is_changed = old_record is None or old_record.status != record.status
+            if is_changed or record.agent in agents:
+                ids.add(id)
+        return ids
 
     # -- One session -------------------------------------------------------------------------------
 
-    def _step(self, id: str) -> None:
-        """Do what is to be done for a session. Any thread may call it."""
-        self._again.pop(id, None)
-        self._trying("serve", id, partial(self._look_at, id))
+    def _serve_session(self, id: str) -> None:
+        """Do everything that is to be done for a session. Any thread may call it."""
+        self._retry_times_s.pop(id, None)
+        self._run_or_retry_later("serve", id, partial(self._apply_rules, id))
 
-    def _trying(self, task: str, id: str, act: Callable[[], None]) -> None:
-        """Do something for a session; what it raises is shown, and it is tried again later."""
+    def _run_or_retry_later(self, task: str, id: str, act: Callable[[], None]) -> None:
+        """Run a task for a session. If it raises, report it as broken and schedule another try."""
         try:
             act()
         except Exception as error:
-            about = error_text(error)
-            if self.broken.get((id, task)) != about:
-                self._log("broken", session=id, what=task, error=about)
-            self.broken[id, task] = about
-            self._again[id] = time.monotonic() + LOOK_S
+            text = error_text(error)
+            if self.broken.get((id, task)) != text:
+                self._log("broken", session=id, what=task, error=text)
+            self.broken[id, task] = text
+            self._retry_times_s[id] = time.monotonic() + LOOK_S
         else:
             if self.broken.pop((id, task), None) is not None:
                 self._log("mended", session=id, what=task)
 
-    def _look_at(self, id: str) -> None:
-        state, now = self._opened.state(), timestamps.now()
-        row = state.sessions.get(id)
-        self._due.pop(id, None)
-        if row is None:
+    def _apply_rules(self, id: str) -> None:
+        registry_state = self._open_sessions.state()
+        now = timestamps.now()
+        record = registry_state.sessions.get(id)
+        self._due_times.pop(id, None)
+        if record is None:
             return
-        with self._opened.session(id) as session:
+        agent_setup = registry_state.agents.get(record.agent)
+        with self._open_sessions.session(id) as session:
             session_state = session.read()
-            agent = state.agents.get(row.agent)
-            rules: tuple[EventRule, ...] = (
-                partial(messages.retry_or_fail, now=now, is_alive=self._engine.leases.is_live),
-                partial(
-                    schedules.run_next_task,
-                    now=now,
-                    time_zone=str(agent.settings.get("timeZone", "")) if agent else "",
-                ),
-                partial(schedules.occurrences, now=now),
-                lambda session_state: deliveries.update_destinations(session_state, state, row),
-            )
-            for rule in rules:
+            for rule in self._rules(registry_state, record, agent_setup, now):
                 while rule(session_state):
-                    self._opened.write_inbound(id, rule)
+                    self._open_sessions.write_inbound(id, rule)
                     session_state = session.last_state
             if messages.is_bulky(session_state):
                 session.compact(now)
@@ -258,101 +302,144 @@ class Host:
                 session_state = session.last_state
             if deliveries.due_deliveries(session_state, now):
                 self._deliverer.drain(id)
-            if row.status == "active" and self._workers.state(id) == "stopped":
-                self._wake(id, agent, session_state, now)
+            if record.status == "active" and self._workers.state(id) == "stopped":
+                self._wake(id, agent_setup, session_state, now)
             times = (
                 messages.next_due(session_state, now),
                 deliveries.next_delivery(session_state, now),
             )
-            if later := [at for at in times if at is not None and at > now]:
-                self._due[id] = min(later)
-            self._heal(session, session_state, now)
+            future_times = [due for due in times if due is not None and due > now]
+            if future_times:
+                self._due_times[id] = min(future_times)
+            self._kill_dead_worker(session, session_state, now)
 
-    def _heal(self, session: Session, session_state: SessionState, now: str) -> None:
-        """End the worker of a session if it counts as dead; look again later, as long as it has
-        work.
+    def _rules(
+        self,
+        registry_state: RegistryState,
+        record: SessionRecord,
+        agent_setup: AgentSetup | None,
+        now: str,
+    ) -> tuple[EventRule, ...]:
+        """Return the rules of a session, in their order. Each is applied until it gives nothing."""
+        time_zone = ""
+        if agent_setup is not None:
+            time_zone = str(agent_setup.settings.get("timeZone", ""))
+        return (
+            partial(messages.retry_or_fail, now=now, is_alive=self._engine.leases.is_live),
+            partial(schedules.run_next_task, now=now, time_zone=time_zone),
+            partial(schedules.occurrences, now=now),
+            partial(deliveries.update_destinations, registry_state=registry_state, record=record),
+        )
+
+    def _kill_dead_worker(self, session: Session, session_state: SessionState, now: str) -> None:
+        """Kill the worker of a session if it counts as dead. While it has claims, serve the session
+        again soon.
+
+        Raises StoreBusy if another process runs the dead worker. This host cannot kill it, because
+        its process id may be another process's here.
         """
-        self._forgive(now)
+        self._renew_heartbeats_after_clock_jump(now)
         for instance in messages.holders(session_state):
             is_here = self._workers.state(session.id) == "running"
-            self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
+            pause_s = LOOK_S if is_here else _ELSEWHERE_S
+            self._retry_times_s[session.id] = time.monotonic() + pause_s
             reason = messages.worker_fault(
                 session_state, now, instance=instance, heartbeat=session.heartbeat()
             )
-            if (
-                reason and not is_here
-            ):  # Its number may be that of another process, in another container.
+            if not reason:
+                continue
+            if not is_here:
                 raise StoreBusy(
                     f"its worker, instance {instance}, is to be ended: {reason}",
                     id=session.id,
                     holder="",
                 )
-            if reason:
-                self._log("stale", session=session.id, reason=reason)
-                self._workers.end(session.id, kill=True)
+            self._log("stale", session=session.id, reason=reason)
+            self._workers.end(session.id, kill=True)
 
-    def _forgive(self, now: str) -> None:
-        """Let the silence of the workers here begin anew if the clock was set, or the machine
-        slept.
+    def _renew_heartbeats_after_clock_jump(self, now: str) -> None:
+        """Record a heartbeat for each worker here if the clock was set, or the machine slept.
+        Otherwise they would seem to have been silent for that time.
         """
-        ahead_s = timestamps.ms_of(now) / 1000 - time.monotonic()
-        if abs(ahead_s - self._ahead_s) > messages.STUCK_S:
-            for id in self._workers.running():
-                with suppress(CapsuleError):  # Of that session; the others begin anew.
-                    self._engine.leases.record_heartbeat(id)
-            self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
+        offset_s = _clock_offset_s(now)
+        if abs(offset_s - self._clock_offset_s) <= messages.STUCK_S:
+            return
+        for id in self._workers.running():
+            with suppress(CapsuleError):  # An error of one session.
+                self._engine.leases.record_heartbeat(id)
+        self._clock_offset_s = offset_s  # Last, because other threads serve sessions too.
 
     def _wake(
-        self, id: str, agent: AgentSetup | None, session_state: SessionState, now: str
+        self, id: str, agent_setup: AgentSetup | None, session_state: SessionState, now: str
     ) -> None:
-        """Start the worker of a session if it has work, and none has a claim there."""
+        """Start the worker of a session if it has work, and no worker has a claim there."""
         picked = messages.pick(session_state, now, just_started=True)
-        if not picked or agent is None or not agent.command or messages.holders(session_state):
+        if not picked or agent_setup is None or not agent_setup.command:
             return
-        if not self._opened.registry.is_approved(agent):
-            self._log("not-approved", session=id, agent=agent.name)
-        elif wait_s := self._workers.wake(id, agent.name, f"{picked[0].id} {picked[0].tries}"):
-            self._again[id] = time.monotonic() + wait_s
+        if messages.holders(session_state):
+            return
+        if not self._open_sessions.registry.is_approved(agent_setup):
+            self._log("not-approved", session=id, agent=agent_setup.name)
+            return
+        work = f"{picked[0].id} {picked[0].tries}"
+        wait_s = self._workers.wake(id, agent_setup.name, work)
+        if wait_s:
+            self._retry_times_s[id] = time.monotonic() + wait_s
 
     # -- All sessions ------------------------------------------------------------------------------
 
-    def _make_room(self) -> None:
-        """End idle workers for those sessions that wait for a place."""
+    def _end_idle_workers(self) -> None:
+        """End idle workers until every waiting session will have a slot."""
         for id in self._workers.running():
-            if self._workers.wanted <= 0:
+            if self._workers.missing_slots <= 0:
                 return
-            with suppress(CapsuleError), self._opened.session(id) as session:
+            with suppress(CapsuleError), self._open_sessions.session(id) as session:
                 session_state = session.read()
-                is_busy = messages.holders(session_state) or messages.pick(
-                    session_state, timestamps.now(), just_started=True
-                )
-                if not is_busy:
-                    self._workers.end(id)
+                has_claims = bool(messages.holders(session_state))
+                if has_claims or messages.pick(session_state, timestamps.now(), just_started=True):
+                    continue
+                self._workers.end(id)
 
     def _sweep(self) -> None:
-        """Close questions whose time is over, and note what people read of the sessions."""
-        self._next_sweep, now = time.monotonic() + LOOK_S, timestamps.now()
-        changed, self._changed = self._changed, set()
+        """Close expired questions, and record the state of the changed sessions for people.
 
-        def change(state: RegistryState) -> questions.QuestionOutcome:
-            state, news = questions.expire_questions(state, now)
-            rows = [state.sessions[id] for id in changed if id in state.sessions]
-            return state.put(
-                *(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)
-            ), news
+        Raises StoreBusy if another host has the lease, because this one stalled.
+        """
+        self._next_sweep_s = time.monotonic() + LOOK_S
+        now = timestamps.now()
+        changed_ids = self._changed_ids
+        self._changed_ids = set()
+
+        def change(registry_state: RegistryState) -> questions.QuestionOutcome:
+            new_state, events_by_session = questions.expire_questions(registry_state, now)
+            records = []
+            for id in changed_ids:
+                if id in new_state.sessions:
+                    worker = self._workers.state(id)
+                    record = replace(new_state.sessions[id], worker=worker, last_active=now)
+                    records.append(record)
+            return new_state.put(*records), events_by_session
 
         try:
-            self._opened.apply_question_outcome(change)
+            self._open_sessions.apply_question_outcome(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
-        if (
-            self._opened.lease is not None
-        ):  # Another host may have it, if this one stalled for long.
-            self._engine.leases.ensure_held(self._opened.lease)
+        if self._open_sessions.lease is not None:
+            self._engine.leases.ensure_held(self._open_sessions.lease)
         self._announce("running")
 
     def _announce(self, state: str) -> None:
-        """Tell other processes of this store that this one is its host, and what it can't serve."""
-        broken = {id: about[:200] for (id, _), about in islice(self.broken.items(), 10)}
-        about = {"host": os.getpid(), "since": self._since, "state": state, "broken": broken}
-        self._engine.leases.acquire(self._store.instance_id, about)
+        """Tell the other processes of this store the state of this host, and what is broken."""
+        broken = {id: error[:200] for (id, _), error in islice(self.broken.items(), 10)}
+        fields = {
+            "host": os.getpid(),
+            "since": self._started_at,
+            "state": state,
+            "broken": broken,
+        }
+        self._engine.leases.acquire(self._store.instance_id, fields)
+
+
+def _clock_offset_s(now: str) -> float:
+    """Return by how many seconds a time of the system clock is ahead of the monotonic clock."""
+    return timestamps.ms_of(now) / 1000 - time.monotonic()

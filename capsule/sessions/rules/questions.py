@@ -1,201 +1,237 @@
-"""Questions of agents to people: asked, answered, cancelled, expired.
+"""The rules of questions of agents to people: how they are added, answered, cancelled, and expire.
 
-What must stay true: the first answer in time counts, and wakes its session like any message, unless
-a tool takes it first. Every other answer is recorded, wakes nobody, and whoever gave it is told
-why. The session's file has an answer under the id of its message, so that one that comes twice
-counts once. No file, no clock.
+A question is asked by an outbound message, and the registry has it until a day after it is closed.
+Each function takes the state of the registry and returns the new one, together with the events for
+the sessions of the changed questions. If the program dies before a session has its events, the same
+answer comes again and gives the same events.
+
+What must stay true:
+- The first answer in time counts. It wakes the session like any message, unless a tool takes it
+  first.
+- Every other answer is recorded and wakes nobody. Its sender gets a notice with the reason.
+- A session has an answer under the id of the answer's message, so a repeated answer counts once.
+
+No file, no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
-from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import Event, Route, failed_event, inbound_message, reply_id
 from capsule.sessions.registry import Question, RegistryState, SessionRecord
 from capsule.sessions.rules.messages import inbound_event, receive
 from capsule.sessions.session_state import OutboundMessage, SessionState
 
-#: The new registry, and what its sessions are told then, for `events_for_session`. If a session
-#: could not be told, the answer or the withdrawal comes again, and its result tells the same.
+#: The new state of the registry, and by session the events that `events_for_session` completes.
 QuestionOutcome = tuple[RegistryState, list[tuple[str, list[Event]]]]
-#: For how many seconds a question that is over is kept, so that a late answer is known as one.
+#: Seconds for which a closed question is kept, so that a late answer is recognized.
 KEEP_CLOSED_S = 24 * 3600
 #: Why an answer does not count, by the state of its question.
-_LATE = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
+_REASONS = {
+    "answered": "the question was answered before",
+    "cancelled": "the question was withdrawn",
+}
 
 
 def add_question(
-    state: RegistryState, row: SessionRecord, message: OutboundMessage, route: Route
+    registry_state: RegistryState, record: SessionRecord, message: OutboundMessage, route: Route
 ) -> RegistryState:
-    """The registry with the question that a message of kind `question` asks; as it is, if it was
-    asked before.
+    """Return the registry with the question that a message asks. A question that it has stays.
+
+    Args:
+        registry_state: The registry.
+        record: The session that asks.
+        message: The outbound message of kind `question`.
+        route: The place where it is asked.
     """
-    get = message.event.get
-    id = str(get("question") or message.id)
-    if id in state.questions:
-        return state
-    options, expires_at = tuple(get("options") or ()), str(get("expiresAt", ""))
-    return state.put(Question(id, row.id, message.id, route.as_json(), options, expires_at))
+    event = message.event
+    id = str(event.get("question") or message.id)
+    if id in registry_state.questions:
+        return registry_state
+    question = Question(
+        id=id,
+        session=record.id,
+        message=message.id,
+        route=route.as_json(),
+        options=tuple(event.get("options") or ()),
+        expires_at=str(event.get("expiresAt", "")),
+    )
+    return registry_state.put(question)
 
 
 def match_answer(
-    state: RegistryState, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str
+    registry_state: RegistryState,
+    received: ReceivedMessage,
+    find_platform_id: Callable[[str, str], str | None],
+    now: str,
 ) -> QuestionOutcome:
-    """Take a message as the answer to a question. Nobody is told if it is none: it replies to no
-    question, or with something that is none of the options.
+    """Record a message as the answer to a question, if it is one.
 
-    Only a reply to a question, in its place, is an answer. `delivered` gives the id on its platform
-    of a message out, by session and message; None: it is not delivered.
+    An answer is a reply to the message of a question, in the same place, and names one of the
+    options. For any other message, nothing changes and there are no events.
+
+    Args:
+        registry_state: The registry.
+        received: The message.
+        find_platform_id: Returns the id that an outbound message got at its destination, by its
+            session and its id. None: it is not delivered.
+        now: The time.
     """
-    for question in state.questions.values():
-        is_there = (arrived.channel, arrived.place) == (
-            question.route.get("channel"),
-            question.route.get("place"),
-        )
-        if (
-            is_there
-            and arrived.reply_to
-            and arrived.reply_to == delivered(question.session, question.message)
-        ):
-            value = _value(question, arrived.text)
-            return (
-                (state, [])
-                if value is None
-                else record_answer(state, question.id, value, arrived, now)
-            )
-    return state, []
+    for question in registry_state.questions.values():
+        if not received.reply_to or question.route.get("channel") != received.channel:
+            continue
+        if question.route.get("place") != received.place:
+            continue
+        if received.reply_to != find_platform_id(question.session, question.message):
+            continue
+        value = _option_value(question, received.text)
+        if value is None:
+            return registry_state, []
+        return record_answer(registry_state, question.id, value, received, now)
+    return registry_state, []
 
 
 def record_answer(
-    state: RegistryState, id: str, value: str, arrived: Arrived, now: str
+    registry_state: RegistryState, id: str, value: str, received: ReceivedMessage, now: str
 ) -> QuestionOutcome:
-    """Answer a question by the value of one of its options, or any text if it has none, as a
-    message says it.
+    """Record an answer. If it came too late, its message gets the events of a failure.
 
-    The message that answered it before gives the same result again.
+    The message that answered the question gives the same result again.
 
-    Raises NotFound: there is no such question any more.
+    Args:
+        registry_state: The registry.
+        id: The question.
+        value: The value of an option, or any text if the question has no options.
+        received: The message with the answer.
+        now: The time.
+
+    Raises NotFound if the question is not there any more.
     """
-    question = _question(state, id)
-    said = {"value": value, "from": arrived.sender, "at": now, "message": arrived.id}
-    known = [each.get("message") for each in question.answers]
+    question = _find(registry_state, id)
+    answer = {"value": value, "from": received.sender, "at": now, "message": received.id}
+    answer_ids = [recorded.get("message") for recorded in question.answers]
     reason = ""
     if is_open(question, now):
         question = replace(
-            question, answers=(said, *question.answers), state="answered", closed_at=now
+            question, answers=(answer, *question.answers), state="answered", closed_at=now
         )
-    elif question.state != "answered" or known[0] != arrived.id:
-        reason = _LATE.get(question.state, "it came too late")
-        if arrived.id not in known:
-            question = replace(question, answers=(*question.answers, said))
-    kind, trigger = ("system", "accumulate") if reason else ("chat", "wake")
-    about = {
-        "kind": kind,
-        "trigger": trigger,
-        "attachments": (),
-        "question": question.id,
-        "value": value,
-    }
-    event = inbound_event(arrived, content=value, **about)
-    events = [event, failed_event(messages=[arrived.id], reason=reason)] if reason else [event]
-    return state.put(question), [(question.session, events)]
+    elif question.state != "answered" or answer_ids[0] != received.id:
+        reason = _REASONS.get(question.state, "it came too late")
+        if received.id not in answer_ids:
+            question = replace(question, answers=(*question.answers, answer))
+    fields: dict[str, Any] = {"attachments": (), "question": question.id, "value": value}
+    if reason:
+        event = inbound_event(
+            received, content=value, kind="system", trigger="accumulate", **fields
+        )
+        events = [event, failed_event(messages=[received.id], reason=reason)]
+    else:
+        events = [inbound_event(received, content=value, kind="chat", trigger="wake", **fields)]
+    return registry_state.put(question), [(question.session, events)]
 
 
 def events_for_session(session_state: SessionState, events: Sequence[Event]) -> list[Event]:
-    """What a session is told: a message, and what became of it; nothing if the session has the
-    message.
+    """Return the events of an outcome, numbered. Nothing if the session has them.
+
+    Args:
+        session_state: The session.
+        events: A message, and the events about it.
     """
-    new = receive(session_state, events[:1])
-    return [*new, *events[1:]] if new else []
+    new_messages = receive(session_state, events[:1])
+    return [*new_messages, *events[1:]] if new_messages else []
 
 
-def cancel_question(state: RegistryState, id: str, now: str) -> QuestionOutcome:
-    """Withdraw a question: who waits learns that there is no answer.
+def cancel_question(registry_state: RegistryState, id: str, now: str) -> QuestionOutcome:
+    """Withdraw a question. A tool that waits for its answer learns that there is none.
 
-    Raises NotFound: there is no such question any more. InvalidInput: it was answered, or its time
-    was over.
+    Raises:
+        NotFound: The question is not there any more.
+        InvalidInput: It was answered, or its time is over.
     """
-    question = _question(state, id)
+    question = _find(registry_state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)
     elif question.state != "cancelled":
         raise InvalidInput(f"question {id} is {question.state}", id=id)
-    return state.put(question), [_closed(question)]
+    return registry_state.put(question), [_closing_event(question)]
 
 
-def expire_questions(state: RegistryState, now: str) -> QuestionOutcome:
-    """Close the questions whose time is over, and forget those that have long been closed."""
-    over = [
-        question
-        for question in state.questions.values()
-        if question.state == "open" and _has_expired(question, now)
-    ]
-    closed = [replace(question, state="expired", closed_at=now) for question in over]
-    long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEEP_CLOSED_S * 1000)
-    gone = [
-        each
-        for each in state.questions.values()
-        if each.state != "open" and each.closed_at < long_ago
-    ]
-    events = [_closed(question) for question in closed]
-    return state.put(*closed).without(*gone) if closed or gone else state, events
+def expire_questions(registry_state: RegistryState, now: str) -> QuestionOutcome:
+    """Close the questions whose time is over, and remove those that were closed a day ago."""
+    expired = []
+    obsolete = []
+    oldest_kept = timestamps.from_ms(timestamps.ms_of(now) - KEEP_CLOSED_S * 1000)
+    for question in registry_state.questions.values():
+        if question.state != "open":
+            if question.closed_at < oldest_kept:
+                obsolete.append(question)
+        elif _has_expired(question, now):
+            expired.append(replace(question, state="expired", closed_at=now))
+    if not expired and not obsolete:
+        return registry_state, []
+    events = [_closing_event(question) for question in expired]
+    return registry_state.put(*expired).without(*obsolete), events
 
 
 def is_open(question: Question, now: str) -> bool:
-    """Whether an answer would count now."""
+    """Return whether an answer would count now."""
     return question.state == "open" and not _has_expired(question, now)
 
 
-def without_texts(state: RegistryState) -> RegistryState:
-    """The registry without the options and answers of the questions that are over.
+def without_texts(registry_state: RegistryState) -> RegistryState:
+    """Return the registry without the options and answers of closed questions.
 
-    A reply that would be one of the options, too late, is a message like any other then.
+    A late reply that names an option is a message like any other then.
     """
-
-    def blank(question: Question) -> Question:
-        options = tuple(dict.fromkeys(option, "") for option in question.options)
-        return replace(
-            question,
-            options=options,
-            answers=tuple({**said, "value": ""} for said in question.answers),
-        )
-
-    return state.put(
-        *(blank(question) for question in state.questions.values() if question.state != "open")
-    )
+    emptied = []
+    for question in registry_state.questions.values():
+        if question.state != "open":
+            options = tuple(dict.fromkeys(option, "") for option in question.options)
+            answers = tuple({**answer, "value": ""} for answer in question.answers)
+            emptied.append(replace(question, options=options, answers=answers))
+    return registry_state.put(*emptied)
 
 
-def _question(state: RegistryState, id: str) -> Question:
-    if id not in state.questions:
+def _find(registry_state: RegistryState, id: str) -> Question:
+    if id not in registry_state.questions:
         raise NotFound(f"there is no question {id[:80]!r} any more", id=id)
-    return state.questions[id]
+    return registry_state.questions[id]
 
 
 def _has_expired(question: Question, now: str) -> bool:
     return bool(question.expires_at) and timestamps.sortable(question.expires_at) <= now
 
 
-def _value(question: Question, text: str) -> str | None:
-    """The value that a text means: of an option by its value or its label, any case; any text if
-    there are none.
+def _option_value(question: Question, text: str) -> str | None:
+    """Return the value of the option that a text names, by its value or its label in any case.
+
+    Without options, every text is a value. None: the text names no option.
     """
-    said = text.strip()
-    values = {each["value"].casefold(): each["value"] for each in question.options}
-    words = {
-        (each.get("label") or each["value"]).casefold(): each["value"] for each in question.options
-    } | values
-    return words.get(said.casefold()) if question.options else said
+    answer_text = text.strip()
+    if not question.options:
+        return answer_text
+    values = {}
+    for option in question.options:
+        label = option.get("label") or option["value"]
+        values[label.casefold()] = option["value"]
+    for option in question.options:  # A value comes before an equal label.
+        values[option["value"].casefold()] = option["value"]
+    return values.get(answer_text.casefold())
 
 
-def _closed(question: Question) -> tuple[str, list[Event]]:
-    """The session, and that there will be no answer."""
-    id = reply_id(question.session, question.id, "closed")
-    return question.session, [
-        inbound_message(
-            id=id, content="", kind="system", trigger="accumulate", question=question.id
-        )
-    ]
+def _closing_event(question: Question) -> tuple[str, list[Event]]:
+    """Return the session of a question, and the event that no answer will come."""
+    message = inbound_message(
+        id=reply_id(question.session, question.id, "closed"),
+        content="",
+        kind="system",
+        trigger="accumulate",
+        question=question.id,
+    )
+    return question.session, [message]

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, DocumentNotifier
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
-from capsule.untrusted_text import TextFence, counted, visible, word
 from capsule.sessions.events import outbound_message, reply_id, state_event, tool_event
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules.deliveries import number_replies
@@ -45,6 +44,7 @@ from capsule.sessions.session import Session
 from capsule.sessions.sessions import Sessions
 from capsule.sessions.worker import command
 from capsule.sessions.worker.command import FOR_GOOD, CommandResult
+from capsule.untrusted_text import TextFence, counted, visible, word
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Lease
@@ -196,7 +196,9 @@ class Worker:
             Refused, StorageFailed, InvalidDocument: The files of the only session cannot be read or
                 written.
         """
-        take = partial(self._engine.leases.take, f"worker-{self._session}", timeout_s=_HANDOVER_S)
+        take = partial(
+            self._engine.leases.acquire, f"worker-{self._session}", timeout_s=_HANDOVER_S
+        )
         with take() if self._session else nullcontext() as self._lease:
             self._run(stop)
 
