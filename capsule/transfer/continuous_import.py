@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.errors import NotFound
 from capsule.transfer.importing import Import
-from capsule.transfer.reading.files import HEAD, Damage, Problems
+from capsule.transfer.reading.files import HEAD_BYTES, Damage, Problems
 from capsule.transfer.reading.json_stream import END_MISSING, shape_of
 from capsule.transfer.reading.sources import (
     OpenFile,
@@ -125,8 +125,8 @@ class GrowingFiles:
             if before != now or not data:
                 has_grown = before[0] == now[0] and before[1] < now[1] and _begins_with(file, data)
                 file.seek(0)
-                data = data if has_grown else file.read(HEAD)
-                if now[1] > _MOST_KEPT or shape_of(data[:HEAD]) != "lines":
+                data = data if has_grown else file.read(HEAD_BYTES)
+                if now[1] > _MOST_KEPT or shape_of(data[:HEAD_BYTES]) != "lines":
                     return from_disk(path)
                 file.seek(len(data))
                 data += file.read()

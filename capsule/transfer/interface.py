@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidInput
 from capsule.transfer.reading.files import SourceFile
 from capsule.transfer.reading.json_stream import (
-    MOST,
+    MAX_VALUE_BYTES,
     Record,
     Shape,
     first_values,
-    records,
+    json_records,
     shape_of,
 )
 from capsule.transfer.records.coercion import object_of
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 Source = SourceFile
 
 
-def shape(source: Source) -> Shape:
+def json_shape(source: Source) -> Shape:
     """What a file consists of: one JSON `array`, `lines` of JSON, one `object`; empty: something
     else.
     """
     return shape_of(source.head)
 
 
-def first(source: Source) -> tuple[dict[str, Any], ...]:
+def first_records(source: Source) -> tuple[dict[str, Any], ...]:
     """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the
     last may be cut.
 
@@ -54,7 +54,7 @@ def read_records(source: Source) -> Iterator[Record]:
     """The JSON objects of a file (of the array, of the lines, or the one), each with its line.
     Damage is reported.
     """
-    return records(source.chunks(), source.head, source.tell)
+    return json_records(source.chunks(), source.head, source.tell)
 
 
 #: The errors that reading a damaged record raises.
@@ -93,7 +93,7 @@ class reporting_damage:  # It is used as a function is; a generator would cost t
 MakeDraft = Callable[[Any, Any, Source], "Draft | None"]
 
 
-def read_each(
+def read_items(
     source: Source, make: MakeDraft, items: Iterable[tuple[int | None, Any]] | None = None
 ) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
@@ -111,8 +111,8 @@ def read_each(
 def reader_of_items(
     make: MakeDraft, items: Callable[[Source], Any] = lambda source: None
 ) -> Callable[[Source], Iterator[Draft]]:
-    """The reader of a format by `read_each`; `items` gives the items of a file."""
-    return lambda source: read_each(source, make, items(source))
+    """The reader of a format by `read_items`; `items` gives the items of a file."""
+    return lambda source: read_items(source, make, items(source))
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:
@@ -123,12 +123,12 @@ def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterat
         yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
 
-def by_record(is_ours: Callable[[Fields], bool]) -> Callable[[Source], bool]:
+def recognizes_record(is_ours: Callable[[Fields], bool]) -> Callable[[Source], bool]:
     """What tells a format by one of the first JSON objects of a file."""
-    return lambda source: any(map(is_ours, first(source)))
+    return lambda source: any(map(is_ours, first_records(source)))
 
 
-def read_bytes(source: Source, most: int = MOST) -> bytes:
+def read_bytes(source: Source, most: int = MAX_VALUE_BYTES) -> bytes:
     """The whole content. Raises InvalidInput if it is larger than `most` bytes."""
     data = bytearray()
     for chunk in source.chunks():

@@ -26,8 +26,15 @@ from capsule.transfer.drafts.completeness import (
     unread_messages,
 )
 from capsule.transfer.drafts.export_note import recall
-from capsule.transfer.interface import FORMAT_ERRORS, Draft, Format, Source, first, shape
-from capsule.transfer.reading.json_stream import records
+from capsule.transfer.interface import (
+    FORMAT_ERRORS,
+    Draft,
+    Format,
+    Source,
+    first_records,
+    json_shape,
+)
+from capsule.transfer.reading.json_stream import json_records
 
 #: A program, what the path of its files has, and what their content begins with or has.
 _PROGRAMS: tuple[tuple[str, str, bytes], ...] = (
@@ -122,7 +129,7 @@ def has_value(source: Source) -> bool:
     """Return whether a file begins with what can be read: an archive, an object of JSON, or a known
     format.
     """
-    return source.is_packed or any(first(source)) or format_of(source, None) is not None
+    return source.is_packed or any(first_records(source)) or format_of(source, None) is not None
 
 
 def is_part(source: Source) -> bool:
@@ -135,7 +142,7 @@ def guess_of(source: Source) -> str:
     conversation.
     """
     program = program_of(source.name, source.head)
-    if not program and shape(source) and re.search(_SAID, source.head):
+    if not program and json_shape(source) and re.search(_SAID, source.head):
         return "an unknown program"
     return program
 
@@ -149,11 +156,11 @@ def report_unknown(source: Source, note: Callable[[str, str, int | None], object
             a word.
     """
     is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
-    if shape(source) and (is_ours or note is not None):
+    if json_shape(source) and (is_ours or note is not None):
         # It reads to the first fault, or to the end.
         any(
             faults
-            for _ in records(
+            for _ in json_records(
                 source.chunks(), source.head, lambda fault, line: faults.append((fault, line))
             )
         )

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.transfer.reading import json_stream
-from capsule.transfer.reading.json_stream import completed, first_values, records, shape_of
+from capsule.transfer.reading.json_stream import (
+    complete_prefix,
+    first_values,
+    json_records,
+    shape_of,
+)
 from capsule.transfer.records.coercion import moment
 from capsule.transfer.records.round_trip import Pair, apply_difference, difference
 
@@ -24,7 +29,9 @@ def read(data: bytes, chunk: int = 7) -> tuple[list[tuple[int, Any]], list[tuple
         for at in range(0, len(data), chunk):
             yield data[at : at + chunk]
 
-    found = list(records(chunks(), data[:100_000], lambda what, line: told.append((what, line))))
+    found = list(
+        json_records(chunks(), data[:100_000], lambda what, line: told.append((what, line)))
+    )
     return found, told
 
 
@@ -192,8 +199,8 @@ OBJECT = st.dictionaries(st.sampled_from(["a", "b", "role", "content", "x"]), JS
 @given(OBJECT, st.integers(0, 200))
 def test_the_beginning_of_a_value_is_completed(value: dict[str, Any], cut: int) -> None:
     text = json.dumps(value)
-    assert completed(text) == value
-    found = completed(text[:cut])
+    assert complete_prefix(text) == value
+    found = complete_prefix(text[:cut])
     assert found is None or found.items() <= value.items() or len(found) <= len(value)
 
 

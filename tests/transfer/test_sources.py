@@ -17,8 +17,8 @@ import pytest
 import zstandard
 
 from capsule import Store
-from capsule.transfer.reading.files import CHUNK
-from capsule.transfer.reading.json_stream import MOST
+from capsule.transfer.reading.files import CHUNK_BYTES
+from capsule.transfer.reading.json_stream import MAX_VALUE_BYTES
 from tests.transfer.exchange import DATA, said, take, zipped
 
 
@@ -46,7 +46,7 @@ class Endless(io.RawIOBase):
 
     def __init__(self, begin: bytes, then: bytes) -> None:
         self._begin = begin
-        self._then = then * (CHUNK // len(then))
+        self._then = then * (CHUNK_BYTES // len(then))
         self.read_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -61,7 +61,7 @@ def test_a_stream_in_which_no_conversation_begins_is_refused(store: Store, then:
     stream = Endless(b"", then)
     report = store.import_(stream=stream)
     assert [(one.path, "refused" in one.reason) for one in report.problems.first] == [("-", True)]
-    assert stream.read_bytes <= MOST + CHUNK and not report.conversations
+    assert stream.read_bytes <= MAX_VALUE_BYTES + CHUNK_BYTES and not report.conversations
 
 
 def test_a_device_without_an_end_is_refused_and_the_other_files_are_imported(
@@ -77,8 +77,10 @@ def test_a_device_without_an_end_is_refused_and_the_other_files_are_imported(
 
 @pytest.mark.slow
 def test_a_long_stream_whose_conversation_begins_at_once_is_read_to_its_end(store: Store) -> None:
-    blank = b" " * (CHUNK - 1) + b"\n"
-    stream = io.BytesIO(said("a", id="1") + blank * (MOST // CHUNK + 1) + said("b", id="2"))
+    blank = b" " * (CHUNK_BYTES - 1) + b"\n"
+    stream = io.BytesIO(
+        said("a", id="1") + blank * (MAX_VALUE_BYTES // CHUNK_BYTES + 1) + said("b", id="2")
+    )
     assert [taken.source for taken in store.import_(stream=stream).conversations] == ["1", "2"]
 
 

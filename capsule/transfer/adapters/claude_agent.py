@@ -16,7 +16,7 @@ from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.transfer.adapters.items import Items, sessions
 from capsule.transfer.interface import Fields, Pair
-from capsule.transfer.records.coercion import filled, moment, object_of, objects_of, text_of
+from capsule.transfer.records.coercion import moment, object_of, objects_of, text_of, with_nonempty
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -55,7 +55,7 @@ def _read(entry: Fields) -> Fields:
         }
         for block in blocks.get("tool_use", ())
     ]
-    return filled(
+    return with_nonempty(
         {"role": role, "content": said} | time,
         model=message.get("model") if isinstance(message.get("model"), str) else None,
         reasoning="\n\n".join(
@@ -88,7 +88,11 @@ def _write(fields: Fields) -> Fields:
     for call in fields.get("toolCalls", ()):
         about = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
         blocks.append({"type": "tool_use", **about})
-    return {"message": filled({"role": "assistant", "content": blocks}, model=fields.get("model"))}
+    return {
+        "message": with_nonempty(
+            {"role": "assistant", "content": blocks}, model=fields.get("model")
+        )
+    }
 
 
 class CapsuleSessionStore:

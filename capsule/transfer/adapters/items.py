@@ -16,7 +16,7 @@ from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
-from capsule.transfer.reading.json_stream import cleaned
+from capsule.transfer.reading.json_stream import without_surrogates
 from capsule.transfer.records.coercion import object_of
 from capsule.transfer.records.round_trip import (
     Fields,
@@ -66,9 +66,9 @@ class Items:
         """
         messages = []
         for item in items:
-            fields = self._item.read(cleaned(item))
+            fields = self._item.read(without_surrogates(item))
             rest = difference(item, self._item.write(fields))
-            if cleaned(rest) != rest or _ESCAPED in rest:
+            if without_surrogates(rest) != rest or _ESCAPED in rest:
                 rest = {_ESCAPED: json.dumps(rest)}
             message = check_message(with_source(fields, rest))
             made = key(item)

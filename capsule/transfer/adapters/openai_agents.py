@@ -14,7 +14,7 @@ from anyio import to_thread
 from capsule.errors import InvalidInput, NotFound
 from capsule.transfer.adapters.items import Items
 from capsule.transfer.interface import Fields, Pair
-from capsule.transfer.records.coercion import json_of, part_text, text_of
+from capsule.transfer.records.coercion import json_of, text_of, text_of_part
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -23,7 +23,7 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develop
 
 
 def _texts(parts: Any) -> str:
-    texts = [part_text(part) for part in parts] if isinstance(parts, list) else [text_of(parts)]
+    texts = [text_of_part(part) for part in parts] if isinstance(parts, list) else [text_of(parts)]
     return "\n\n".join(filter(None, texts))
 
 

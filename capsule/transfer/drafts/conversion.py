@@ -39,8 +39,8 @@ from capsule.transfer.drafts import digests
 from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, provenance_of
 from capsule.transfer.drafts.trust import as_plain_chat, keeps_id
 from capsule.transfer.interface import Draft, Fields, Source
-from capsule.transfer.reading.json_stream import MOST
-from capsule.transfer.records.coercion import filled, moment, object_of, rest
+from capsule.transfer.reading.json_stream import MAX_VALUE_BYTES
+from capsule.transfer.records.coercion import moment, object_of, with_nonempty, without
 from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 #: The parent of a root.
@@ -163,7 +163,7 @@ def document_of(
     tell: ReportProblem,
     keep: StoreAttachment,
     suffix: str = "",
-    most: int = MOST,
+    most: int = MAX_VALUE_BYTES,
     *,
     is_trusted: bool = False,
 ) -> Document:
@@ -249,7 +249,7 @@ def _accepted_message(
         if isinstance(metadata, dict) and SOURCE in metadata:
             tell(f"what a message has besides is left out: {error}"[:300], id)
             return _accepted_message(
-                entry | {"metadata": rest(metadata, SOURCE)}, tell, keep, most, is_own=is_own
+                entry | {"metadata": without(metadata, SOURCE)}, tell, keep, most, is_own=is_own
             )
         tell(f"a message can't be accepted: {error}"[:300], id)
         return links
@@ -275,7 +275,7 @@ def _store_attachment(
 ) -> Fields:
     if "data" not in attached:
         return attached
-    said = rest(attached, "data")
+    said = without(attached, "data")
     try:
         digest, size = keep(attached["data"])
     except InvalidInput as error:
@@ -391,7 +391,7 @@ def _with_source_back(fields: Fields) -> Fields:
     metadata, about = fields.get("metadata", {}), provenance_of(fields)
     if SOURCE not in about:
         return fields
-    left = rest(about, SOURCE)
+    left = without(about, SOURCE)
     kept = {
         name: left if name == IMPORTED else value
         for name, value in metadata.items()
@@ -408,7 +408,7 @@ def _with_source_aside(fields: Fields) -> Fields:
     if SOURCE not in metadata:
         return fields
     aside = {IMPORTED: {**provenance_of(fields), SOURCE: metadata[SOURCE]}}
-    return fields | {"metadata": rest(metadata, SOURCE) | aside}
+    return fields | {"metadata": without(metadata, SOURCE) | aside}
 
 
 def draft_of(document: Document, format: str, load: LoadAttachment | None = None) -> Draft:
@@ -432,14 +432,14 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
     metadata = digests.without_defaults(document["metadata"], creation.new_metadata()) | {
         "currentNode": current
     }
-    head = rest(document, "history", "metadata", "version")
+    head = without(document, "history", "metadata", "version")
     if head.get("context") == creation.empty_context():
         del head["context"]
     if is_own:
         head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]
         origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
     else:
-        head["metadata"] = rest(metadata, IMPORTED, "titleSetBy")
+        head["metadata"] = without(metadata, IMPORTED, "titleSetBy")
         for name, other in object_of(about.get("related")).items():
             if metadata.get(name) == imported_conversation_id(format, other):
                 head["metadata"][name] = other
@@ -462,7 +462,7 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
         link = {} if origins[entry["id"]] is None else {"id": origins[entry["id"]]}
         if link or above != place - 1:
             link["parent"] = None if above < 0 else origins[history[above]["id"]] or f"#{above}"
-        said = rest(entry, "id", "parent")
+        said = without(entry, "id", "parent")
         said = _with_source_aside(said) if is_own else _without_imported(said)
         if load is not None and "attachments" in said:
             said["attachments"] = [
@@ -496,12 +496,14 @@ def _origin(entry: Fields) -> str | None:
 
 def _without_imported(fields: Fields) -> Fields:
     if digests.is_undated(fields, provenance_of(fields)):
-        fields = rest(fields, "timestamp")
-    return filled(rest(fields, "metadata"), metadata=rest(fields.get("metadata", {}), IMPORTED))
+        fields = without(fields, "timestamp")
+    return with_nonempty(
+        without(fields, "metadata"), metadata=without(fields.get("metadata", {}), IMPORTED)
+    )
 
 
 def _load_attachment(attached: Fields, load: LoadAttachment) -> Fields:
     data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
     if data is None:
         return attached
-    return rest(attached, "sha256", "size", "path") | {"data": data}
+    return without(attached, "sha256", "size", "path") | {"data": data}

@@ -32,7 +32,7 @@ from capsule.transfer.drafts.conversion import Document, document_of
 from capsule.transfer.drafts.digests import digest_of_message, digests_of_head, provenance_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_bytes
 from capsule.transfer.reading.files import Problems, SourceFile
-from capsule.transfer.records.coercion import object_of, rest
+from capsule.transfer.records.coercion import object_of, without
 
 #: The fields of a message that hold ids, which a recalled message has in another form.
 _LINKS = ("replyTo", "thread")
@@ -225,7 +225,7 @@ def _recalled_head(draft: Draft, ids: dict[str, str]) -> Fields:
 
 
 def _digest_as_read(entry: Fields) -> str:
-    return digest_of_message(rest(entry, *_LINKS))
+    return digest_of_message(without(entry, *_LINKS))
 
 
 def _ignore_problem(reason: str, id: str) -> None:

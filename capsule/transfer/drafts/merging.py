@@ -24,7 +24,7 @@ from capsule.transfer.drafts.digests import (
     is_edited,
     provenance_of,
 )
-from capsule.transfer.records.coercion import object_of, rest
+from capsule.transfer.records.coercion import object_of, without
 
 Document = dict[str, Any]
 #: Where the source and this store changed the same: leave it, take what the source has, or make a
@@ -142,7 +142,7 @@ def merge(
 
 def _replaced(current_entry: Document, source_entry: Document, stamp: str) -> Document:
     """Return the message of the source in the place that the current one has in the tree."""
-    fields = rest(source_entry, "parent") | {"editedAt": stamp}
+    fields = without(source_entry, "parent") | {"editedAt": stamp}
     if "parent" in current_entry:
         fields["parent"] = current_entry["parent"]
     return order_message(fields)
@@ -263,7 +263,7 @@ def _parent(source_tree: Tree, place: int, places: dict[str, int]) -> str | None
 
 def _append(history: list[Document], entry: Document, parent: str | None) -> None:
     previous_id = history[-1]["id"] if history else None
-    fields = rest(entry, "parent")
+    fields = without(entry, "parent")
     if parent != previous_id:
         fields["parent"] = parent
     history.append(order_message(fields))
@@ -293,6 +293,6 @@ def _choose_active_leaf(
             new_leaf = source_leaf
     if new_leaf == _leaf(document):
         return
-    document["metadata"] = rest(document["metadata"], "currentNode")
+    document["metadata"] = without(document["metadata"], "currentNode")
     if new_leaf is not None and new_leaf != _leaf(document):
         document["metadata"]["currentNode"] = new_leaf

@@ -34,7 +34,7 @@ _AT_ONCE = 100_000
 
 
 @contextmanager
-def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
+def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """A database for reading only, also while another program writes it.
 
     Args:
@@ -108,14 +108,14 @@ def _refused(database: sqlite3.Connection) -> dict[str, str]:
 
 
 #: How much of a file tells its format, and how much of it is read at once, in bytes.
-HEAD, CHUNK = 1 << 17, 1 << 20
+HEAD_BYTES, CHUNK_BYTES = 1 << 17, 1 << 20
 #: Problems of one import that are reported in full; the others are counted.
 _MOST_PROBLEMS = 1_000
 #: How zips and files in Zstandard begin.
-ZIP, ZSTD = (b"PK\x03\x04", b"PK\x05\x06"), b"\x28\xb5\x2f\xfd"
+ZIP_MAGIC, ZSTD_MAGIC = (b"PK\x03\x04", b"PK\x05\x06"), b"\x28\xb5\x2f\xfd"
 #: The largest database that is copied out of a zip, in bytes.
 _LARGEST_DATABASE = 1 << 31
-DAMAGED = (
+READ_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -205,10 +205,10 @@ class SourceFile:
         try:
             with self.opened() as file:
                 self.at = 0
-                while chunk := file.read(CHUNK):
+                while chunk := file.read(CHUNK_BYTES):
                     self.at += len(chunk)
                     yield chunk
-        except DAMAGED as error:
+        except READ_ERRORS as error:
             self.tell(f"can't be read to its end: {error}")
 
     def digest(self) -> str:
@@ -234,15 +234,15 @@ class SourceFile:
         """The first 128 KiB."""
         try:
             with self.opened() as file:
-                return file.read(HEAD)
-        except DAMAGED as error:
+                return file.read(HEAD_BYTES)
+        except READ_ERRORS as error:
             self.tell(f"can't be read: {error}")
             return b""
 
     @property
     def is_packed(self) -> bool:
         """Whether it is a zip, or in Zstandard."""
-        return self.head.startswith((*ZIP, ZSTD))
+        return self.head.startswith((*ZIP_MAGIC, ZSTD_MAGIC))
 
     @cached_property
     def tables(self) -> frozenset[str]:
@@ -266,7 +266,7 @@ class SourceFile:
         """
         self.asked = None  # Its log is beside it, and changes under one's hands.
         if self.path is not None:
-            with opened_database(self.path) as database:
+            with open_database(self.path) as database:
                 yield database
             return
         with TemporaryDirectory(prefix="capsule-import-") as folder:
@@ -278,5 +278,5 @@ class SourceFile:
                         raise sqlite3.DatabaseError(
                             "it is too large to be copied out of the archive"
                         )
-            with opened_database(copy) as database:
+            with open_database(copy) as database:
                 yield database

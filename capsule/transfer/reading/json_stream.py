@@ -20,13 +20,13 @@ from typing import Any, Literal
 import orjson
 
 #: The largest value (a line, an element, a file with one object) that is read, in bytes.
-MOST = 64 << 20
+MAX_VALUE_BYTES = 64 << 20
 #: What is reported of a file whose last value is not complete.
 END_MISSING = "the end is missing"
 Shape = Literal["array", "lines", "object", ""]
 Record = tuple[int, dict[str, Any]]
 #: Takes what is wrong, and the line.
-Tell = Callable[[str, int | None], None]
+ReportProblem = Callable[[str, int | None], None]
 
 
 def _real(text: str) -> float | None:
@@ -62,7 +62,7 @@ _FIRST = 50
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def completed(text: str) -> Any:
+def complete_prefix(text: str) -> Any:
     """The value that begins with `text`, as far as it is complete there. None: nothing is."""
     with suppress(ValueError, RecursionError):
         return _loaded(text)
@@ -100,7 +100,9 @@ def _sound(text: str) -> tuple[Any, Exception | None]:
         return _loaded(text), None
     except (ValueError, RecursionError) as error:
         is_cut = "Unterm" in str(error)
-        return completed(text if is_cut else text[: getattr(error, "pos", 0) or len(text)]), error
+        return complete_prefix(
+            text if is_cut else text[: getattr(error, "pos", 0) or len(text)]
+        ), error
 
 
 @lru_cache(maxsize=4)  # Each format asks for it, of the same file.
@@ -139,7 +141,7 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     return tuple(value for value in values if isinstance(value, dict))
 
 
-def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
+def json_records(chunks: Iterable[bytes], head: bytes, tell: ReportProblem) -> Iterator[Record]:
     """The objects of a file, each with the line at which it begins.
 
     `head` is the beginning of the file, and `tell` takes each damage.
@@ -156,29 +158,29 @@ def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record
 
 def _loaded(text: str) -> Any:
     value = _decoder.decode(text)
-    return cleaned(value) if "\\u" in text else value
+    return without_surrogates(value) if "\\u" in text else value
 
 
-def cleaned(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
     """The value without halves of characters, which no file can hold."""
     if isinstance(value, str):
         return re.sub(_LONE, "\ufffd", value)
     if isinstance(value, list):
-        return [cleaned(item) for item in value]
+        return [without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {cleaned(key): cleaned(item) for key, item in value.items()}
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     return value
 
 
-def _too_large(tell: Tell, line: int) -> None:
-    tell(f"a value of more than {MOST >> 20} MB is refused", line)
+def _too_large(tell: ReportProblem, line: int) -> None:
+    tell(f"a value of more than {MAX_VALUE_BYTES >> 20} MB is refused", line)
 
 
-def _object(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
+def _object(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        if len(data) > MOST:
+        if len(data) > MAX_VALUE_BYTES:
             return _too_large(tell, 1)
     text = "".join(_texts([bytes(data)], tell)).lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n")
     value, fault = _sound(text)
@@ -198,7 +200,7 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
+def _texts(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[str]:
     """The text of chunks. What is not valid UTF-8 is replaced and reported."""
     rest, line = b"", 1
     for chunk in chunks:
@@ -221,7 +223,7 @@ def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
         tell("not UTF-8", line)
 
 
-def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
+def split_lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers from 1, and their ends. One that is too large is
     reported and skipped.
     """
@@ -233,7 +235,7 @@ def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, byte
                 yield line, rest + part + b"\n"
             rest, line, is_skipped = b"", line + 1, False
         rest += last
-        if is_skipped or len(rest) > MOST:
+        if is_skipped or len(rest) > MAX_VALUE_BYTES:
             if not is_skipped:
                 _too_large(tell, line)
             rest, is_skipped = b"", True
@@ -241,7 +243,7 @@ def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, byte
         yield line, rest
 
 
-def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
+def _lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
     keys: set[str] = set()
     for line, data in split_lines(chunks, tell):
         try:
@@ -259,7 +261,9 @@ def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
             tell("no JSON object", line)
 
 
-def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict[str, Any]]:
+def _mended(
+    line: int, data: bytes, keys: set[str], tell: ReportProblem
+) -> Iterator[dict[str, Any]]:
     """The objects that can be read of a line that is no valid JSON: several, or what another one
     was written over.
 
@@ -271,7 +275,7 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
         try:
             value, end = _decoder.raw_decode(text, at)
             if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
-                values.append(cleaned(value))
+                values.append(without_surrogates(value))
             at = end
         except (ValueError, RecursionError) as error:
             reason, failures = reason or _reason(error), failures + 1
@@ -296,7 +300,7 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
     yield from values
 
 
-def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
+def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
     buffer, line, counted, is_open = "", 1, 0, True
     keys: list[str] = []
     deep = 0
@@ -317,7 +321,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             except (ValueError, RecursionError) as wrong:
                 error = wrong
         if at >= len(buffer) or (
-            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MOST
+            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MAX_VALUE_BYTES
         ):
             line, counted = line + buffer.count("\n", counted, at), 0
             more, wanted = [buffer[at:]], max(len(buffer) - at, 1)
@@ -332,7 +336,10 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             at = end
             if isinstance(value, dict):
                 keys = keys or list(value)[:2]
-                yield line, cleaned(value) if buffer.find("\\ud", counted, end) >= 0 else value
+                yield (
+                    line,
+                    without_surrogates(value) if buffer.find("\\ud", counted, end) >= 0 else value,
+                )
             else:
                 tell("no JSON object", line)
             continue
@@ -340,12 +347,12 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
         if deep > _MOST_DEEP:
             return tell("nested too deep: the rest is left out", line)
         keys = keys or _keys(buffer[at : at + _LOOK])
-        if len(buffer) - at > MOST:
+        if len(buffer) - at > MAX_VALUE_BYTES:
             _too_large(tell, line)
         else:
             place = getattr(error, "pos", at)
             tell(_reason(error), line + buffer.count("\n", at, place))
-            value = completed(
+            value = complete_prefix(
                 buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)]
             )
             if isinstance(value, dict) and value:
@@ -390,7 +397,7 @@ def _next_element(
             place = match.start(1)
             look = buffer[place : place + _LOOK]
             value = (
-                completed(look) if all(f'"{key}"' in look for key in keys) else None
+                complete_prefix(look) if all(f'"{key}"' in look for key in keys) else None
             )  # Nearly none has them all.
             if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (
                 keys or list(value)[:1]

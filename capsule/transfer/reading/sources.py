@@ -27,8 +27,15 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from capsule.errors import NotFound
-from capsule.transfer.reading.files import CHUNK, DAMAGED, ZIP, ZSTD, Problems, SourceFile
-from capsule.transfer.reading.json_stream import MOST
+from capsule.transfer.reading.files import (
+    CHUNK_BYTES,
+    READ_ERRORS,
+    ZIP_MAGIC,
+    ZSTD_MAGIC,
+    Problems,
+    SourceFile,
+)
+from capsule.transfer.reading.json_stream import MAX_VALUE_BYTES
 from capsule.transfer.registry import formats
 
 if TYPE_CHECKING:
@@ -206,11 +213,11 @@ def spooled(stream: SourceFile, has_value: Callable[[SourceFile], bool]) -> Iter
         is_checked = False
         for chunk in stream.chunks():
             copy.write(chunk)
-            if not is_checked and copy.tell() >= MOST:
+            if not is_checked and copy.tell() >= MAX_VALUE_BYTES:
                 is_checked = True
                 if not has_value(_copied(source, copy)):
                     source.tell(
-                        f"refused: no conversation begins in the first {MOST >> 20} MB of this "
+                        f"refused: no conversation begins in the first {MAX_VALUE_BYTES >> 20} MB of this "
                         "stream"
                     )
                     copy.seek(0)
@@ -232,7 +239,7 @@ def opened(file: SourceFile, depth: int = 1) -> Iterator[SourceFile]:
         yield file
     elif depth > _DEEPEST:
         file.tell(f"refused: a zip inside {_DEEPEST} others")
-    elif file.head.startswith(ZSTD):
+    elif file.head.startswith(ZSTD_MAGIC):
         yield from _decompressed(file, depth)
     else:
         try:
@@ -244,7 +251,7 @@ def opened(file: SourceFile, depth: int = 1) -> Iterator[SourceFile]:
                     yield from _without_directory(file, data, depth)
                 else:
                     yield from _members(file, archive, depth)
-        except DAMAGED as error:
+        except READ_ERRORS as error:
             file.tell(f"the zip can't be read: {error}")
 
 
@@ -268,7 +275,7 @@ def _decompressed(file: SourceFile, depth: int) -> Iterator[SourceFile]:
                         packed = frame.unused_data or data.read(_PIECE)
                     if not frame.eof:
                         raise EOFError("the end is missing")
-        except (zstandard.ZstdError, *DAMAGED) as error:
+        except (zstandard.ZstdError, *READ_ERRORS) as error:
             file.tell(f"can't be unpacked to its end: {error}")
         yield from opened(_copied(file, copy), depth + 1)
 
@@ -284,7 +291,7 @@ def _without_directory(file: SourceFile, data: IO[bytes], depth: int) -> Iterato
             zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         ):
             size, names = 0, set[str]()
-            while (header := data.read(_HEADER.size)).startswith(ZIP[0]) and len(
+            while (header := data.read(_HEADER.size)).startswith(ZIP_MAGIC[0]) and len(
                 header
             ) == _HEADER.size:
                 flags, method, packed, length, extra = _HEADER.unpack(header)
@@ -305,19 +312,19 @@ def _without_directory(file: SourceFile, data: IO[bytes], depth: int) -> Iterato
                             raise zlib.error
                 if flags & 8:  # Sizes follow, in one of four lengths.
                     after = data.read(24)
-                    data.seek(max(after.find(ZIP[0]), 0) - len(after), os.SEEK_CUR)
+                    data.seek(max(after.find(ZIP_MAGIC[0]), 0) - len(after), os.SEEK_CUR)
         yield from opened(_copied(file, copy), depth)
 
 
 def _unpacked(data: IO[bytes]) -> Iterator[bytes]:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(CHUNK)):
-        yield inflate.decompress(chunk, CHUNK)
+    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(CHUNK_BYTES)):
+        yield inflate.decompress(chunk, CHUNK_BYTES)
     data.seek(-len(inflate.unused_data), os.SEEK_CUR)
 
 
 def _pieces(data: IO[bytes], size: int) -> Iterator[bytes]:
-    while size and (piece := data.read(min(size, CHUNK))):
+    while size and (piece := data.read(min(size, CHUNK_BYTES))):
         size -= len(piece)
         yield piece
 
@@ -357,7 +364,7 @@ def _members(file: SourceFile, archive: zipfile.ZipFile, depth: int) -> Iterator
 
     for name in names:
         member = made(name)
-        if not member.head.startswith(ZIP):
+        if not member.head.startswith(ZIP_MAGIC):
             yield from opened(member, depth)
         elif member.size > _LARGEST_INNER:
             member.tell(f"refused: a zip in a zip with more than {_LARGEST_INNER >> 20} MB")

@@ -18,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_NAME = 64
 
 
-def acceptable(said: Fields) -> Fields:
+def with_acceptable_calls(said: Fields) -> Fields:
     """Return a message whose calls the APIs of models accept.
 
     Ids and names have letters, digits, `_` and `-` only, and arguments are an object. A call
@@ -26,25 +26,26 @@ def acceptable(said: Fields) -> Fields:
     """
     result = dict(said)
     if isinstance(said.get("toolCallId"), str):
-        result["toolCallId"] = _accepted_id(said["toolCallId"])
+        result["toolCallId"] = _acceptable_id(said["toolCallId"])
     if "toolCalls" in said:
         result["toolCalls"] = [
-            _accepted(call, f"{said.get('id')}:{nth}") for nth, call in enumerate(said["toolCalls"])
+            _acceptable_call(call, f"{said.get('id')}:{nth}")
+            for nth, call in enumerate(said["toolCalls"])
         ]
     return result
 
 
-def _accepted(call: Fields, place: str) -> Fields:
+def _acceptable_call(call: Fields, place: str) -> Fields:
     id = call.get("id")
     name = re.sub("[^A-Za-z0-9_-]", "_", text_of(call.get("name")))[:_LONGEST_NAME]
     return {
-        "id": _accepted_id(id if isinstance(id, str) else place),
+        "id": _acceptable_id(id if isinstance(id, str) else place),
         "name": name or "tool",
-        "arguments": _accepted_arguments(call.get("arguments")),
+        "arguments": _acceptable_arguments(call.get("arguments")),
     }
 
 
-def _accepted_id(id: str) -> str:
+def _acceptable_id(id: str) -> str:
     if _ID.fullmatch(id):
         return id
     return (
@@ -52,7 +53,7 @@ def _accepted_id(id: str) -> str:
     )
 
 
-def _accepted_arguments(arguments: Any) -> Fields:
+def _acceptable_arguments(arguments: Any) -> Fields:
     """An object of arguments: itself, the one that a text holds, or one with any other value as its
     `input`.
     """

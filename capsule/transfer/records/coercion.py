@@ -46,7 +46,7 @@ def milliseconds(time: str | None) -> int | None:
     return timestamps.ms_of(time) if time else None
 
 
-def is_text(value: Any) -> bool:
+def is_string(value: Any) -> bool:
     """Whether a value is a text."""
     return isinstance(value, str)
 
@@ -58,7 +58,7 @@ def text_of(value: Any) -> str:
     return "" if value is None else orjson.dumps(value).decode()
 
 
-def part_text(part: Any) -> str | None:
+def text_of_part(part: Any) -> str | None:
     """The text of a part of a content; None: it is something else."""
     if isinstance(part, str):
         return part
@@ -76,12 +76,12 @@ def json_of(value: Any) -> Any:
         return value
 
 
-def rest(fields: Fields, *mapped: str) -> Fields:
+def without(fields: Fields, *mapped: str) -> Fields:
     """The fields that are not mapped."""
     return {name: value for name, value in fields.items() if name not in mapped}
 
 
-def filled(fields: Fields, /, **others: Any) -> Fields:
+def with_nonempty(fields: Fields, /, **others: Any) -> Fields:
     """The fields, and those of the others that are not empty."""
     return fields | {name: value for name, value in others.items() if value}
 
@@ -105,14 +105,14 @@ def data_of(url: str) -> bytes | None:
     )
 
 
-def encoded(record: Fields) -> bytes:
+def encode_record(record: Fields) -> bytes:
     """A record as JSON, with bytes in base64."""
     return orjson.dumps(record, default=lambda data: b64encode(data).decode())
 
 
-def encoded_lines(records: Iterable[Fields]) -> bytes:
+def encode_records(records: Iterable[Fields]) -> bytes:
     """Records as lines of JSON, with bytes in base64."""
-    return b"".join(encoded(record) + b"\n" for record in records)
+    return b"".join(encode_record(record) + b"\n" for record in records)
 
 
 def uuid_of(id: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import filled, moment
+from capsule.transfer.records.coercion import moment, with_nonempty
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
     apply_difference,
@@ -31,7 +31,7 @@ _MESSAGES = "$messages"
 Pieces = list[dict[str, str]]
 
 
-def numbered(entries: list[Fields]) -> list[Fields]:
+def with_turn_ids(entries: list[Fields]) -> list[Fields]:
     """The messages of a record, each the answer to the one before; the last one has the id."""
     id = entries[-1].get("id")
     for nth, entry in enumerate(entries):
@@ -42,7 +42,7 @@ def numbered(entries: list[Fields]) -> list[Fields]:
     return entries
 
 
-def with_text(record: Fields, key: str = "content") -> Fields:
+def join_pieces(record: Fields, key: str = "content") -> Fields:
     """What a record has under a key as one text, if it is in pieces."""
     if not is_pieces(content := record.get(key)):
         return {}
@@ -58,7 +58,7 @@ def is_pieces(content: Any) -> TypeGuard[Pieces]:
     )
 
 
-def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
+def merge_marks(pieces: Iterable[dict[str, str]]) -> Pieces:
     """Pieces with one mark, which may be empty, before, between and after the others."""
     made: Pieces = [{"mark": ""}]
     for piece in pieces:
@@ -80,19 +80,25 @@ def pieces_of(text: str, parts: Iterable[tuple[int, int, list[tuple[str, int, in
     at = 0
     for start, end, spans in [*parts, (len(text), len(text), [])]:
         between = text[at:start]
-        said = between.strip() if made and spans else between.lstrip() if made else between.rstrip()
-        before, _, after = between.partition(said) if said else (between, "", "")
-        made += [{"mark": before}, *([{"text": said}] if said else []), {"mark": after}]
+        turn_messages = (
+            between.strip() if made and spans else between.lstrip() if made else between.rstrip()
+        )
+        before, _, after = between.partition(turn_messages) if turn_messages else (between, "", "")
+        made += [
+            {"mark": before},
+            *([{"text": turn_messages}] if turn_messages else []),
+            {"mark": after},
+        ]
         at = start
         for kind, begin, stop in spans:
             made += [{"mark": text[at:begin]}, {kind: text[begin:stop]}]
             at = stop
         made.append({"mark": text[at:end]})
         at = end
-    return merged(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
+    return merge_marks(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
 
 
-def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
+def turn_messages(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
     """The messages of a turn, one at least, of what follows each other in it.
 
     Args:
@@ -147,11 +153,11 @@ class RecordFieldNames:
         """
         time, model = moment(record.get(self.time)), record.get("model")
         for entry in entries:
-            entry |= filled({}, timestamp=time)
+            entry |= with_nonempty({}, timestamp=time)
             if isinstance(model, str) and entry["role"] != "tool":
                 entry["model"] = model
-        entries[0] |= filled({}, attachments=files)
-        entries[-1] |= filled({}, metadata=filled({}, usage=usage, form=form))
+        entries[0] |= with_nonempty({}, attachments=files)
+        entries[-1] |= with_nonempty({}, metadata=with_nonempty({}, usage=usage, form=form))
         if self.id in record:
             entries[-1]["id"] = record[self.id]
         if self.parent in record:
@@ -170,7 +176,7 @@ class RecordFieldNames:
         return record | ({self.parent: head["parent"]} if "parent" in head else {})
 
 
-def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
+def calls_with_results(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
     """The messages of a turn, each call with the messages of its results."""
     made: list[tuple[Fields, list[Fields]]] = []
     for entry in entries:
@@ -185,7 +191,7 @@ def is_turn(entries: list[Fields]) -> bool:
     """Whether messages are a turn: an agent that calls, what came back in the order of the calls,
     and so on.
     """
-    *earlier, (last, results) = rounds(entries)
+    *earlier, (last, results) = calls_with_results(entries)
     return all(
         entry["role"] == "assistant"
         and (results or entry is last)
@@ -215,7 +221,7 @@ class TurnPair:
     def to_capsule(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
         record = self.opened({name: value for name, value in record.items() if name != CAPSULE_KEY})
-        entries = numbered(self.read(record))
+        entries = with_turn_ids(self.read(record))
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)
@@ -292,7 +298,7 @@ def records_of(
     return records, homes
 
 
-def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
+def name_current_record(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     """The head of a conversation; under `key` it names the record that holds the
     current message.
     """
@@ -302,16 +308,19 @@ def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     return record | {key: homes[inner]}
 
 
-def newest(history: list[Fields]) -> str | None:
+def newest_message_id(history: list[Fields]) -> str | None:
     """The id of the newest message; None: there is none, or some have no id."""
-    said = [entry for entry in history if "role" in entry]
-    if not said or not all("id" in entry for entry in said):
+    turn_messages = [entry for entry in history if "role" in entry]
+    if not turn_messages or not all("id" in entry for entry in turn_messages):
         return None
-    place = max(range(len(said)), key=lambda place: (said[place].get("timestamp") or "", place))
-    return str(said[place]["id"])
+    place = max(
+        range(len(turn_messages)),
+        key=lambda place: (turn_messages[place].get("timestamp") or "", place),
+    )
+    return str(turn_messages[place]["id"])
 
 
-def with_current(draft: Draft, key: str, record: Fields) -> None:
+def choose_newest_message(draft: Draft, key: str, record: Fields) -> None:
     """Make the newest message the current one of a draft, if the source has none, under `key`, that
     is there.
     """
@@ -320,7 +329,7 @@ def with_current(draft: Draft, key: str, record: Fields) -> None:
     }:
         return
     metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
-    if id := newest(draft.history):
+    if id := newest_message_id(draft.history):
         metadata["currentNode"] = id
     if key in record:
         metadata["source"] = {**metadata.get("source", {}), key: record[key]}

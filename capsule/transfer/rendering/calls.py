@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 import orjson
 
 from capsule.format.text.escaping import call_of, one_line, truncated
-from capsule.transfer.records.coercion import json_of, rest
+from capsule.transfer.records.coercion import json_of, without
 from capsule.transfer.rendering.texts import difference, language_of, valid
 
 _PATHS = (
@@ -86,7 +86,7 @@ def describe_call(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     name, given = line(name, 80) or "Tool", json_of(given)
     if isinstance(given, dict):
         summary, text, language, drawn = _describe_known_tool(name, given)
-        parts = [(text, language), (as_text(rest(given, *drawn) or None), "json")]
+        parts = [(text, language), (as_text(without(given, *drawn) or None), "json")]
         return summary, [part for part in parts if part[0]]
     if _is_patch(given):
         return name + _of_patch(given), [(given, "diff")]

@@ -1,9 +1,12 @@
-"""Trajectories of agents, ATIF 1.7 and before: steps with tool calls, and what was observed after
-them.
+"""Read and write trajectories of agents, ATIF 1.7 and earlier: a JSON object with steps.
 
-A step of an agent is a message and those of its observation; embedded trajectories of subagents are
-conversations of their own. A file that is written has the active branch as steps, and what they
-can't say under `extra.capsule`, since readers accept no other keys. Pure.
+A step of an agent has its message, its tool calls, and the results that it observed. It becomes a
+message and one for each result. Embedded trajectories of subagents are conversations of their own,
+and so is a file that continues this one. A deviation from the format is reported, and a step that
+can't be read is left out.
+
+A written file has the active branch as steps. The note of an export is under `extra.capsule`, since
+readers accept no other keys. Pure.
 """
 
 from __future__ import annotations
@@ -19,21 +22,21 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    by_record,
-    first,
+    first_records,
     read_records,
+    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import (
     counts_of,
-    filled,
     json_of,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Fields, pair_of
 from capsule.transfer.records.turns import TurnPair
@@ -46,109 +49,125 @@ _TOKENS = {
     "cachedTokens": "cached_tokens",
 }
 _VERSION = "ATIF-v1.7"
-_KNOWN = {f"ATIF-v1.{n}" for n in range(8)}
-_BELOW, _CONTINUED = "subagent_trajectories", "continued_trajectory_ref"
+_KNOWN_VERSIONS = {f"ATIF-v1.{minor}" for minor in range(8)}
+#: The fields of embedded trajectories, and of the path of the file that continues this one.
+_SUBAGENTS = "subagent_trajectories"
+_CONTINUATION = "continued_trajectory_ref"
+_Report = Callable[..., None]
 
 
 def _read_content(content: Any) -> Fields:
+    """Return text and attachments of a content."""
     if not isinstance(content, list):
         return {"content": text_of(content)}
-    texts = [part["text"] for part in objects_of(content) if isinstance(part.get("text"), str)]
-    files = [
-        object_of(part["source"])
-        for part in objects_of(content)
-        if isinstance(part.get("source"), dict)
-    ]
-    return filled({"content": "\n\n".join(texts)}, attachments=[_read_file(file) for file in files])
+    parts = objects_of(content)
+    texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+    files = [part["source"] for part in parts if isinstance(part.get("source"), dict)]
+    return with_nonempty({"content": "\n\n".join(texts)}, attachments=[*map(_read_file, files)])
 
 
 def _read_file(file: Fields) -> Fields:
     path = text_of(file.get("path"))
-    made = {
+    return {
         "name": path.rpartition("/")[2] or "file",
         "type": text_of(file.get("media_type")) or "file",
+        "url" if "://" in path else "reference": path,
     }
-    return made | {"url" if "://" in path else "reference": path}
 
 
 def _write_content(entry: Fields) -> Any:
-    images = [
-        {"type": "image", "source": {"media_type": file["type"], "path": text_of(path)}}
-        for file in entry.get("attachments", ())
-        if text_of(file.get("type")).startswith("image/")
-        and (path := file.get("url") or file.get("reference") or file.get("path"))
-    ]
-    text = [{"type": "text", "text": entry["content"]}] if entry["content"] else []
-    return [*text, *images] if images else entry["content"]
+    images = []
+    for attachment in entry.get("attachments", ()):
+        path = attachment.get("url") or attachment.get("reference") or attachment.get("path")
+        media_type = attachment.get("type")
+        if path and text_of(media_type).startswith("image/"):
+            source = {"media_type": media_type, "path": text_of(path)}
+            images.append({"type": "image", "source": source})
+    if not images:
+        return entry["content"]
+    if not entry["content"]:
+        return images
+    return [{"type": "text", "text": entry["content"]}, *images]
 
 
 def _read_call(call: Fields) -> Fields:
-    made = filled(
-        {"name": text_of(call.get("function_name"))}, id=text_of(call.get("tool_call_id"))
-    )
-    return made | {"arguments": json_of(call.get("arguments"))}
+    fields = {"name": text_of(call.get("function_name"))}
+    fields = with_nonempty(fields, id=text_of(call.get("tool_call_id")))
+    return fields | {"arguments": json_of(call.get("arguments"))}
 
 
 def _read(step: Fields) -> list[Fields]:
-    """The messages of a step: what was said, and each result of its observation."""
-    results = objects_of(object_of(step.get("observation")).get("results"))
+    """Return the messages of a step: its message, and each result of its observation."""
+    entry = {
+        "role": _ROLES.get(text_of(step.get("source")), "assistant"),
+        **_read_content(step.get("message")),
+    }
+    entry = with_nonempty(
+        entry,
+        model=text_of(step.get("model_name")),
+        reasoning=text_of(step.get("reasoning_content")),
+        toolCalls=[_read_call(call) for call in objects_of(step.get("tool_calls"))],
+        metadata=with_nonempty({}, usage=counts_of(step.get("metrics"), _TOKENS)),
+    )
+    entries = [entry]
+    for result in objects_of(object_of(step.get("observation")).get("results")):
+        result_entry = {"role": "tool", **_read_content(result.get("content"))}
+        call_id = text_of(result.get("source_call_id"))
+        entries.append(with_nonempty(result_entry, toolCallId=call_id))
+    if len(entries) > 1 and entry == {"role": "system", "content": ""}:
+        del entries[0]  # The step has an observation and no message.
     time = moment(step.get("timestamp"))
-    usage = counts_of(step.get("metrics"), _TOKENS)
-    entries = [
-        filled(
-            {
-                "role": _ROLES.get(text_of(step.get("source")), "assistant"),
-                **_read_content(step.get("message")),
-            },
-            model=text_of(step.get("model_name")),
-            reasoning=text_of(step.get("reasoning_content")),
-            toolCalls=[_read_call(call) for call in objects_of(step.get("tool_calls"))],
-            metadata=filled({}, usage=usage),
-        )
-    ]
-    for result in results:
-        said = {"role": "tool", **_read_content(result.get("content"))}
-        entries.append(filled(said, toolCallId=text_of(result.get("source_call_id"))))
-    if len(entries) > 1 and entries[0] == {"role": "system", "content": ""}:
-        del entries[0]  # Something was observed, and nothing said.
-    for entry in entries:
-        if time:
-            entry["timestamp"] = time
-    if id := text_of(step.get("step_id")):
+    if time:
+        for message in entries:
+            message["timestamp"] = time
+    id = text_of(step.get("step_id"))
+    if id:
         entries[-1]["id"] = id
     return entries
 
 
 def _write(entries: list[Fields]) -> Fields:
-    said, id = entries[0], text_of(entries[-1].get("id"))
-    step: Fields = {"step_id": int(id)} if id.isascii() and id.isdigit() else {}
-    if "timestamp" in said:
-        step["timestamp"] = said["timestamp"]
-    step |= {
-        "source": _SOURCES[said["role"]],
-        "message": "" if said["role"] == "tool" else _write_content(said),
-    }
-    calls = {
-        call.get("id") or f"call_{n}": call for n, call in enumerate(said.get("toolCalls", ()), 1)
-    }
-    if said["role"] == "assistant":
-        usage = said.get("metadata", {}).get("usage", {})
-        step |= filled({}, model_name=said.get("model"), reasoning_content=said.get("reasoning"))
-        made = [_write_call(id, call) for id, call in calls.items()]
-        counts = {name: usage[ours] for ours, name in _TOKENS.items() if ours in usage}
-        step |= filled({}, tool_calls=made, metrics=counts)
-    results = [
-        ({"source_call_id": entry["toolCallId"]} if entry.get("toolCallId") in calls else {})
-        | {"content": _write_content(entry)}
-        for entry in entries
-        if entry["role"] == "tool"
-    ]
-    return step | ({"observation": {"results": results}} if results else {})
+    """Return the step for a message and the results of its calls."""
+    head = entries[0]
+    step: Fields = {}
+    id = text_of(entries[-1].get("id"))
+    if id.isascii() and id.isdigit():
+        step["step_id"] = int(id)
+    if "timestamp" in head:
+        step["timestamp"] = head["timestamp"]
+    step["source"] = _SOURCES[head["role"]]
+    step["message"] = "" if head["role"] == "tool" else _write_content(head)
+    calls: dict[Any, Fields] = {}
+    for number, call in enumerate(head.get("toolCalls", ()), 1):
+        calls[call.get("id") or f"call_{number}"] = call
+    if head["role"] == "assistant":
+        usage = head.get("metadata", {}).get("usage", {})
+        metrics = {key: usage[name] for name, key in _TOKENS.items() if name in usage}
+        step |= with_nonempty(
+            {},
+            model_name=head.get("model"),
+            reasoning_content=head.get("reasoning"),
+            tool_calls=[_write_call(call_id, call) for call_id, call in calls.items()],
+            metrics=metrics,
+        )
+    results = []
+    for entry in entries:
+        if entry["role"] != "tool":
+            continue
+        result: Fields = {}
+        if entry.get("toolCallId") in calls:
+            result["source_call_id"] = entry["toolCallId"]
+        result["content"] = _write_content(entry)
+        results.append(result)
+    if results:
+        step["observation"] = {"results": results}
+    return step
 
 
 def _write_call(id: str, call: Fields) -> Fields:
     arguments = call.get("arguments", {})
-    arguments = arguments if isinstance(arguments, dict) else {"input": arguments}
+    if not isinstance(arguments, dict):
+        arguments = {"input": arguments}
     return {"tool_call_id": id, "function_name": text_of(call.get("name")), "arguments": arguments}
 
 
@@ -158,110 +177,131 @@ _HEAD = pair_of(
     Column("session_id", "id", text_of),
     Column("agent", default={"name": "capsule", "version": "2.1"}),
 )
-_STEP = TurnPair(_read, _write, dict, dict)
+_STEP = TurnPair(read=_read, write=_write, opened=dict, closed=dict)
 
 
 def _plain_draft(
-    record: Fields, tell: Callable[..., None] = lambda *damage: None, line: int | None = None
+    record: Fields, report_problem: _Report = lambda *damage: None, line: int | None = None
 ) -> Draft:
-    """The draft of a trajectory, without what is under `extra.capsule`."""
+    """Return the draft of a trajectory, without the fields under `extra.capsule`."""
     steps = record["steps"] if isinstance(record.get("steps"), list) else []
     history: list[Fields] = []
-    ids: dict[Any, None] = {}
-    for place, step in enumerate(steps, 1):
+    ids: set[Any] = set()
+    for number, step in enumerate(steps, 1):
         if not isinstance(step, dict):
-            tell(f"step {place} is none", line)
+            report_problem(f"step {number} is none", line)
             continue
         entries: list[Fields] = []
-        with reporting_damage(tell, f"step {place}", line):
+        with reporting_damage(report_problem, f"step {number}", line):
             entries = _STEP.to_capsule(step)
-        if entries and len(ids) == len(
-            history
-        ):  # So far each has its own; else the order is the line.
+        if entries and len(ids) == len(history):
+            # All ids differ so far. Otherwise the order of the steps is the parent.
             entries[0]["parent"] = history[-1]["id"] if history else None
         history += entries
-        ids |= {entry["id"]: None for entry in entries if "id" in entry}
-    head = _HEAD.to_capsule(rest(record, "steps", _BELOW))
+        ids.update(entry["id"] for entry in entries if "id" in entry)
+    head = _HEAD.to_capsule(without(record, "steps", _SUBAGENTS))
     if history and "id" in history[-1]:
         head["metadata"] = head.get("metadata", {}) | {"currentNode": history[-1]["id"]}
     return Draft(head, history, line)
 
 
-def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
-    """Tell what of a trajectory is not as its format says."""
-    if text_of(record.get("schema_version")) not in _KNOWN:
-        tell(f"the version {text_of(record.get('schema_version'))!r:.60} is unknown", line)
+def _check(record: Fields, report_problem: _Report, line: int) -> None:
+    """Report all deviations of a trajectory from its format."""
+    version = text_of(record.get("schema_version"))
+    if version not in _KNOWN_VERSIONS:
+        report_problem(f"the version {version!r:.60} is unknown", line)
     if not _HEAD.read(record):
-        tell("a trajectory without an id", line)
+        report_problem("a trajectory without an id", line)
     if not isinstance(record.get("steps"), list):
-        tell("a trajectory without steps", line)
+        report_problem("a trajectory without steps", line)
         return
-    expected = 1
-    for place, step in enumerate(record["steps"], 1):
+    expected_number = 1
+    for position, step in enumerate(record["steps"], 1):
         if not isinstance(step, dict):
             continue
-        calls = objects_of(step.get("tool_calls"))
-        results = object_of(step.get("observation")).get("results", [])
-        called = {
-            call.get("tool_call_id") for call in calls if isinstance(call.get("tool_call_id"), str)
-        }
-        answered = [text_of(result.get("source_call_id")) for result in objects_of(results)]
-        odd = {
-            f"has the number {text_of(step.get('step_id'))!r:.30}": step.get("step_id") != expected,
-            f"is of {text_of(step.get('source'))!r:.30}": text_of(step.get("source")) not in _ROLES,
-            "has no message": not isinstance(step.get("message"), str | list),
-            "has a time that is none": step.get("timestamp") is not None
-            and moment(step["timestamp"]) is None,
-            "has calls that are none": calls != (step.get("tool_calls") or []),
-            "has a call whose arguments are no object": any(
-                type(call.get("arguments")) is not dict for call in calls
-            ),
-            "has an observation that is none": type(step.get("observation") or {}) is not dict,
-            "has results that are none": not isinstance(results, list)
-            or len(answered) != len(results),
-            "has a result of no call": any(id and id not in called for id in answered),
-        }
-        for problem in (problem for problem, is_so in odd.items() if is_so):
-            tell(f"step {place} {problem}", line)
-        expected = step["step_id"] + 1 if type(step.get("step_id")) is int else expected + 1
+        for problem in _step_problems(step, expected_number):
+            report_problem(f"step {position} {problem}", line)
+        number = step.get("step_id")
+        if type(number) is int:
+            expected_number = number
+        expected_number += 1
 
 
-def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterator[Draft]:
-    """The draft of a trajectory, and those of its subagents and of the file that continues it."""
+def _step_problems(step: Fields, expected_number: int) -> Iterator[str]:
+    """Return the deviations of a step from its format, as ends of a sentence."""
+    number = step.get("step_id")
+    source = text_of(step.get("source"))
+    calls = objects_of(step.get("tool_calls"))
+    call_ids = {
+        call.get("tool_call_id") for call in calls if isinstance(call.get("tool_call_id"), str)
+    }
+    results = object_of(step.get("observation")).get("results", [])
+    answered_ids = [text_of(result.get("source_call_id")) for result in objects_of(results)]
+    if number != expected_number:
+        yield f"has the number {text_of(number)!r:.30}"
+    if source not in _ROLES:
+        yield f"is of {source!r:.30}"
+    if not isinstance(step.get("message"), str | list):
+        yield "has no message"
+    if step.get("timestamp") is not None and moment(step["timestamp"]) is None:
+        yield "has a time that is none"
+    if calls != (step.get("tool_calls") or []):
+        yield "has calls that are none"
+    if any(type(call.get("arguments")) is not dict for call in calls):
+        yield "has a call whose arguments are no object"
+    if type(step.get("observation") or {}) is not dict:
+        yield "has an observation that is none"
+    if not isinstance(results, list) or len(answered_ids) != len(results):
+        yield "has results that are none"
+    if any(id and id not in call_ids for id in answered_ids):
+        yield "has a result of no call"
+
+
+def _drafts(record: Fields, line: int, source: Source, **links: str) -> Iterator[Draft]:
+    """Return the drafts of a trajectory, its subagents, and the file that continues it.
+
+    `links` are fields of the metadata that name a conversation of the same source.
+    """
     extra = object_of(record.get("extra"))
-    own = extra.get(CAPSULE_KEY)
-    if isinstance(own, dict):
-        extra = rest(extra, CAPSULE_KEY)
-        record = rest(record, "extra") | ({"extra": extra} if extra else {})
+    note = extra.get(CAPSULE_KEY)
+    if isinstance(note, dict):
+        extra = without(extra, CAPSULE_KEY)
+        record = without(record, "extra")
+        if extra:
+            record["extra"] = extra
     _check(record, source.tell, line)
     draft = _plain_draft(record, source.tell, line)
-    draft.head |= filled({}, metadata=draft.metadata | related)
-    draft.export_note = object_of(own)
+    draft.head |= with_nonempty({}, metadata=draft.metadata | links)
+    draft.export_note = object_of(note)
     draft.is_own = isinstance(draft.export_note.get("id"), str)
-    for file in (
-        file
-        for entry in draft.history
-        for file in entry.get("attachments", ())
-        if "sha256" not in file
-    ):
-        for content in (
-            source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ()
-        ):
-            file["data"] = content
+    _attach_files(draft, source)
     yield draft
-    below = record.get(_BELOW)
-    for nth, trajectory in enumerate(below if isinstance(below, list) else (), 1):
+    subagents = record.get(_SUBAGENTS)
+    for number, trajectory in enumerate(subagents if isinstance(subagents, list) else (), 1):
         if isinstance(trajectory, dict):
-            id = text_of(trajectory.get("trajectory_id")) or str(nth)
-            inner = {**trajectory, "trajectory_id": f"{draft.id}/{id}"}
-            yield from _drafts(inner, line, source, sourceConversationId=draft.id)
+            id = text_of(trajectory.get("trajectory_id")) or str(number)
+            subagent = {**trajectory, "trajectory_id": f"{draft.id}/{id}"}
+            yield from _drafts(subagent, line, source, sourceConversationId=draft.id)
         else:
-            source.tell(f"trajectory {nth} of a subagent is none", line)
-    if reference := text_of(record.get(_CONTINUED)):
-        for file in source.near(reference):
-            for at, more in read_records(file):
-                more = {"trajectory_id": f"{draft.id}/{reference}", **more}
-                yield from _drafts(more, at, file, forkedFrom=draft.id)
+            source.tell(f"trajectory {number} of a subagent is none", line)
+    reference = text_of(record.get(_CONTINUATION))
+    if not reference:
+        return
+    for file in source.near(reference):
+        for next_line, next_record in read_records(file):
+            continuation = {"trajectory_id": f"{draft.id}/{reference}", **next_record}
+            yield from _drafts(continuation, next_line, file, forkedFrom=draft.id)
+
+
+def _attach_files(draft: Draft, source: Source) -> None:
+    """Give the attachments of a draft the files that they refer to, as their data."""
+    for entry in draft.history:
+        for attachment in entry.get("attachments", ()):
+            reference = text_of(attachment.get("reference"))
+            if "sha256" in attachment or not reference:
+                continue
+            for file in source.near(reference):
+                attachment["data"] = file
 
 
 def _read_file_of(source: Source) -> Iterator[Draft]:
@@ -271,52 +311,55 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 
 def _write_file_of(draft: Draft) -> bytes:
-    line = active_path(draft.head, draft.history)
-    records, _ = turns.records_of(replace(draft, history=line), _STEP, _is_step)
-    for place, step in enumerate(records, 1):
-        step.setdefault("step_id", place)
+    branch = active_path(draft.head, draft.history)
+    steps, _ = turns.records_of(replace(draft, history=branch), _STEP, _is_step)
+    for number, step in enumerate(steps, 1):
+        step.setdefault("step_id", number)
     record = _HEAD.to_record(draft.head, is_edited=draft.is_edited)
-    record = record | {"steps": records}
+    record["steps"] = steps
     if draft.export_note:
         record["extra"] = draft.with_note(object_of(record.get("extra")))
     return orjson.dumps(record)
 
 
 def _is_step(entries: list[Fields]) -> bool:
-    """Whether messages go into one step: an agent, and results of its calls."""
-    said, *results = entries
-    ids = [call.get("id") for call in said.get("toolCalls", ())]
-    are_results = all(
-        entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in results
+    """Return whether messages go into one step: an answer, and results of its calls."""
+    answer, *results = entries
+    call_ids = [call.get("id") for call in answer.get("toolCalls", ())]
+    return answer["role"] == "assistant" and all(
+        entry["role"] == "tool" and entry.get("toolCallId") in call_ids for entry in results
     )
-    return said["role"] == "assistant" and are_results
 
 
-def _is_ours(record: Fields) -> bool:
+def _is_trajectory(record: Fields) -> bool:
     return text_of(record.get("schema_version")).startswith("ATIF-")
 
 
-_recognizes = by_record(_is_ours)
+_recognizes = recognizes_record(_is_trajectory)
 
 
 def _is_part(source: Source) -> bool:
-    """Whether another file names this one as its continuation."""
+    """Return whether another file names this one as its continuation."""
+    if not _recognizes(source):
+        return False
     name = source.name.rpartition("/")[2]
-    return _recognizes(source) and any(
-        _is_ours(record) and text_of(record.get(_CONTINUED)).rpartition("/")[2] == name
-        for other in source.near("*.json")
-        if other.name != source.name
-        for record in first(other)
-    )
+    for file in source.near("*.json"):
+        if file.name == source.name:
+            continue
+        for record in first_records(file):
+            continuation = text_of(record.get(_CONTINUATION)).rpartition("/")[2]
+            if _is_trajectory(record) and continuation == name:
+                return True
+    return False
 
 
 FORMATS = [
     Format(
         "atif",
         "ATIF trajectory",
-        _recognizes,
-        _read_file_of,
-        _write_file_of,
+        recognizes=_recognizes,
+        read=_read_file_of,
+        write=_write_file_of,
         is_part=_is_part,
         is_portable=False,
     )

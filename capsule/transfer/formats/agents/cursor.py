@@ -1,11 +1,13 @@
-"""Cursor: `state.vscdb`, a database of keys and values, read while Cursor writes it.
+"""Read the conversations of Cursor from `state.vscdb`, a database of keys and values.
 
-There is one for all workspaces, and one for each. That of a workspace has chats and composers of
-older versions, and of newer composers only the names. A composer is a conversation, a bubble one
-message of it. The composer lists its bubbles; those that it no longer lists were cut off when it
-was set back to a checkpoint, and are branches. A call of a tool and its result are one bubble here,
-and two messages for us. What the editor keeps beside the talk, the states of files, is not taken.
-Pure, and read-only.
+Cursor has one database for all workspaces, and one for each. That of a workspace has chats and
+composers of older versions, and only the names of newer composers. A composer is a conversation,
+and a bubble is a message of it. The composer lists its bubbles. Bubbles that it no longer lists
+were cut off when the user returned to a checkpoint, and become branches. A tool call and its result
+are one bubble there, and two messages here. The states of files are not imported. A missing or
+damaged bubble is reported.
+
+The database is read while Cursor writes it. Pure, and read-only.
 """
 
 from __future__ import annotations
@@ -14,86 +16,94 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
 from capsule.transfer.records.coercion import (
-    filled,
     json_of,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 
 if TYPE_CHECKING:
     import sqlite3
 
-#: What the database of a workspace has under a key: chats, before composers; and composers, before
-#: 2025 with bubbles.
-_CHATS, _COMPOSERS = "workbench.panel.aichat.view.aichat.chatdata", "composer.composerData"
-#: What has a key with a prefix; the range uses the index, which LIKE does not.
-_BELOW = (
+#: Keys in the database of a workspace: chats, which came before composers, and composers, which had
+#: their bubbles in them before 2025.
+_CHATS_KEY = "workbench.panel.aichat.view.aichat.chatdata"
+_COMPOSERS_KEY = "composer.composerData"
+#: The rows whose key has a prefix. The range uses the index, which LIKE does not.
+_ROWS_WITH_PREFIX = (
     "SELECT {} FROM cursorDiskKV WHERE key >= ? || ':' AND key < ? || ';' AND value NOT NULL "
     "ORDER BY rowid"
 )
-_AT = "SELECT key, value FROM {} WHERE key = ? AND value NOT NULL"
-_OF_A_COMPOSER = (
-    *("composerId", "name", "createdAt", "lastUpdatedAt", "isArchived", "text", "richText"),
-    *(
-        "conversation",
-        "conversationMap",
-        "fullConversationHeadersOnly",
-        "originalFileStates",
-        "codeBlockData",
-    ),
+_ROW_OF_KEY = "SELECT key, value FROM {} WHERE key = ? AND value NOT NULL"
+#: The fields of a composer and of a bubble with a field of ours.
+_COMPOSER_FIELDS = (
+    "composerId",
+    "name",
+    "createdAt",
+    "lastUpdatedAt",
+    "isArchived",
+    "text",
+    "richText",
+    "conversation",
+    "conversationMap",
+    "fullConversationHeadersOnly",
+    "originalFileStates",
+    "codeBlockData",
 )
-_OF_A_BUBBLE = (
-    *(
-        "type",
-        "bubbleId",
-        "id",
-        "text",
-        "rawText",
-        "richText",
-        "initText",
-        "createdAt",
-        "thinking",
-        "toolFormerData",
-    ),
-    *("tokenCount", "images", "attachedCodeChunks", "modelInfo", "modelType"),
+_BUBBLE_FIELDS = (
+    "type",
+    "bubbleId",
+    "id",
+    "text",
+    "rawText",
+    "richText",
+    "initText",
+    "createdAt",
+    "thinking",
+    "toolFormerData",
+    "tokenCount",
+    "images",
+    "attachedCodeChunks",
+    "modelInfo",
+    "modelType",
 )
-_TIMES = ("clientRpcSendTime", "clientSettleTime", "clientEndTime", "clientStartTime")
-_FAILED = ("error", "cancelled")
+#: The fields of a bubble's timing that may have its time.
+_TIMING_FIELDS = ("clientRpcSendTime", "clientSettleTime", "clientEndTime", "clientStartTime")
+#: An earlier time, in milliseconds, is of a clock that starts with the program.
+_MIN_TIME_MS = 1e12
+_ERROR_STATES = ("error", "cancelled")
 
 
-def _rest(fields: Fields, *mapped: str) -> Fields:
-    """What is not mapped and not empty: most fields of a bubble are empty lists."""
-    return filled({}, **rest(fields, *mapped))
+def _unmapped(fields: Fields, *mapped: str) -> Fields:
+    """Return the fields that are not mapped and not empty: most of a bubble are empty lists."""
+    return with_nonempty({}, **without(fields, *mapped))
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """The texts of a rich text, a line each."""
+    """Return the texts of a rich text, a line each."""
     nodes = [node]
     while nodes:
-        at = object_of(nodes.pop())
-        if at.get("text"):
-            yield text_of(at["text"])
-        nodes += reversed(
-            at.get("children") or [at.get("root")] if "children" in at or "root" in at else []
-        )
+        fields = object_of(nodes.pop())
+        if fields.get("text"):
+            yield text_of(fields["text"])
+        if "children" in fields or "root" in fields:
+            nodes += reversed(fields.get("children") or [fields.get("root")])
 
 
 def _time(bubble: Fields) -> str | None:
-    """When a bubble was made; older versions noted no time, or one of a clock that starts with the
-    program.
-    """
+    """Return the time of a bubble. None: an older version noted none."""
     timing = object_of(bubble.get("timingInfo"))
-    known = [
+    times = [
         timing[name]
-        for name in _TIMES
-        if isinstance(timing.get(name), int | float) and timing[name] > 1e12
+        for name in _TIMING_FIELDS
+        if isinstance(timing.get(name), int | float) and timing[name] > _MIN_TIME_MS
     ]
-    return moment(bubble.get("createdAt", known[0] if known else None))
+    return moment(bubble.get("createdAt", times[0] if times else None))
 
 
 def _path(item: Fields) -> str:
@@ -107,89 +117,111 @@ def _path(item: Fields) -> str:
 
 
 def _attachments(bubble: Fields) -> list[Fields]:
-    context, files = object_of(bubble.get("context")), list[Fields]()
+    """Return images, files, and selections of code that a bubble has."""
+    context = object_of(bubble.get("context"))
+    attachments: list[Fields] = []
     for image in objects_of(bubble.get("images")):
-        made = filled(
-            {"name": text_of(image.get("uuid")) or "image"}, type=image.get("mimeType", "image")
-        )
+        name = text_of(image.get("uuid")) or "image"
+        attachment = with_nonempty({"name": name}, type=image.get("mimeType", "image"))
         data = image.get("data")
-        files.append(
-            made
-            | ({"data": b64decode(data)} if isinstance(data, str) else {"reference": _path(image)})
-        )
-    for item in objects_of(context.get("fileSelections")):
-        files.append(
-            {"name": _path(item).rpartition("/")[2], "type": "file", "reference": _path(item)}
-        )
-    chunks = [(chunk, chunk.get("lines")) for chunk in objects_of(bubble.get("attachedCodeChunks"))]
-    for item, said in [
-        *chunks,
-        *((part, part.get("text")) for part in objects_of(context.get("selections"))),
-    ]:
-        text = "\n".join(map(text_of, said)) if isinstance(said, list) else text_of(said)
-        files.append({"name": _path(item).rpartition("/")[2], "type": "selection"})
-        files[-1] |= {"reference": _path(item), "text": text}
-    return files
+        if isinstance(data, str):
+            attachment["data"] = b64decode(data)
+        else:
+            attachment["reference"] = _path(image)
+        attachments.append(attachment)
+    for file in objects_of(context.get("fileSelections")):
+        attachments.append(_reference(file, "file"))
+    for chunk in objects_of(bubble.get("attachedCodeChunks")):
+        lines = chunk.get("lines")
+        text = "\n".join(map(text_of, lines)) if isinstance(lines, list) else text_of(lines)
+        attachments.append(_reference(chunk, "selection") | {"text": text})
+    for selection in objects_of(context.get("selections")):
+        lines = selection.get("text")
+        text = "\n".join(map(text_of, lines)) if isinstance(lines, list) else text_of(lines)
+        attachments.append(_reference(selection, "selection") | {"text": text})
+    return attachments
+
+
+def _reference(item: Fields, kind: str) -> Fields:
+    path = _path(item)
+    return {"name": path.rpartition("/")[2], "type": kind, "reference": path}
 
 
 def _messages(bubble: Fields) -> list[Fields]:
-    """The messages of a bubble: its text and calls, and the answer of its tool."""
-    id, time = text_of(bubble.get("bubbleId", bubble.get("id"))), _time(bubble)
-    tool = object_of(bubble.get("toolFormerData"))
+    """Return the messages of a bubble: its text and call, and the result of its tool."""
+    id = text_of(bubble.get("bubbleId", bubble.get("id")))
+    time = _time(bubble)
     text = text_of(bubble.get("text") or bubble.get("rawText"))
-    text = text or "\n".join(_texts(bubble.get("richText") or bubble.get("initText")))
-    thought = bubble.get("thinking", "")
-    thinking = object_of(thought) or {"text": thought}
+    if not text:
+        text = "\n".join(_texts(bubble.get("richText") or bubble.get("initText")))
+    thinking = bubble.get("thinking", "")
+    thinking_fields = object_of(thinking) or {"text": thinking}
     tokens = object_of(bubble.get("tokenCount"))
     usage = {name: tokens[name] for name in ("inputTokens", "outputTokens") if tokens.get(name)}
-    left = _rest(bubble, *_OF_A_BUBBLE) | filled({}, thinking=_rest(thinking, "text"))
-    calls, results = [], []
-    if tool:
-        call = {"name": text_of(tool.get("name") or tool.get("tool"))}
-        call["arguments"] = json_of(tool.get("rawArgs") or tool.get("params") or {})
-        calls.append(filled(call, id=tool.get("toolCallId")))
-        left |= filled(
-            {}, toolFormerData=_rest(tool, "name", "rawArgs", "toolCallId", "result", "error")
-        )
-        if tool.get("result") or tool.get("error") or tool.get("status") in ("completed", *_FAILED):
-            answer = {
-                "id": f"{id}/result",
-                "role": "tool",
-                "content": text_of(tool.get("result") or tool.get("error")),
-            }
-            is_error = bool(tool.get("error")) or tool.get("status") in _FAILED
-            about = {"isError": True} if is_error else {}
-            results.append(
-                filled(answer, toolCallId=tool.get("toolCallId"), timestamp=time, metadata=about)
-            )
+    tool = object_of(bubble.get("toolFormerData"))
+    source = with_nonempty(
+        _unmapped(bubble, *_BUBBLE_FIELDS),
+        thinking=_unmapped(thinking_fields, "text"),
+        toolFormerData=_unmapped(tool, "name", "rawArgs", "toolCallId", "result", "error"),
+    )
     entry = {
         "id": id,
         "role": "user" if bubble.get("type") in (1, "user") else "assistant",
         "content": text,
     }
-    model = object_of(bubble.get("modelInfo")).get("modelName") or bubble.get("modelType")
-    fields = filled(
-        {}, timestamp=time, model=model, reasoning=text_of(thinking.get("text")), toolCalls=calls
+    entry = with_nonempty(
+        entry,
+        timestamp=time,
+        model=object_of(bubble.get("modelInfo")).get("modelName") or bubble.get("modelType"),
+        reasoning=text_of(thinking_fields.get("text")),
+        toolCalls=[_call(tool)] if tool else [],
+        attachments=_attachments(bubble),
+        metadata=with_nonempty({}, usage=usage, source=source),
     )
-    about = filled({}, usage=usage, source=left)
-    return [entry | filled(fields, attachments=_attachments(bubble), metadata=about), *results]
+    result = _result(tool, f"{id}/result", time)
+    return [entry, result] if result else [entry]
+
+
+def _call(tool: Fields) -> Fields:
+    call = {
+        "name": text_of(tool.get("name") or tool.get("tool")),
+        "arguments": json_of(tool.get("rawArgs") or tool.get("params") or {}),
+    }
+    return with_nonempty(call, id=tool.get("toolCallId"))
+
+
+def _result(tool: Fields, id: str, time: str | None) -> Fields | None:
+    """Return the message for the result of a tool. None: it has no result."""
+    output = tool.get("result") or tool.get("error")
+    status = tool.get("status")
+    if not output and status != "completed" and status not in _ERROR_STATES:
+        return None
+    is_error = bool(tool.get("error")) or status in _ERROR_STATES
+    return with_nonempty(
+        {"id": id, "role": "tool", "content": text_of(output)},
+        toolCallId=tool.get("toolCallId"),
+        timestamp=time,
+        metadata=with_nonempty({}, isError=is_error),
+    )
 
 
 def _cut_off(bubbles: list[Fields], entries: list[Fields]) -> Iterator[Fields]:
-    """The messages of bubbles that the composer does not list: each answers the last one before it
-    by time.
+    """Return the messages of bubbles that the composer does not list.
+
+    Each answers the last message before it by time.
     """
-    before = [(entry.get("timestamp") or "", entry["id"]) for entry in entries]
+    earlier_messages = [(entry.get("timestamp") or "", entry["id"]) for entry in entries]
     for bubble in sorted(bubbles, key=lambda bubble: _time(bubble) or ""):
-        said = _messages(bubble)
-        time = said[0].get("timestamp") or ""
-        earlier = [id for at, id in before if at <= time]
-        said[0]["parent"] = earlier[-1] if earlier else None
-        before.append((time, said[-1]["id"]))
-        yield from said
+        messages = _messages(bubble)
+        time = messages[0].get("timestamp") or ""
+        earlier_ids = [id for earlier_time, id in earlier_messages if earlier_time <= time]
+        messages[0]["parent"] = earlier_ids[-1] if earlier_ids else None
+        earlier_messages.append((time, messages[-1]["id"]))
+        yield from messages
 
 
 def _value(row: Fields, source: Source) -> Fields:
+    """Return the JSON object of a row. Anything else is reported, and empty."""
     value = row.get("value")
     fields = object_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
     if not fields:
@@ -197,100 +229,118 @@ def _value(row: Fields, source: Source) -> Fields:
     return fields
 
 
-def _stored(row: Fields, database: sqlite3.Connection, source: Source) -> Draft | None:
+def _stored_composer(row: Fields, database: sqlite3.Connection, source: Source) -> Draft | None:
+    """Return the draft of a composer whose bubbles have rows of their own."""
     id = text_of(row["key"]).partition(":")[2]
-    bubbles = read_rows(database, _BELOW.format("key, value"), *[f"bubbleId:{id}"] * 2)
-    stored = {text_of(bubble["key"]).rpartition(":")[2]: bubble for bubble in bubbles}
-    return _composer(_value(row, source) | {"composerId": id}, stored, source)
+    prefix = f"bubbleId:{id}"
+    bubbles = read_rows(database, _ROWS_WITH_PREFIX.format("key, value"), prefix, prefix)
+    bubble_rows = {text_of(bubble["key"]).rpartition(":")[2]: bubble for bubble in bubbles}
+    return _composer(_value(row, source) | {"composerId": id}, bubble_rows, source)
 
 
-def _composer(data: Fields, stored: dict[str, Fields], source: Source) -> Draft | None:
+def _composer(data: Fields, bubble_rows: dict[str, Fields], source: Source) -> Draft | None:
+    """Return the draft of a composer. None: it has no messages.
+
+    `bubble_rows` are the rows of its bubbles by their ids. They are removed from it.
+    """
     id = text_of(data.get("composerId"))
-    inline = {
-        text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))
-    }
-    inline |= {
-        key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()
-    }
-    listed = [
-        text_of(header.get("bubbleId"))
-        for header in objects_of(data.get("fullConversationHeadersOnly"))
-    ]
+    inline: dict[str, Fields] = {}
+    for bubble in objects_of(data.get("conversation")):
+        inline[text_of(bubble.get("bubbleId"))] = bubble
+    for key, bubble in object_of(data.get("conversationMap")).items():
+        inline[key] = object_of(bubble)
+    headers = objects_of(data.get("fullConversationHeadersOnly"))
+    listed_ids = [text_of(header.get("bubbleId")) for header in headers]
     entries: list[Fields] = []
-    for key in dict.fromkeys(listed or inline):
-        bubble = stored.pop(key, None)
-        if bubble is None and key not in inline:
+    for key in dict.fromkeys(listed_ids or inline):
+        row = bubble_rows.pop(key, None)
+        if row is not None:
+            fields = _value(row, source)
+        elif key in inline:
+            fields = inline[key]
+        else:
             source.tell(f"bubble {key[:60]} of composer {id[:60]} is not there")
             continue
-        fields = inline[key] if bubble is None else _value(bubble, source)
-        entries += _messages({"bubbleId": key} | fields) if fields else []
-    others = [
-        {"bubbleId": key} | fields
-        for key, bubble in stored.items()
-        if (fields := _value(bubble, source))
-    ]
-    history = [*entries, *_cut_off(others, entries)]
+        if fields:
+            entries += _messages({"bubbleId": key} | fields)
+    unlisted = []
+    for key, row in bubble_rows.items():
+        fields = _value(row, source)
+        if fields:
+            unlisted.append({"bubbleId": key} | fields)
+    history = [*entries, *_cut_off(unlisted, entries)]
     if not history:
         return None
-    parent = object_of(data.get("subagentInfo")).get("parentComposerId")
-    metadata = filled({}, archived=data.get("isArchived") is True, sourceConversationId=parent)
-    metadata = filled(metadata, source=_rest(data, *_OF_A_COMPOSER))
-    metadata |= {"currentNode": entries[-1]["id"]} if entries else {}
-    head = filled(
+    metadata = with_nonempty(
+        {},
+        archived=data.get("isArchived") is True,
+        sourceConversationId=object_of(data.get("subagentInfo")).get("parentComposerId"),
+        source=_unmapped(data, *_COMPOSER_FIELDS),
+    )
+    if entries:
+        metadata["currentNode"] = entries[-1]["id"]
+    head = with_nonempty(
         {"id": id, "metadata": metadata},
         title=data.get("name"),
         createdAt=moment(data.get("createdAt")),
+        updatedAt=moment(data.get("lastUpdatedAt")),
     )
-    return Draft(filled(head, updatedAt=moment(data.get("lastUpdatedAt"))), history)
+    return Draft(head, history)
 
 
 def _chat(tab: Fields) -> Draft | None:
-    """A conversation of the versions before composers."""
+    """Return the draft of a chat of the versions before composers. None: it has no messages."""
     history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _messages(bubble)]
-    about = filled({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
-    head = filled({"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about)
-    return (
-        Draft(filled(head, updatedAt=moment(tab.get("lastSendTime"))), history) if history else None
+    if not history:
+        return None
+    source = _unmapped(tab, "tabId", "chatTitle", "lastSendTime", "bubbles")
+    head = with_nonempty(
+        {"id": text_of(tab.get("tabId"))},
+        title=tab.get("chatTitle"),
+        metadata=with_nonempty({}, source=source),
+        updatedAt=moment(tab.get("lastSendTime")),
     )
+    return Draft(head, history)
 
 
 def _items(
     database: sqlite3.Connection, source: Source, key: str, name: str
 ) -> Iterator[tuple[None, Fields]]:
-    """The objects that a workspace has in a list under a key."""
-    for row in (
-        read_rows(database, _AT.format("ItemTable"), key) if "ItemTable" in source.tables else ()
-    ):
-        yield from ((None, item) for item in objects_of(_value(row, source).get(name)))
+    """Return the objects in the list `name` of the value of a key of a workspace."""
+    if "ItemTable" not in source.tables:
+        return
+    for row in read_rows(database, _ROW_OF_KEY.format("ItemTable"), key):
+        for item in objects_of(_value(row, source).get(name)):
+            yield None, item
 
 
 def _read(source: Source) -> Iterator[Draft]:
     with source.database() as database:
         if "cursorDiskKV" in source.tables:
-            keys = [
-                row["key"]
-                for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)
-            ]
+            sql = _ROWS_WITH_PREFIX.format("key")
+            keys = [row["key"] for row in read_rows(database, sql, "composerData", "composerData")]
             rows = (
                 (None, row)
                 for key in keys
-                for row in read_rows(database, _AT.format("cursorDiskKV"), key)
+                for row in read_rows(database, _ROW_OF_KEY.format("cursorDiskKV"), key)
             )
-            yield from read_each(source, lambda row, *_: _stored(row, database, source), rows)
-        yield from read_each(
-            source, lambda tab, *_: _chat(tab), _items(database, source, _CHATS, "tabs")
-        )
-        listed = _items(database, source, _COMPOSERS, "allComposers")
-        yield from read_each(source, lambda data, *_: _composer(data, {}, source), listed)
+            yield from read_items(
+                source, lambda row, *_: _stored_composer(row, database, source), rows
+            )
+        chats = _items(database, source, _CHATS_KEY, "tabs")
+        yield from read_items(source, lambda tab, *_: _chat(tab), chats)
+        composers = _items(database, source, _COMPOSERS_KEY, "allComposers")
+        yield from read_items(source, lambda data, *_: _composer(data, {}, source), composers)
 
 
 def _recognizes(source: Source) -> bool:
-    if "cursorDiskKV" in source.tables or "ItemTable" not in source.tables:
-        return "cursorDiskKV" in source.tables
-    with source.database() as database:  # VS Code has the table too.
-        return any(
-            list(read_rows(database, _AT.format("ItemTable"), key)) for key in (_CHATS, _COMPOSERS)
-        )
+    if "cursorDiskKV" in source.tables:
+        return True
+    if "ItemTable" not in source.tables:
+        return False
+    with source.database() as database:  # VS Code has this table too.
+        sql = _ROW_OF_KEY.format("ItemTable")
+        return any(list(read_rows(database, sql, key)) for key in (_CHATS_KEY, _COMPOSERS_KEY))
 
 
 _FOLDERS = ("~/.config/Cursor", "~/Library/Application Support/Cursor")
@@ -299,4 +349,6 @@ _PLACES = tuple(
     for folder in _FOLDERS
     for place in ("globalStorage", "workspaceStorage/*")
 )
-FORMATS = [Format("cursor", "Cursor", _recognizes, _read, places=_PLACES)]
+FORMATS = [
+    Format("cursor", "Cursor", recognizes=_recognizes, read=_read, places=_PLACES),
+]

@@ -1,10 +1,12 @@
-"""The database of `llm`: threads of messages that are stored once, the older rows of responses, and
-the first logs.
+"""Read the database of `llm`: its threads, the older rows of responses, and the first logs.
 
-A message of a thread is a link of a chain that threads share, so it has no time, no model and no
-tokens: it has those of the turn that wrote it. A thread that goes on where responses ended has
-their id and repeats what they said; what is the same keeps the ids that it has there. Pure, and
-read-only.
+A message of a thread is stored once and names the message before it, and threads share messages.
+It has no time, no model and no token counts of its own. It gets those of the turn that wrote it.
+
+A thread that continues an older conversation has its id and repeats the texts of its responses.
+Messages that are equal in both keep the ids that they have in the responses.
+
+A missing or damaged row is reported. Pure, and read-only.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
 from capsule.transfer.records.coercion import (
     counts_of,
-    filled,
     json_of,
     milliseconds,
     moment,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +31,16 @@ if TYPE_CHECKING:
 
 _ROLES = ("user", "assistant", "system", "tool")
 _TOKENS = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
-_PAYLOAD = ("arguments", "tool_call_id", "output", "attachment", "attachments", "text_ref")
-_OF_A_TURN = (
+#: The fields of a payload, a turn and a response with a field of ours.
+_PAYLOAD_FIELDS = (
+    "arguments",
+    "tool_call_id",
+    "output",
+    "attachment",
+    "attachments",
+    "text_ref",
+)
+_TURN_FIELDS = (
     "thread_id",
     "parent_message_hash",
     "tip_message_hash",
@@ -38,7 +48,7 @@ _OF_A_TURN = (
     "datetime_utc",
     "duration_ms",
 )
-_OF_A_RESPONSE = (
+_RESPONSE_FIELDS = (
     "id",
     "model",
     "prompt",
@@ -48,7 +58,7 @@ _OF_A_RESPONSE = (
     "conversation_id",
     "datetime_utc",
 )
-#: Every message on the way from the ends of a thread, and of its turns, to a root.
+#: Every message on the path from the end of a thread, or of one of its turns, to a root.
 _CHAIN = """
 WITH RECURSIVE up(hash) AS (
   SELECT tip_message_hash FROM threads WHERE id = ?
@@ -66,334 +76,407 @@ ORDER BY "order" """
 
 
 def _attachment(row: Fields) -> Fields:
-    where = text_of(row.get("path") or row.get("url"))
-    made = filled(
-        {"name": where.rpartition("/")[2] or text_of(row.get("id"))[:12]}, type=row.get("type")
-    )
+    location = text_of(row.get("path") or row.get("url"))
+    name = location.rpartition("/")[2] or text_of(row.get("id"))[:12]
+    attachment = with_nonempty({"name": name}, type=row.get("type"))
     if isinstance(row.get("content"), bytes):
-        return made | {"data": row["content"]}
-    return made | {"url" if row.get("url") else "reference": where}
+        attachment["data"] = row["content"]
+    elif row.get("url"):
+        attachment["url"] = location
+    else:
+        attachment["reference"] = location
+    return attachment
 
 
 class _LlmDatabase:
     """Reads one database."""
 
     def __init__(self, database: sqlite3.Connection, source: Source) -> None:
-        self.database, self.source, self.tables = database, source, source.tables
-        self.known: dict[str, dict[Any, list[Any]]] = {}
+        self._database = database
+        self._source = source
+        self._tables = source.tables
+        #: By the name of a table, the ids of its rows by the value of a column.
+        self._ids_by_value: dict[str, dict[Any, list[Any]]] = {}
 
     def rows(self, sql: str, *values: object) -> Iterator[Fields]:
-        """The rows without their NULLs; none if the database is too old to have one of
-        the tables.
-        """
-        if set(re.findall(r"(?:FROM|JOIN) (\w+)", sql)) - {"up"} <= self.tables:
-            yield from read_rows(self.database, sql, *values)
+        """Return the rows without their NULLs. None, if the database lacks one of the tables."""
+        tables = set(re.findall(r"(?:FROM|JOIN) (\w+)", sql)) - {"up"}
+        if tables <= self._tables:
+            yield from read_rows(self._database, sql, *values)
 
     def row(self, table: str, id: object) -> Fields:
-        """The row of an id; empty: there is none."""
+        """Return the row with an id. Empty: the table has no such row."""
         return next(self.rows(f"SELECT * FROM {table} WHERE id = ?", id), {})
 
-    def of(self, table: str, column: str, id: object) -> Iterator[Fields]:
-        """The rows of a table that name this in a column without an index, which is read once."""
-        if table not in self.known:
-            ids = self.known.setdefault(table, {})
+    def rows_with(self, table: str, column: str, value: object) -> Iterator[Fields]:
+        """Return the rows of a table with a value in a column that has no index.
+
+        A row without a value counts as one with its own id there. The column is read once.
+        """
+        ids = self._ids(table, column).get(value, ())
+        return (self.row(table, id) for id in ids)
+
+    def _ids(self, table: str, column: str) -> dict[Any, list[Any]]:
+        """Return the ids of the rows of a table by the values of a column."""
+        if table not in self._ids_by_value:
+            ids: dict[Any, list[Any]] = {}
             for row in self.rows(f"SELECT id, {column} FROM {table} WHERE id NOT NULL ORDER BY id"):
                 ids.setdefault(row.get(column, row["id"]), []).append(row["id"])
-        return (self.row(table, own) for own in self.known[table].get(id, ()))
+            self._ids_by_value[table] = ids
+        return self._ids_by_value[table]
 
     def drafts(self) -> Iterator[Draft]:
-        self.of("responses", "conversation_id", None)
-        ids = {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")} | {
-            *self.known["responses"]
-        }
-        yield from read_each(
-            self.source, lambda id, *_: self.draft(id), ((None, id) for id in sorted(ids, key=str))
-        )
-        for table in sorted({"log", "logs"} & self.tables):
-            chats: dict[str, list[Fields]] = {}
-            for row in self.rows(f"SELECT rowid AS id, * FROM {table} ORDER BY rowid"):
-                # The first row of a chat may not name it.
-                id, chat = (
-                    f"{table}/{number}" for number in (row["id"], row.get("chat_id", row["id"]))
-                )
-                row |= {
-                    "id": id,
-                    "datetime_utc": row.get("datetime_utc", row.pop("timestamp", None)),
-                }
-                chats.setdefault(chat, []).append(row)
-            items = ((None, item) for item in chats.items())
-            yield from read_each(
-                self.source, lambda item, *_: Draft({"id": item[0]}, self.responses(item[1])), items
-            )
+        """Return threads and conversations in the order of their ids, then the first logs."""
+        ids = set(self._ids("responses", "conversation_id"))
+        ids |= {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")}
+        items = ((None, id) for id in sorted(ids, key=str))
+        yield from read_items(self._source, lambda id, *_: self._draft(id), items)
+        for table in sorted({"log", "logs"} & self._tables):
+            chats = ((None, chat) for chat in self._first_chats(table))
+            yield from read_items(self._source, self._draft_of_chat, chats)
 
-    def draft(self, id: str) -> Draft | None:
-        thread, old = self.row("threads", id), self.row("conversations", id)
-        rows = self.of("responses", "conversation_id", id)
-        history, said, names = self.thread(id, thread), self.responses(rows), dict[Any, str]()
-        for entry, before in zip(history, said, strict=False):
-            if any(entry.get(name) != before.get(name) for name in ("role", "content")):
-                break
-            about = entry.get("metadata", {}) | before.get("metadata", {})
-            names[entry["id"]] = before["id"]
-            entry |= filled(dict(before), metadata=about)
-        for entry in history:
-            if entry.get("parent") in names:
-                entry["parent"] = names[entry["parent"]]
-        others = said[len(names) :]
-        if others and history:
-            others[0]["parent"] = said[len(names) - 1]["id"] if names else None
+    def _first_chats(self, table: str) -> Iterator[tuple[str, list[Fields]]]:
+        """Return the chats of the first logs: the id and the rows of each."""
+        chats: dict[str, list[Fields]] = {}
+        for row in self.rows(f"SELECT rowid AS id, * FROM {table} ORDER BY rowid"):
+            # The first row of a chat may not name it.
+            chat_id = f"{table}/{row.get('chat_id', row['id'])}"
+            row["id"] = f"{table}/{row['id']}"
+            row["datetime_utc"] = row.get("datetime_utc", row.pop("timestamp", None))
+            chats.setdefault(chat_id, []).append(row)
+        yield from chats.items()
+
+    def _draft_of_chat(self, chat: tuple[str, list[Fields]], *_: object) -> Draft:
+        id, rows = chat
+        return Draft({"id": id}, self._responses(rows))
+
+    def _draft(self, id: str) -> Draft | None:
+        """Return the draft of a thread, of an older conversation, or of both together."""
+        thread = self.row("threads", id)
+        conversation = self.row("conversations", id)
+        history = self._thread(id, thread)
+        responses = self._responses(self.rows_with("responses", "conversation_id", id))
+        new_ids = _take_over_responses(history, responses)
+        later_responses = responses[len(new_ids) :]
+        if later_responses and history:
+            later_responses[0]["parent"] = responses[len(new_ids) - 1]["id"] if new_ids else None
         tip = thread.get("tip_message_hash")
-        left = rest(old | thread, "id", "name", "datetime_utc", "forked_from", "tip_message_hash")
-        metadata = filled(
-            {}, currentNode=names.get(tip, tip), forkedFrom=thread.get("forked_from"), source=left
+        unmapped = without(
+            conversation | thread, "id", "name", "datetime_utc", "forked_from", "tip_message_hash"
         )
-        title, began = (
-            text_of(old.get("name", thread.get("name"))),
-            None if said else self.time(thread),
+        head = with_nonempty(
+            {"id": id, "title": text_of(conversation.get("name", thread.get("name")))},
+            createdAt=None if responses else self._time(thread),
+            metadata=with_nonempty(
+                {},
+                currentNode=new_ids.get(tip, tip),
+                forkedFrom=thread.get("forked_from"),
+                source=unmapped,
+            ),
         )
-        return Draft(
-            filled({"id": id, "title": title}, createdAt=began, metadata=metadata), history + others
-        )
+        return Draft(head, history + later_responses)
 
-    def time(self, row: Fields) -> str | None:
-        """When a thread, a turn or a response began."""
+    def _time(self, row: Fields) -> str | None:
+        """Return the start of a thread, a turn or a response. A missing one is reported."""
         time = moment(row.get("datetime_utc"))
         if time is None and row:
-            self.source.tell(f"{text_of(row.get('id'))[:60]} has no time")
+            self._source.tell(f"{text_of(row.get('id'))[:60]} has no time")
         return time
 
-    def thread(self, id: str, thread: Fields) -> list[Fields]:
-        """The messages of a thread."""
-        messages = list(self.rows(_CHAIN, id, id, id))
-        parents = {row["hash"]: row.get("parent_hash") for row in messages}
-        times: dict[Any, str | None] = {}
-        wrote: dict[Any, Fields] = {}
-        for turn in self.turns(id, thread):
-            tip, given, began = (
-                turn.get("tip_message_hash"),
-                turn.get("parent_message_hash"),
-                self.time(turn),
-            )
-            wrote.setdefault(tip, turn)
-            while tip in parents and tip not in times and tip != given:
-                times[tip], tip = _end(turn), parents[tip]
-            while given in parents and given not in times:
-                times[given], given = began, parents[given]
-        systems, history, heard = self.systems(wrote.values()), list[Fields](), ""
-        for row in messages:
-            entries = self.message(row, wrote.get(row["hash"], {}), times.get(row["hash"]))
-            system = systems.get(row["hash"])
-            if system is not None and system["content"] not in heard:
+    def _thread(self, id: str, thread: Fields) -> list[Fields]:
+        """Return the messages of a thread."""
+        message_rows = list(self.rows(_CHAIN, id, id, id))
+        parents = {row["hash"]: row.get("parent_hash") for row in message_rows}
+        turn_by_hash, times = self._turns_and_times(id, thread, parents)
+        instructions = self._instructions(turn_by_hash.values())
+        history: list[Fields] = []
+        last_instructions = ""
+        for row in message_rows:
+            hash = row["hash"]
+            entries = self._messages(row, turn_by_hash.get(hash, {}), times.get(hash))
+            system = instructions.get(hash)
+            if system is not None and system["content"] not in last_instructions:
                 history.append(system | {"parent": entries[0]["parent"]})
-                entries[0]["parent"], heard = system["id"], system["content"]
-            heard = entries[0]["content"] if entries[0]["role"] == "system" else heard
+                entries[0]["parent"] = system["id"]
+                last_instructions = system["content"]
+            if entries[0]["role"] == "system":
+                last_instructions = entries[0]["content"]
             history += entries
         return history
 
-    def systems(self, turns: Iterable[Fields]) -> dict[Any, Fields]:
-        """The instructions that turns were given as fragments, by the message that each answers.
+    def _turns_and_times(
+        self, id: str, thread: Fields, parents: dict[Any, Any]
+    ) -> tuple[dict[Any, Fields], dict[Any, str | None]]:
+        """Return the turn that each tip is of, and the time of each message, by their hashes.
 
-        Only those of the first turn are in a message of the thread.
+        The messages that a turn wrote have its end as their time, and earlier ones its start.
+        """
+        turn_by_hash: dict[Any, Fields] = {}
+        times: dict[Any, str | None] = {}
+        for turn in self._turns(id, thread):
+            tip = turn.get("tip_message_hash")
+            input_hash = turn.get("parent_message_hash")
+            start = self._time(turn)
+            turn_by_hash.setdefault(tip, turn)
+            hash = tip
+            while hash in parents and hash not in times and hash != input_hash:
+                times[hash] = _end(turn)
+                hash = parents[hash]
+            hash = input_hash
+            while hash in parents and hash not in times:
+                times[hash] = start
+                hash = parents[hash]
+        return turn_by_hash, times
+
+    def _instructions(self, turns: Iterable[Fields]) -> dict[Any, Fields]:
+        """Return the system messages for the fragments of turns, by the message that each answers.
+
+        Only the instructions of the first turn are a message of the thread.
         """
         systems: dict[Any, Fields] = {}
         for turn in turns:
-            texts = [
-                text_of(row.get("content")).strip()
-                for row in self.rows(_INSTRUCTIONS, turn.get("id"))
-            ]
-            entry = {
-                "id": f"{turn.get('id')}/system",
-                "role": "system",
-                "content": "\n\n".join(filter(None, texts)),
-            }
-            if entry["content"]:
-                systems[turn.get("parent_message_hash")] = filled(
-                    entry, timestamp=moment(turn.get("datetime_utc"))
-                )
+            rows = self.rows(_INSTRUCTIONS, turn.get("id"))
+            texts = [text_of(row.get("content")).strip() for row in rows]
+            content = "\n\n".join(filter(None, texts))
+            if content:
+                entry = {"id": f"{turn.get('id')}/system", "role": "system", "content": content}
+                time = moment(turn.get("datetime_utc"))
+                systems[turn.get("parent_message_hash")] = with_nonempty(entry, timestamp=time)
         return systems
 
-    def turns(self, id: str, thread: Fields) -> list[Fields]:
-        """The turns of a thread and of the threads that it was forked from, which wrote the
-        messages they share.
-        """
-        by_thread: dict[str, list[Fields]] = {}
-        while id and id not in by_thread:
-            by_thread[id] = list(
-                self.rows("SELECT * FROM turns WHERE thread_id = ? ORDER BY id", id)
-            )
-            id = text_of(thread.get("forked_from"))
-            thread = self.row("threads", id)
-        return [turn for turns in reversed(by_thread.values()) for turn in turns]
+    def _turns(self, id: str, thread: Fields) -> list[Fields]:
+        """Return the turns of a thread and of the threads that it was forked from.
 
-    def message(self, row: Fields, turn: Fields, time: str | None) -> list[Fields]:
-        """The messages of a row: several if it has results of tools, and the last of them has its
-        id.
+        The turns of the earliest thread come first. They wrote the messages that both share.
+        """
+        turns_by_thread: dict[str, list[Fields]] = {}
+        thread_id = id
+        row = thread
+        while thread_id and thread_id not in turns_by_thread:
+            turns_by_thread[thread_id] = list(
+                self.rows("SELECT * FROM turns WHERE thread_id = ? ORDER BY id", thread_id)
+            )
+            thread_id = text_of(row.get("forked_from"))
+            row = self.row("threads", thread_id)
+        return [turn for turns in reversed(turns_by_thread.values()) for turn in turns]
+
+    def _messages(self, row: Fields, turn: Fields, time: str | None) -> list[Fields]:
+        """Return the messages of a row: several if it has results. The last one has the row's id.
+
+        Args:
+            row: The row of the message.
+            turn: The turn that wrote it. Empty: it is not known.
+            time: Its time.
         """
         groups: list[list[Fields]] = [[]]
-        for part in self.rows(
-            "SELECT * FROM parts WHERE message_hash = ? ORDER BY position", row["hash"]
-        ):
+        sql = "SELECT * FROM parts WHERE message_hash = ? ORDER BY position"
+        for part in self.rows(sql, row["hash"]):
             if groups[-1] and "tool_result" in (part.get("type"), groups[-1][-1].get("type")):
                 groups.append([])
             groups[-1].append(part)
-        entries = [
-            filled(self.said(group, text_of(row.get("role"))), timestamp=time) for group in groups
-        ]
-        for place, entry in enumerate(entries, 1 - len(entries)):
-            entry["id"] = row["hash"] if place == 0 else f"{row['hash']}/{-place}"
+        role = text_of(row.get("role"))
+        entries = [with_nonempty(self._message(group, role), timestamp=time) for group in groups]
+        for distance, entry in enumerate(reversed(entries)):
+            entry["id"] = f"{row['hash']}/{distance}" if distance else row["hash"]
         entries[0]["parent"] = row.get("parent_hash")
-        about = entries[-1].pop("metadata", {})
-        left = rest(turn, *_OF_A_TURN, *_TOKENS.values())
-        left = filled(
-            about.pop("source", {}),
-            turn=left,
+        metadata = entries[-1].pop("metadata", {})
+        source = with_nonempty(
+            metadata.pop("source", {}),
+            turn=without(turn, *_TURN_FIELDS, *_TOKENS.values()),
             provider_metadata=json_of(row.get("provider_metadata")),
         )
-        about = filled(about, usage=counts_of(turn, _TOKENS), source=left)
-        entries[-1] = filled(entries[-1], model=text_of(turn.get("model")), metadata=about)
+        metadata = with_nonempty(metadata, usage=counts_of(turn, _TOKENS), source=source)
+        model = text_of(turn.get("model"))
+        entries[-1] = with_nonempty(entries[-1], model=model, metadata=metadata)
         return entries
 
-    def said(self, parts: list[Fields], role: str) -> Fields:
-        """What parts of a message say: the result of a tool, or texts, reasoning, calls and
-        attachments.
-        """
-        texts, thoughts, calls, files, rests = (
-            list[str](),
-            list[str](),
-            list[Fields](),
-            list[Fields](),
-            list[Fields](),
-        )
+    def _message(self, parts: list[Fields], role: str) -> Fields:
+        """Return the message of parts: the result of a tool, or texts, reasoning and calls."""
         entry: Fields = {"role": role if role in _ROLES else "assistant"}
-        about: Fields = {}
+        metadata: Fields = {}
+        texts: list[str] = []
+        reasoning: list[str] = []
+        calls: list[Fields] = []
+        attachments: list[Fields] = []
+        unmapped_parts: list[Fields] = []
         for part in parts:
-            kind, payload = part.get("type"), json_of(part.get("payload", {}))
-            if not isinstance(payload, dict):
-                self.source.tell(f"part {part.get('id')} is not valid JSON")
-                payload = {}
-            left = rest(payload, *_PAYLOAD)
+            kind = part.get("type")
+            payload = self._payload(part)
+            unmapped = without(payload, *_PAYLOAD_FIELDS)
+            call_id = payload.get("tool_call_id")
             if kind == "tool_call":
                 call = {
                     "name": text_of(part.get("tool_name")),
                     "arguments": payload.get("arguments", {}),
                 }
-                calls.append(filled(left | call, id=payload.get("tool_call_id")))
-                left = {}
+                calls.append(with_nonempty(unmapped | call, id=call_id))
+                unmapped = {}
             elif kind == "tool_result":
-                entry = filled(entry | {"role": "tool"}, toolCallId=payload.get("tool_call_id"))
+                entry = with_nonempty(entry | {"role": "tool"}, toolCallId=call_id)
                 texts.append(text_of(payload.get("output")))
-                about = filled(about, isError="exception" in payload)
+                metadata = with_nonempty(metadata, isError="exception" in payload)
+            elif kind == "reasoning":
+                reasoning.append(self._text(part, payload))
             elif kind != "attachment":
-                (thoughts if kind == "reasoning" else texts).append(self.text(part, payload))
-            for reference in [payload.get("attachment"), *(payload.get("attachments") or [])]:
-                if isinstance(reference, dict):
-                    files.append(
-                        _attachment(reference | self.row("attachments", reference.get("id")))
-                    )
-            rests.append(left)
-        about = filled(about, source={"parts": rests} if any(rests) else {})
-        entry["content"], reasoning = "\n\n".join(texts), "\n\n".join(filter(None, thoughts))
-        return filled(
-            entry, reasoning=reasoning, toolCalls=calls, attachments=files, metadata=about
+                texts.append(self._text(part, payload))
+            attachments += self._attachments(payload)
+            unmapped_parts.append(unmapped)
+        source = {"parts": unmapped_parts} if any(unmapped_parts) else {}
+        entry["content"] = "\n\n".join(texts)
+        return with_nonempty(
+            entry,
+            reasoning="\n\n".join(filter(None, reasoning)),
+            toolCalls=calls,
+            attachments=attachments,
+            metadata=with_nonempty(metadata, source=source),
         )
 
-    def text(self, part: Fields, payload: Fields) -> str:
-        """The text of a part, with the fragments that it refers to."""
-        pieces = [text_of(part.get("text"))]
-        for piece in payload.get("text_ref") or []:
-            row = (
-                self.row("fragments", piece["fragment"])
-                if "fragment" in piece
-                else {"content": piece.get("literal")}
-            )
-            if "content" not in row:
-                self.source.tell(f"fragment {piece['fragment']} is not there")
-            pieces.append(text_of(row.get("content")))
-        return "".join(pieces)
+    def _payload(self, part: Fields) -> Fields:
+        payload = json_of(part.get("payload", {}))
+        if isinstance(payload, dict):
+            return payload
+        self._source.tell(f"part {part.get('id')} is not valid JSON")
+        return {}
 
-    def responses(self, rows: Iterable[Fields]) -> list[Fields]:
-        """The messages of the older stores."""
+    def _attachments(self, payload: Fields) -> list[Fields]:
+        """Return the attachments that a payload refers to."""
+        attachments = []
+        for reference in [payload.get("attachment"), *(payload.get("attachments") or [])]:
+            if isinstance(reference, dict):
+                row = self.row("attachments", reference.get("id"))
+                attachments.append(_attachment(reference | row))
+        return attachments
+
+    def _text(self, part: Fields, payload: Fields) -> str:
+        """Return the text of a part, with the fragments that it refers to."""
+        texts = [text_of(part.get("text"))]
+        for reference in payload.get("text_ref") or []:
+            if "fragment" in reference:
+                row = self.row("fragments", reference["fragment"])
+            else:
+                row = {"content": reference.get("literal")}
+            if "content" not in row:
+                self._source.tell(f"fragment {reference['fragment']} is not there")
+            texts.append(text_of(row.get("content")))
+        return "".join(texts)
+
+    def _responses(self, rows: Iterable[Fields]) -> list[Fields]:
+        """Return the messages for rows of responses, each a prompt with its answer."""
         entries: list[Fields] = []
-        system = ""
+        instructions = ""
         for row in rows:
-            key, began = text_of(row["id"]), self.time(row)
-            if (said := self._with_fragments(row, "system")) not in ("", system):
+            key = text_of(row["id"])
+            start = self._time(row)
+            system = self._with_fragments(row, "system")
+            if system not in ("", instructions):
                 entries.append(
-                    {"id": f"{key}/system", "role": "system", "content": said, "timestamp": began}
+                    {
+                        "id": f"{key}/system",
+                        "role": "system",
+                        "content": system,
+                        "timestamp": start,
+                    }
                 )
-                system = said
-            for result in self.of("tool_results", "response_id", key):
-                left = rest(result, "id", "response_id", "output", "tool_call_id")
-                about = filled({}, isError="exception" in result, source=left)
-                files = self._files("tool_results_attachments", "tool_result_id", result["id"])
-                answer = {"id": f"{key}/result/{result['id']}", "role": "tool", "timestamp": began}
-                answer |= {"content": text_of(result.get("output"))}
-                entries.append(
-                    filled(
-                        answer,
-                        toolCallId=result.get("tool_call_id"),
-                        attachments=files,
-                        metadata=about,
-                    )
-                )
-            asked, files = (
-                self._with_fragments(row, "prompt"),
-                self._files("prompt_attachments", "response_id", key),
-            )
-            if asked or files or not entries or entries[-1]["role"] != "tool":
-                prompt = {
+                instructions = system
+            entries += self._results(key, start)
+            prompt = self._with_fragments(row, "prompt")
+            attachments = self._files("prompt_attachments", "response_id", key)
+            is_after_result = bool(entries) and entries[-1]["role"] == "tool"
+            if prompt or attachments or not is_after_result:
+                entry = {
                     "id": f"{key}/prompt",
                     "role": "user",
-                    "content": asked,
-                    "timestamp": began,
+                    "content": prompt,
+                    "timestamp": start,
                 }
-                entries.append(filled(prompt, attachments=files))
-            calls = [
-                filled({"name": text_of(call.get("name"))}, id=call.get("tool_call_id"))
-                | {"arguments": json_of(call.get("arguments", {}))}
-                for call in self.of("tool_calls", "response_id", key)
-            ]
-            about = filled(
-                {},
-                usage=counts_of(row, _TOKENS),
-                source=rest(row, *_OF_A_RESPONSE, *_TOKENS.values()),
-            )
-            answer = {
-                "id": key,
-                "role": "assistant",
-                "content": text_of(row.get("response")),
-                "timestamp": _end(row),
-            }
-            model, reasoning = text_of(row.get("model")), text_of(row.get("reasoning"))
-            entries.append(
-                filled(answer, model=model, reasoning=reasoning, toolCalls=calls, metadata=about)
-            )
+                entries.append(with_nonempty(entry, attachments=attachments))
+            entries.append(self._answer(row, key))
         return entries
 
+    def _results(self, key: str, time: str | None) -> Iterator[Fields]:
+        """Return the messages for the results that a response was given."""
+        for result in self.rows_with("tool_results", "response_id", key):
+            unmapped = without(result, "id", "response_id", "output", "tool_call_id")
+            is_error = "exception" in result
+            entry = {
+                "id": f"{key}/result/{result['id']}",
+                "role": "tool",
+                "timestamp": time,
+                "content": text_of(result.get("output")),
+            }
+            yield with_nonempty(
+                entry,
+                toolCallId=result.get("tool_call_id"),
+                attachments=self._files("tool_results_attachments", "tool_result_id", result["id"]),
+                metadata=with_nonempty({}, isError=is_error, source=unmapped),
+            )
+
+    def _answer(self, row: Fields, key: str) -> Fields:
+        calls = []
+        for call in self.rows_with("tool_calls", "response_id", key):
+            fields = {"name": text_of(call.get("name"))}
+            fields = with_nonempty(fields, id=call.get("tool_call_id"))
+            calls.append(fields | {"arguments": json_of(call.get("arguments", {}))})
+        entry = {
+            "id": key,
+            "role": "assistant",
+            "content": text_of(row.get("response")),
+            "timestamp": _end(row),
+        }
+        unmapped = without(row, *_RESPONSE_FIELDS, *_TOKENS.values())
+        return with_nonempty(
+            entry,
+            model=text_of(row.get("model")),
+            reasoning=text_of(row.get("reasoning")),
+            toolCalls=calls,
+            metadata=with_nonempty({}, usage=counts_of(row, _TOKENS), source=unmapped),
+        )
+
     def _with_fragments(self, row: Fields, name: str) -> str:
-        texts = [
-            text_of(part.get("content")) for part in self.rows(_FRAGMENTS.format(name), row["id"])
-        ]
+        """Return a text of a row (`prompt` or `system`), after its fragments."""
+        fragments = self.rows(_FRAGMENTS.format(name), row["id"])
+        texts = [text_of(fragment.get("content")) for fragment in fragments]
         return "\n".join(filter(None, [*texts, text_of(row.get(name))]))
 
     def _files(self, table: str, column: str, id: object) -> list[Fields]:
         return [_attachment(row) for row in self.rows(_FILES.format(table, column), id)]
 
 
+def _take_over_responses(history: list[Fields], responses: list[Fields]) -> dict[Any, str]:
+    """Give the messages at the beginning of a thread the ids and fields of equal responses.
+
+    Return the new ids by the old ones.
+    """
+    new_ids: dict[Any, str] = {}
+    for entry, response in zip(history, responses, strict=False):
+        if any(entry.get(name) != response.get(name) for name in ("role", "content")):
+            break
+        metadata = entry.get("metadata", {}) | response.get("metadata", {})
+        new_ids[entry["id"]] = response["id"]
+        entry |= with_nonempty(dict(response), metadata=metadata)
+    for entry in history:
+        if entry.get("parent") in new_ids:
+            entry["parent"] = new_ids[entry["parent"]]
+    return new_ids
+
+
 def _end(row: Fields) -> str | None:
-    """When the answer of a turn or a response was complete."""
-    began, took = milliseconds(moment(row.get("datetime_utc"))), row.get("duration_ms")
-    return None if began is None else moment(began + (took if isinstance(took, int) else 0))
+    """Return the time at which the answer of a turn or a response was complete."""
+    start_ms = milliseconds(moment(row.get("datetime_utc")))
+    if start_ms is None:
+        return None
+    duration_ms = row.get("duration_ms")
+    return moment(start_ms + (duration_ms if isinstance(duration_ms, int) else 0))
 
 
 def _recognizes(source: Source) -> bool:
     schemas = (
-        "threads turns messages parts",
-        "conversations responses",
-        "_llm_migrations logs",
-        "_llm_migrations log",
+        {"threads", "turns", "messages", "parts"},
+        {"conversations", "responses"},
+        {"_llm_migrations", "logs"},
+        {"_llm_migrations", "log"},
     )
-    return any(source.tables.issuperset(schema.split()) for schema in schemas)
+    return any(source.tables >= schema for schema in schemas)
 
 
 def _read(source: Source) -> Iterator[Draft]:
@@ -405,4 +488,6 @@ _PLACES = (
     "~/.config/io.datasette.llm/logs.db",
     "~/Library/Application Support/io.datasette.llm/logs.db",
 )
-FORMATS = [Format("llm", "llm (logs.db)", _recognizes, _read, places=_PLACES)]
+FORMATS = [
+    Format("llm", "llm (logs.db)", recognizes=_recognizes, read=_read, places=_PLACES),
+]

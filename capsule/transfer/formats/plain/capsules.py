@@ -21,12 +21,12 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    by_record,
+    json_shape,
     read_bytes,
     read_records,
-    shape,
+    recognizes_record,
 )
-from capsule.transfer.records.coercion import is_text, object_of, rest
+from capsule.transfer.records.coercion import is_string, object_of, without
 from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 _SHA256 = r"[0-9a-f]{64}"
@@ -50,7 +50,7 @@ def _is_capsule(record: Fields) -> bool:
 
 
 def _read(source: Source) -> Iterator[Draft]:
-    if shape(source) == "object":
+    if json_shape(source) == "object":
         data = read_bytes(source, 1 << 28)
         try:  # Digit for digit, where it can be.
             yield _draft(codec.decode(data, source.name), source, 1)
@@ -68,7 +68,7 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
     """The draft of a capsule. Raises InvalidDocument."""
     note = object_of(record.get(CAPSULE_KEY))
     if note:
-        record = rest(record, CAPSULE_KEY)
+        record = without(record, CAPSULE_KEY)
     if isinstance(record.get("history"), list):
         record = record | {
             "history": [entry for entry in record["history"] if _is_message(entry, source, line)]
@@ -76,8 +76,8 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
     validation.check(record, codec.encode(record), source.name)
     document, _ = migrations.upgrade(record, source.name)
     history = document["history"]
-    head = rest(document, "history", "version")
-    head["metadata"] = rest(head.get("metadata", {}), "lock")
+    head = without(document, "history", "version")
+    head["metadata"] = without(head.get("metadata", {}), "lock")
     for attached in (file for entry in history for file in entry.get("attachments", ())):
         if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
             for file in source.near(f"../attachments/{digest}"):
@@ -87,7 +87,7 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
     is_message = (
-        isinstance(entry, dict) and is_text(entry.get("role")) and is_text(entry.get("content"))
+        isinstance(entry, dict) and is_string(entry.get("role")) and is_string(entry.get("content"))
     )
     if not is_message:
         source.tell("an entry of history is no message", line)
@@ -134,7 +134,9 @@ _ABOUT: Fields = {
     "has_files_beside": True,
 }
 FORMATS = [
-    Format("capsule", "Capsules, version 2.1", by_record(_is_capsule), write=_write, **_ABOUT),
+    Format(
+        "capsule", "Capsules, version 2.1", recognizes_record(_is_capsule), write=_write, **_ABOUT
+    ),
     # The format above reads both versions.
     Format(
         "capsule-2.0",

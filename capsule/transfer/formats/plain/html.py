@@ -21,7 +21,7 @@ from capsule.errors import Refused
 from capsule.format.tree.tree import Tree
 from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import Draft, Fields, Format
-from capsule.transfer.records.coercion import filled, rest, text_of
+from capsule.transfer.records.coercion import text_of, with_nonempty, without
 
 STYLE = """
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;
@@ -83,7 +83,7 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
     navs: dict[str, str] = {}
     for place, entry in enumerate(draft.history):
         above = str(tree.parents[place]) if tree.parents[place] >= 0 else None
-        said = filled(rest(entry, "replyTo"), replyTo=places.get(entry.get("replyTo")))
+        said = with_nonempty(without(entry, "replyTo"), replyTo=places.get(entry.get("replyTo")))
         entries.append(said | {"id": str(place), "parent": above})
         if id(entry) not in line:
             answers = Markup('another branch, after <a href="#m-{}">this message</a>').format(above)
@@ -92,7 +92,7 @@ def page(draft: Draft, file_url: Callable[[str], str] | None = None) -> bytes:
     how = RenderOptions(
         file_url=file_url,
         nav=lambda entry: navs.get(entry["id"], ""),
-        attributes=lambda entry: filled(
+        attributes=lambda entry: with_nonempty(
             {"data-aside": ""} if entry["id"] in navs else {},
             **{"data-parent": entry["parent"] and f"m-{entry['parent']}"},
         ),

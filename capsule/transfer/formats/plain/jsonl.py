@@ -22,19 +22,19 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    by_record,
     read_text,
     reader_of_items,
+    recognizes_record,
 )
 from capsule.transfer.records.coercion import (
     call_of,
-    is_text,
+    is_string,
     json_of,
     objects_of,
-    part_text,
     record_of_call,
-    rest,
     text_of,
+    text_of_part,
+    without,
 )
 from capsule.transfer.records.round_trip import (
     CAPSULE_KEY,
@@ -63,9 +63,9 @@ def _read_openai(record: Fields) -> Fields:
     }
     if isinstance(content, list):
         fields["content"] = "\n\n".join(
-            text for part in content if isinstance(text := part_text(part), str)
+            text for part in content if isinstance(text := text_of_part(part), str)
         )
-        files = [part for part in content if part_text(part) is None]
+        files = [part for part in content if text_of_part(part) is None]
         if files:
             fields["attachments"] = [_attachment(part) for part in files]
     else:
@@ -138,7 +138,7 @@ _SHAREGPT = Pair(_read_sharegpt, _write_sharegpt)
 def _plain_draft(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
     """The draft of a record, without what is under `capsule`."""
     head, messages = (
-        _HEAD.to_capsule(rest(record, key, CAPSULE_KEY)),
+        _HEAD.to_capsule(without(record, key, CAPSULE_KEY)),
         _messages_of(record, key, message),
     )
     if key == "text" and (text := record[key]) != _chatml(messages):
@@ -173,7 +173,7 @@ def _with_lost_fields(draft: Draft, lost: Any) -> Draft:
         whole["history"],
         draft.line,
         is_own="id" in lost.get("head", {}),
-        local_ids=frozenset(filter(is_text, local_ids)),
+        local_ids=frozenset(filter(is_string, local_ids)),
     )
 
 
@@ -204,7 +204,7 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
                 orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]})
                 + b"\n"
             )
-        record = rest(
+        record = without(
             _HEAD.to_record(draft.head), *(["id"] if draft.is_own or key == "text" else [])
         )
         if key == "text":
@@ -225,10 +225,10 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
 
 def _has(key: str, of: str) -> Callable[[Source], bool]:
     """What recognizes a file of records whose lists of messages have a field."""
-    return by_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
+    return recognizes_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
 
 
-_has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
+_has_chatml = recognizes_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
 
 
 def _format(

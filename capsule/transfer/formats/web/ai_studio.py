@@ -13,16 +13,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, reader_of_items
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    reader_of_items,
+    recognizes_record,
+)
 from capsule.transfer.records.coercion import (
     counts_of,
-    filled,
     moment,
     object_of,
     objects_of,
-    part_text,
-    rest,
     text_of,
+    text_of_part,
+    with_nonempty,
+    without,
 )
 
 #: Files in a chunk, and those of Google Drive and YouTube, of which it has the id.
@@ -44,7 +51,7 @@ def _text(value: Any) -> str:
     """The text of a chunk or of instructions: its own, or that of its parts."""
     fields = object_of(value)
     return text_of(fields.get("text")) or "".join(
-        filter(None, map(part_text, fields.get("parts") or ()))
+        filter(None, map(text_of_part, fields.get("parts") or ()))
     )
 
 
@@ -70,15 +77,15 @@ def _entry(chunk: Fields, model: str) -> Fields:
         "role": "assistant" if is_answer else "user",
         "content": "" if is_thought else _text(chunk),
     }
-    about = filled(
+    about = with_nonempty(
         {},
         usage=counts_of(chunk, {count: "tokenCount"}),
-        source=filled({}, **rest(chunk, *_OF_A_CHUNK)),
+        source=with_nonempty({}, **without(chunk, *_OF_A_CHUNK)),
     )
-    entry = filled(
+    entry = with_nonempty(
         entry, timestamp=moment(chunk.get("createTime")), model=is_answer and model, metadata=about
     )
-    return filled(entry, reasoning=is_thought and _text(chunk), attachments=[*_files(chunk)])
+    return with_nonempty(entry, reasoning=is_thought and _text(chunk), attachments=[*_files(chunk)])
 
 
 def _joined(thought: Fields, answer: Fields) -> Fields:
@@ -86,10 +93,10 @@ def _joined(thought: Fields, answer: Fields) -> Fields:
     reasoning = "\n\n".join(filter(None, (thought.get("reasoning"), answer.get("reasoning"))))
     files = [*thought.get("attachments", ()), *answer.get("attachments", ())]
     before, after = thought.get("metadata", {}), answer.get("metadata", {})
-    about = filled(
+    about = with_nonempty(
         {}, **{name: before.get(name, {}) | after.get(name, {}) for name in ("usage", "source")}
     )
-    return filled(thought | answer, reasoning=reasoning, attachments=files, metadata=about)
+    return with_nonempty(thought | answer, reasoning=reasoning, attachments=files, metadata=about)
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft:
@@ -106,16 +113,20 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     # A branch begins as a copy of another chat, at the same time.
     is_branch = any("branchParent" in chunk for chunk in chunks)
     id = "" if is_branch or not chunks else text_of(chunks[0].get("createTime"))
-    left = filled({}, **rest(record, "chunkedPrompt", "systemInstruction"))
+    left = with_nonempty({}, **without(record, "chunkedPrompt", "systemInstruction"))
     title, system = (
         source.name.rpartition("/")[2].removesuffix(".json"),
         _text(record.get("systemInstruction")),
     )
-    head = filled({}, id=id, title="" if title == "-" else title, metadata=filled({}, source=left))
-    return Draft(filled(head, context={"fullContext": system} if system else {}), history, line)
+    head = with_nonempty(
+        {}, id=id, title="" if title == "-" else title, metadata=with_nonempty({}, source=left)
+    )
+    return Draft(
+        with_nonempty(head, context={"fullContext": system} if system else {}), history, line
+    )
 
 
-_recognizes = by_record(
+_recognizes = recognizes_record(
     lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
 )
 FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, reader_of_items(_draft))]

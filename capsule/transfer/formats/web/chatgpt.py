@@ -17,14 +17,14 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    by_record,
-    first,
+    first_records,
     read_bytes,
-    read_each,
+    read_items,
+    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records.coercion import (
-    is_text,
+    is_string,
     json_of,
     moment,
     object_of,
@@ -70,7 +70,7 @@ def _read(node: Fields) -> Fields:
     if about.get("is_visually_hidden_from_conversation") is True:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
     if listed := [
-        _ATTACHED.read(file) for file in about.get("attachments") or () if is_text(file.get("id"))
+        _ATTACHED.read(file) for file in about.get("attachments") or () if is_string(file.get("id"))
     ]:
         seen = {
             match[1]: file
@@ -145,10 +145,10 @@ def _odd(content: Fields) -> list[Any]:
             for part in unknown
             if not (isinstance(part, dict) and ("text" in part or _pointers(part)))
         ]
-    is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
+    is_string = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
     return (
         []
-        if is_text or all(isinstance(value, str) or not value for value in content.values())
+        if is_string or all(isinstance(value, str) or not value for value in content.values())
         else [content]
     )
 
@@ -221,7 +221,7 @@ def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
 
 def _told_children(node: Fields) -> list[str]:
     return (
-        list(filter(is_text, children))
+        list(filter(is_string, children))
         if isinstance(children := node.get("children"), list)
         else []
     )
@@ -287,7 +287,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
 def _read_file_of(source: Source) -> Iterator[Draft]:
     _tell_missing(source)
     files: dict[str, Source] | None = None
-    for draft in read_each(source, _draft):
+    for draft in read_items(source, _draft):
         for attached in [
             attachment for entry in draft.history for attachment in entry.get("attachments", ())
         ]:
@@ -322,7 +322,7 @@ def _tell_missing(source: Source) -> None:
     for manifest in source.near("export_manifest.json"):
         listed = list(
             filter(
-                is_text,
+                is_string,
                 object_of(read_bytes(manifest).decode("utf-8", "replace")).get("files") or (),
             )
         )
@@ -358,7 +358,7 @@ def _write_draft(draft: Draft) -> bytes:
 
 def _is_part(source: Source) -> bool:
     """Whether a file is the manifest of an export, or names its owner."""
-    whole = first(source)[:1]
+    whole = first_records(source)[:1]
     return any(
         "chatgpt_plus_user" in record or "conversations-000.json" in record.get("files", ())
         for record in whole
@@ -366,7 +366,7 @@ def _is_part(source: Source) -> bool:
 
 
 _BOTH = (_read_file_of, _write_draft)
-_recognizes = by_record(lambda record: isinstance(record.get("mapping"), dict))
+_recognizes = recognizes_record(lambda record: isinstance(record.get("mapping"), dict))
 FORMATS = [
     Format(
         "chatgpt",

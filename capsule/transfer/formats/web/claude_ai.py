@@ -15,14 +15,14 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    by_record,
-    read_each,
+    read_items,
     read_records,
+    recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.coercion import filled, moment, rest, text_of
+from capsule.transfer.records.coercion import moment, text_of, with_nonempty, without
 from capsule.transfer.records.round_trip import Column, is_on, pair_of, with_source
-from capsule.transfer.records.turns import numbered
+from capsule.transfer.records.turns import with_turn_ids
 
 #: The parent of a first message, besides null.
 _ROOTS = ("", "00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000")
@@ -74,7 +74,7 @@ def _messages(record: Fields) -> list[Fields]:
     text = text_of(record.get("text"))
     if not said:
         entries[-1]["content"], text = text, ""
-    left = rest(record, *_MESSAGE)
+    left = without(record, *_MESSAGE)
     if text.strip() != "\n\n".join(said).strip() and text:
         left["text"] = text
     if record.get("updated_at") == record.get("created_at"):
@@ -94,7 +94,7 @@ def _messages(record: Fields) -> list[Fields]:
     entries[-1] = with_source(
         entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **left}
     )
-    return numbered(entries)
+    return with_turn_ids(entries)
 
 
 def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
@@ -127,7 +127,7 @@ def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
                 ({"id": part["id"]} if part.get("id") else {}) | call
             )
         known = _PARTS.get(str(kind), {"type"})
-        if left := filled({}, **rest(part, *known)):
+        if left := with_nonempty({}, **without(part, *known)):
             source = entry.setdefault("metadata", {}).setdefault("source", {})
             source.setdefault("content", []).append({"type": kind, **left})
     return [entry for entry in entries if len(entry) > 2 or entry["content"]] or entries[:1], said
@@ -154,7 +154,7 @@ def _result(content: Any) -> str:
 def _attachments(record: Fields) -> list[Fields]:
     return [
         {name: file[key] for name, key in names.items() if key in file}
-        | rest(file, *names.values())
+        | without(file, *names.values())
         for where, names in _FILES.items()
         for file in record.get(where) or ()
     ]
@@ -170,7 +170,7 @@ def _context(project: Fields) -> Fields:
 
 def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields]) -> Draft | None:
     if isinstance(record.get("chat_messages"), list):
-        head = _HEAD.to_capsule(rest(record, "chat_messages"))
+        head = _HEAD.to_capsule(without(record, "chat_messages"))
         named = record.get("project_uuid") or (record.get("project") or {}).get("uuid")
         if named in projects:
             head["context"] = _context(projects[named])
@@ -182,7 +182,7 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
     if "prompt_template" in record or "docs" in record:
-        head = _HEAD.to_capsule(rest(record, "prompt_template", "docs"))
+        head = _HEAD.to_capsule(without(record, "prompt_template", "docs"))
         return Draft(head | {"context": _context(record)}, [], line)
     if "full_name" not in record:
         source.tell("no conversation: it has no chat_messages", line)
@@ -198,7 +198,7 @@ def _read(source: Source) -> Iterator[Draft]:
                 for _, entry in read_records(file)
                 if isinstance(entry.get("uuid"), str)
             }
-    yield from read_each(
+    yield from read_items(
         source, lambda record, line, source: _draft(record, line, source, projects)
     )
 
@@ -209,5 +209,7 @@ def _is_ours(record: Fields) -> bool:
 
 
 #: Whether a file says whose export it is.
-_is_part = by_record(lambda record: "full_name" in record and "email_address" in record)
-FORMATS = [Format("claude-ai", "Claude.ai export", by_record(_is_ours), _read, is_part=_is_part)]
+_is_part = recognizes_record(lambda record: "full_name" in record and "email_address" in record)
+FORMATS = [
+    Format("claude-ai", "Claude.ai export", recognizes_record(_is_ours), _read, is_part=_is_part)
+]

@@ -15,18 +15,18 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    by_record,
     read_records,
     reader_of_items,
+    recognizes_record,
 )
 from capsule.transfer.records.coercion import (
-    filled,
-    is_text,
+    is_string,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 
 _OF_A_CONVERSATION = ("id", "title", "create_time", "modify_time", "leaf_response_id")
@@ -52,10 +52,10 @@ def _time(value: Any) -> str | None:
 
 
 def _files(response: Fields, source: Source) -> Iterator[Fields]:
-    for id in filter(is_text, response.get("file_attachments") or ()):
+    for id in filter(is_string, response.get("file_attachments") or ()):
         data = next(source.near(f"prod-mc-asset-server/{id}/content"), None)
         yield {"name": id, "type": "file"} | ({"reference": id} if data is None else {"data": data})
-    for url in filter(is_text, response.get("generated_image_urls") or ()):
+    for url in filter(is_string, response.get("generated_image_urls") or ()):
         yield {"name": url.rpartition("/")[2] or "image", "type": "image", "url": url}
 
 
@@ -64,16 +64,16 @@ def _entry(response: Fields, source: Source) -> Fields:
     entry: Fields = {"role": role, "content": text_of(response.get("message"))}
     if "parent_response_id" in response:
         entry["parent"] = text_of(response["parent_response_id"]) or None
-    about = filled({}, source=filled({}, **rest(response, *_OF_A_RESPONSE)))
-    entry = filled(
+    about = with_nonempty({}, source=with_nonempty({}, **without(response, *_OF_A_RESPONSE)))
+    entry = with_nonempty(
         entry,
         id=text_of(response.get("_id")),
         timestamp=_time(response.get("create_time")),
         metadata=about,
     )
     model, reasoning = text_of(response.get("model")), text_of(response.get("thinking_trace"))
-    entry = filled(entry, model=role == "assistant" and model, reasoning=reasoning)
-    return filled(entry, attachments=[*_files(response, source)])
+    entry = with_nonempty(entry, model=role == "assistant" and model, reasoning=reasoning)
+    return with_nonempty(entry, attachments=[*_files(response, source)])
 
 
 def _draft(item: Fields, line: int, source: Source) -> Draft:
@@ -84,14 +84,14 @@ def _draft(item: Fields, line: int, source: Source) -> Draft:
             responses.append(wrapper["response"])
         else:
             source.tell("a response that is no object", line)
-    metadata = filled(
-        {}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION)
+    metadata = with_nonempty(
+        {}, currentNode=about.get("leaf_response_id"), source=without(about, *_OF_A_CONVERSATION)
     )
     times = {
         "createdAt": _time(about.get("create_time")),
         "updatedAt": _time(about.get("modify_time")),
     }
-    head = filled(
+    head = with_nonempty(
         {"id": text_of(about.get("id"))},
         title=text_of(about.get("title")),
         metadata=metadata,
@@ -115,4 +115,6 @@ def _items(source: Source) -> Iterator[tuple[int, Fields]]:
     )
 
 
-FORMATS = [Format("grok", "Grok export", by_record(_is_ours), reader_of_items(_draft, _items))]
+FORMATS = [
+    Format("grok", "Grok export", recognizes_record(_is_ours), reader_of_items(_draft, _items))
+]

@@ -20,29 +20,29 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    by_record,
     read_bytes,
-    read_each,
+    read_items,
+    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import (
-    is_text,
+    is_string,
     json_of,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    without,
 )
 from capsule.transfer.records.round_trip import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import (
     Pieces,
     RecordFieldNames,
     TurnPair,
-    merged,
+    calls_with_results,
+    merge_marks,
     pieces_of,
-    rounds,
 )
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
@@ -62,7 +62,7 @@ _HEAD = pair_of(
     Column(
         "title",
         "title",
-        lambda title: title if is_text(title) and title != _UNNAMED else "",
+        lambda title: title if is_string(title) and title != _UNNAMED else "",
         default=_UNNAMED,
     ),
     Column(
@@ -103,7 +103,7 @@ def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
 
 def _parts(entries: list[Fields]) -> list[Fields]:
     parts: list[Fields] = []
-    for place, (entry, results) in enumerate(rounds(entries)):
+    for place, (entry, results) in enumerate(calls_with_results(entries)):
         if "reasoning" in entry:
             parts.append({"type": "think", "think": entry["reasoning"]})
         if entry["content"] or (place and "reasoning" not in entry):
@@ -142,11 +142,11 @@ def _read(record: Fields) -> list[Fields]:
     role = "system" if record.get("sender") == "System" and role == "assistant" else role
     entries: list[Fields] = [{"role": role, "content": text if isinstance(text, str) else ""}]
     if isinstance(parts, list) and parts:
-        entries = turns.said(_steps(parts), at_once=True)
+        entries = turns.turn_messages(_steps(parts), at_once=True)
         form = "" if len(entries) > 1 or {"reasoning", "toolCalls"} & entries[0].keys() else "parts"
     elif turns.is_pieces(text):
         form = "thinking"
-        entries = turns.said(
+        entries = turns.turn_messages(
             (kind, said) for piece in text for kind, said in piece.items() if kind != "mark"
         )
     for entry in entries:
@@ -190,7 +190,7 @@ def _thinking(entry: Fields) -> Pieces:
         {"reasoning": entry.get("reasoning", "")},
         {"mark": "\n:::\n"},
     ]
-    return merged([*made, *([{"text": entry["content"]}] if entry["content"] else [])])
+    return merge_marks([*made, *([{"text": entry["content"]}] if entry["content"] else [])])
 
 
 def _opened(record: Fields) -> Fields:
@@ -210,7 +210,7 @@ def _opened(record: Fields) -> Fields:
         item = dict(part) if kind else {}
         if kind in _SPOKEN and isinstance(item.get(kind), dict):
             value = item[kind]
-            item |= {kind: value.get("value"), "$value": rest(value, "value")}
+            item |= {kind: value.get("value"), "$value": without(value, "value")}
         is_said = (
             isinstance(item.get(kind), str) and kind in _SPOKEN and (item[kind] or bool(parts))
         )
@@ -218,7 +218,7 @@ def _opened(record: Fields) -> Fields:
             others[str(place)] = part
         elif parts and kind in _SPOKEN and kind == parts[-1]["type"]:
             former = parts[-1]
-            former.setdefault("$cuts", []).append([len(former[kind]), rest(item, kind)])
+            former.setdefault("$cuts", []).append([len(former[kind]), without(item, kind)])
             former[kind] += f"\n\n{item[kind]}"
         else:
             parts.append(item)
@@ -235,24 +235,24 @@ def _opened(record: Fields) -> Fields:
 
 def _closed(record: Fields) -> Fields:
     if not isinstance(record.get("content"), list):
-        return record | turns.with_text(record, "text")
+        return record | turns.join_pieces(record, "text")
     content: list[Any] = []
     for part in record["content"]:
         kind, start = part["type"], 0
         whole, cuts = part[kind], part.get("$cuts", [])
         ends = [*cuts, [len(whole) if isinstance(whole, str) else 0, {}]]
-        beside = rest(part, kind, "$cuts")
+        beside = without(part, kind, "$cuts")
         for end, next_beside in ends:
             value = whole[start:end] if cuts else whole
             if "$value" in beside:
                 value = {"value": value, **beside["$value"]}
-            content.append({**rest(beside, "$value"), kind: value})
+            content.append({**without(beside, "$value"), kind: value})
             start, beside = end + 2, next_beside
     for place, part in record.get("$others", {}).items():
         content.insert(int(place), part)
     said = "\n\n".join(part["text"] for part in record["content"] if part["type"] == "text")
     text = said if record.get("text") is True else record.get("text", "")
-    return rest(record, "$others") | {"content": content, "text": text}
+    return without(record, "$others") | {"content": content, "text": text}
 
 
 _TURN = TurnPair(_read, _write, _opened, _closed)
@@ -270,14 +270,14 @@ def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
             source.tell("a message that is no object", line)
             continue
         id = text_of(message.get("messageId")) or f"#{len(records)}"
-        record = {**rest(message, "children"), "messageId": id}
+        record = {**without(message, "children"), "messageId": id}
         if record.get("parentMessageId") is not None:
             record["parentMessageId"] = text_of(record["parentMessageId"])
         if above is not None:
             if record.get("parentMessageId", above) != above:
                 source.tell(f"message {id[:80]} stands under another one than it names", line)
             record["parentMessageId"] = above
-        for name, value in rest(record, "files").items():
+        for name, value in without(record, "files").items():
             if any("parentMessageId" in item for item in objects_of(value)):
                 source.tell(f"message {id[:80]} has messages under {name[:80]!r}, not read", line)
         children = message.get("children")
@@ -303,13 +303,13 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     if not isinstance(messages, list):
         source.tell("no conversation: it has no messages", line)
         return None
-    draft = Draft.of_head(_HEAD, rest(record, *_OF_THE_FILE), line)
+    draft = Draft.of_head(_HEAD, without(record, *_OF_THE_FILE), line)
     records = _flat(messages, source, line)
     records = records if draft.is_own else _by_time(records)
     known = {entry["messageId"] for entry in records}
     for place, message in enumerate(records):
         if message.get("conversationId") == record.get("conversationId"):
-            message = rest(message, "conversationId")
+            message = without(message, "conversationId")
         if (time := message.get("createdAt")) is not None and moment(
             time
         ) is None:  # It has none until it is stored.
@@ -320,7 +320,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
         with reporting_damage(source.tell, f"message {message['messageId'][:80]}", line):
             draft.history += _TURN.to_capsule(message)
-    turns.with_current(draft, "", {})
+    turns.choose_newest_message(draft, "", {})
     return draft
 
 
@@ -334,7 +334,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
         else:
             yield from [draft] if draft else []
             return
-    yield from read_each(source, _draft)
+    yield from read_items(source, _draft)
 
 
 def _parsed(text: str) -> Fields:
@@ -367,16 +367,16 @@ def _parsed(text: str) -> Fields:
 
 def _write_file_of(draft: Draft) -> bytes:
     metadata = draft.metadata
-    if metadata.get("currentNode") == turns.newest(draft.history):
-        metadata = rest(metadata, "currentNode")
+    if metadata.get("currentNode") == turns.newest_message_id(draft.history):
+        metadata = without(metadata, "currentNode")
     records, _ = turns.records_of(draft, _TURN, turns.is_turn)
-    head = rest(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
+    head = without(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
     record = replace(draft, head=head).head_record(_HEAD)
     messages = [{"conversationId": record.get("conversationId"), **entry} for entry in records]
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-_recognizes = by_record(
+_recognizes = recognizes_record(
     lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it)
 )
 FORMATS = [

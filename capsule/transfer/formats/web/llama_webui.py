@@ -20,28 +20,28 @@ from capsule.transfer.interface import (
     Fields,
     Format,
     Source,
-    by_record,
     read_records,
+    recognizes_record,
     reporting_damage,
 )
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import (
-    filled,
     json_of,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 from capsule.transfer.records.round_trip import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import (
     Pieces,
     RecordFieldNames,
     TurnPair,
-    merged,
+    calls_with_results,
+    merge_marks,
     pieces_of,
-    rounds,
 )
 
 _ROLES = ("user", "assistant", "system", "tool")
@@ -68,7 +68,7 @@ _OF_THE_HEAD = pair_of(
 
 def _read_head(conv: Fields) -> Fields:
     began = re.fullmatch(r"conv-(\d{12,14})", text_of(conv.get("id")))
-    return filled(_OF_THE_HEAD.read(conv), createdAt=moment(began[1]) if began else None)
+    return with_nonempty(_OF_THE_HEAD.read(conv), createdAt=moment(began[1]) if began else None)
 
 
 def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
@@ -96,15 +96,15 @@ def _read(record: Fields) -> list[Fields]:
     )
     if turns.is_pieces(content):
         form = "think" if any("think" in piece for piece in content) else "marks"
-        entries = turns.said(_steps(content))
+        entries = turns.turn_messages(_steps(content))
     calls = [coercion.call_of(call) for call in objects_of(record.get("toolCalls"))]
     marked = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and not marked:
         entries[-1]["toolCalls"] = calls
-    elif [rest(call, "id") for call in calls] == marked:
+    elif [without(call, "id") for call in calls] == marked:
         for call, item in zip(marked, calls, strict=True):
             call |= item
-        for entry, results in rounds(entries):
+        for entry, results in calls_with_results(entries):
             for call, item in zip(entry.get("toolCalls", ()), results, strict=False):
                 item |= {"toolCallId": call["id"]} if "id" in call else {}
     if not any("reasoning" in entry for entry in entries):
@@ -194,7 +194,7 @@ def _write(entries: list[Fields]) -> Fields:
 def _marked(entries: list[Fields], form: str) -> Pieces:
     made: Pieces = []
     start, end = "<<<reasoning_content_start>>>", "<<<reasoning_content_end>>>"
-    for entry, results in rounds(entries):
+    for entry, results in calls_with_results(entries):
         if isinstance(text := entry.get("reasoning"), str):
             marks = ("<think>", "</think>") if form == "think" else (start, end)
             made += [
@@ -219,7 +219,7 @@ def _marked(entries: list[Fields], form: str) -> Pieces:
                 *({"result": answer["content"]} for answer in result),
             ]
             made += [{"mark": "\n<<<AGENTIC_TOOL_CALL_END>>>\n\n"}]
-    return merged(made)
+    return merge_marks(made)
 
 
 def _opened(record: Fields) -> Fields:
@@ -239,7 +239,7 @@ def _closed(record: Fields) -> Fields:
         if isinstance(record.get("toolCalls"), list)
         else {}
     )
-    return record | turns.with_text(record) | calls
+    return record | turns.join_pieces(record) | calls
 
 
 _HEAD, _TURN = Pair(_read_head, _OF_THE_HEAD.write), TurnPair(_read, _write, _opened, _closed)
@@ -251,7 +251,7 @@ def _normal(message: Fields, conv: Fields) -> Fields:
     """
     dropped = [name for name in ("thinking", "toolCalls", "extra") if message.get(name) in ("", [])]
     dropped += ["convId"] if message.get("convId") == conv.get("id") else []
-    record = rest(message, "id", "parent", *dropped)
+    record = without(message, "id", "parent", *dropped)
     id = text_of(message.get("id"))
     record |= {"id": id} if id else {}
     if "timestamp" not in record and id.isdigit() and len(id) == 13:
@@ -322,7 +322,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
             source.tell("a message without a time", at)
         with reporting_damage(source.tell, "a message", at):
             draft.history += _TURN.to_capsule(record)
-    turns.with_current(draft, "currNode", conv)
+    turns.choose_newest_message(draft, "currNode", conv)
     return draft
 
 
@@ -369,7 +369,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
             if conv is not None or messages:
                 yield _draft(_session(conv, messages), messages, began, source)
             dropped = ("type", "harness") if record.get("harness") == "llama.app" else ("type",)
-            conv, began, messages = rest(record, *dropped), line, []
+            conv, began, messages = without(record, *dropped), line, []
         elif kind is None:
             with reporting_damage(source.tell, "a conversation", line):
                 yield from _stored(record, line, source)
@@ -383,12 +383,12 @@ def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields
         (entry["convId"] for _, entry in messages if isinstance(entry, dict) and "convId" in entry),
         None,
     )
-    return conv if conv is not None else filled({}, id=named)
+    return conv if conv is not None else with_nonempty({}, id=named)
 
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, lambda entries: False)
-    conv = turns.with_home(draft.head_record(_HEAD), "currNode", homes)
+    conv = turns.name_current_record(draft.head_record(_HEAD), "currNode", homes)
     roots = conv.pop("roots", None) or [_root(conv)]
     for record in records:
         if record.get("parent") is None:
@@ -430,7 +430,7 @@ FORMATS = [
     Format(
         "llama-webui",
         "llama.cpp web UI",
-        by_record(_is_ours),
+        recognizes_record(_is_ours),
         *_BOTH,
         joined="array",
         embeds_files=True,

@@ -19,7 +19,7 @@ from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
-    first,
+    first_records,
     read_records,
     read_rows,
     reader_of_items,
@@ -29,13 +29,13 @@ from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import (
     data_of,
     data_url,
-    filled,
     json_of,
     moment,
     object_of,
     objects_of,
-    rest,
     text_of,
+    with_nonempty,
+    without,
 )
 from capsule.transfer.records.round_trip import (
     Column,
@@ -50,9 +50,9 @@ from capsule.transfer.records.turns import (
     Pieces,
     RecordFieldNames,
     TurnPair,
-    merged,
+    calls_with_results,
+    merge_marks,
     pieces_of,
-    rounds,
 )
 
 _DETAILS = (
@@ -138,7 +138,7 @@ def _json(value: Any) -> str:
 def text_with_marks(entries: list[Fields], form: str) -> Pieces:
     """The messages as a text with marks."""
     made: Pieces = []
-    for place, (entry, results) in enumerate(rounds(entries)):
+    for place, (entry, results) in enumerate(calls_with_results(entries)):
         if place and not entry["content"] and "reasoning" not in entry:
             made[-1] = {"mark": made[-1]["mark"].replace("</details>\n", _END)}
         if isinstance(text := entry.get("reasoning"), str):
@@ -155,7 +155,7 @@ def text_with_marks(entries: list[Fields], form: str) -> Pieces:
         for nth, call in enumerate(entry.get("toolCalls", ())):
             made += [{"mark": "\n"}] if made and "text" in made[-1] else []
             made += _show_call(call, [result["content"] for result in results[nth : nth + 1]])
-    return merged(made)
+    return merge_marks(made)
 
 
 def _show_call(call: Fields, result: list[str]) -> Pieces:
@@ -316,7 +316,9 @@ _OF_THE_CHAT = pair_of(
 
 def _read_head(row: Fields) -> Fields:
     head, inner = _OF_THE_ROW.read(row), _OF_THE_CHAT.read(object_of(row.get("chat")))
-    return inner | filled(head, metadata=inner.get("metadata", {}) | head.get("metadata", {}))
+    return inner | with_nonempty(
+        head, metadata=inner.get("metadata", {}) | head.get("metadata", {})
+    )
 
 
 _NAMES = RecordFieldNames("id", "parentId", "timestamp", _time)
@@ -326,10 +328,10 @@ def _read(record: Fields) -> list[Fields]:
     content, role, form = record.get("content"), record.get("role"), ""
     entries = [{"role": role if role in _ROLES else "assistant", "content": text_in(content)}]
     if isinstance(record.get("output"), list) and record["output"]:
-        entries = turns.said(steps_of_output(record["output"]))
+        entries = turns.turn_messages(steps_of_output(record["output"]))
         form = "text" if content == plain(entries) else "output"
     elif turns.is_pieces(content):
-        entries = turns.said(steps_of_text(content), at_once=True)
+        entries = turns.turn_messages(steps_of_text(content), at_once=True)
         begun = next(piece for piece in content if "mark" not in piece)
         form = (
             "think"
@@ -421,7 +423,9 @@ def _closed(record: Fields) -> Fields:
     for place, item in record.get("$others", {}).items():
         output.insert(int(place), item)
     return (
-        rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})
+        without(record, "$others")
+        | turns.join_pieces(record)
+        | ({"output": output} if output else {})
     )
 
 
@@ -431,7 +435,9 @@ _TURN = TurnPair(_read, _write, _opened, _closed)
 
 def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     if "chat" not in row:  # A chat of 2023, which is no row.
-        row = filled({"chat": rest(row, "id", "title")}, id=row.get("id"), title=row.get("title"))
+        row = with_nonempty(
+            {"chat": without(row, "id", "title")}, id=row.get("id"), title=row.get("title")
+        )
     chat, messages = object_of(row["chat"]), dict[str, Any]()
     history = object_of(chat.get("history"))
     is_tree = isinstance(history.get("messages"), dict)
@@ -445,7 +451,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     if not is_tree and (history or not isinstance(chat.get("messages"), list)):
         source.tell("a chat that has no messages", line)
         return None
-    about = row | {"chat": rest(chat, "history", "messages")}
+    about = row | {"chat": without(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
         about["currentId"] = history["currentId"]
     draft, records = Draft.of_head(_HEAD, about, line), []
@@ -463,7 +469,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     for record in records:
         with reporting_damage(source.tell, f"message {record.get('id')!r:.60}", line):
             draft.history += _TURN.to_capsule(record)
-    turns.with_current(draft, "currentId", about)
+    turns.choose_newest_message(draft, "currentId", about)
     return draft
 
 
@@ -489,12 +495,14 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.with_home(draft.head_record(_HEAD), "currentId", homes)
+    row = turns.name_current_record(draft.head_record(_HEAD), "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
     history = current | {"messages": {record["id"]: record for record in records}}
-    return coercion.encoded(row | {"chat": {**row["chat"], "history": history, "messages": []}})
+    return coercion.encode_record(
+        row | {"chat": {**row["chat"], "history": history, "messages": []}}
+    )
 
 
 def _is_ours(record: Fields) -> bool:
@@ -509,7 +517,7 @@ def _is_ours(record: Fields) -> bool:
 
 
 def _recognizes(source: Source) -> bool:
-    return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first(source)))
+    return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first_records(source)))
 
 
 _BOTH = (reader_of_items(_draft, _rows), _write_file_of)
