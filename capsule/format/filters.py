@@ -73,7 +73,7 @@ def _not(filter: Filter) -> Filter:
 
 def _parsed(where: object, depth: int) -> Filter:
     if not isinstance(where, Mapping):
-        _refuse(f'{repr(where)} is no object such as {{"confidence": {{"$gte": 0.5}}}}')
+        _refuse(f'{repr(where)} is not an object such as {{"confidence": {{"$gte": 0.5}}}}')
     if depth > MAX_DEPTH:
         _refuse(f"it is more than {MAX_DEPTH} levels deep")
     return FilterGroup("and", tuple(_part(key, value, depth) for key, value in where.items()))

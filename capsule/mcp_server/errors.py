@@ -32,9 +32,9 @@ ASK_NO_MORE: Final = "Don't ask again unless they bring it up."
 
 #: The call that helps, or what only the user can do; `{}` is what it is done with.
 REMEDIES: Final[dict[Action, str]] = {
-    "list": "call list_conversations to see which there are",
+    "list": "call list_conversations to list them",
     "show": "read what changed with read_conversation, then try again",
-    "messages": "call read_conversation on {} to see which there are",
+    "messages": "call read_conversation on {} to list them",
     "new": "make one with create_conversation",
     "init": "the user has to make one",
     "move": "the user can move it",
@@ -42,13 +42,13 @@ REMEDIES: Final[dict[Action, str]] = {
     "unlock_conversation with "
     "force: true",
     "edit": "use action edit for it",
-    "trash": "the trash is not open to tools; the user can look into it",
+    "trash": "tools can't list the trash; the user can",
     "webhook": "the user has to make it",
     "copy": "the user can copy the store into files",
     "update": "the user has to update Capsule",
     "migrate": "the user has to migrate the store",
     "repair": "the user has to repair it first",
-    "conflicts": "the user can see what there is to settle",
+    "conflicts": "the user can list the conflicts",
     "log": "the user can look through its history in git",
     "set up git": "the user has to set up git for conversations",
     "join histories": "the user has to decide whether they belong together",
@@ -86,15 +86,14 @@ def explained(error: CapsuleError) -> str:
             )
         case InvalidDocument():
             text = (
-                f"{visible(error.message)}\nThe file is kept as it is; a person has to correct "
+                f"{visible(error.message)}\nThe file stays unchanged; a person has to correct "
                 "it. Tell the user."
             )
         case Refused(path=""):  # By a rule, and not by the system.
             text = f"{visible(error.message)}; nothing was done"
         case StorageFailed() | Refused():
             text = (
-                f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell "
-                "the user."
+                f"{visible(error.message)}\nThe system refused it; nothing was done. Tell the user."
             )
         case _:
             text = visible(error.message)
@@ -136,7 +135,7 @@ def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> Too
         return ToolError(str(cause))
     # The SDK's own error for a wrong answer of the client; its words name the function that asked.
     return ToolError(
-        f"Nothing was done: the answer to the question did not fit it, which is a no. {ASK_NO_MORE}"
+        f"Nothing was done: the answer did not fit the question, so it counts as no. {ASK_NO_MORE}"
     )
 
 
@@ -144,8 +143,8 @@ def client_refusal(error: MCPError) -> ToolError:
     """The error of a tool whose question the client answered by an error."""
     said = quoted(error.error.message, _MAX_ECHO_CHARS)
     return ToolError(
-        f"Nothing was done: the client answered the question with the error {said}, a no. "
-        f"{ASK_NO_MORE}"
+        f"Nothing was done: the client answered the question with the error {said}, which "
+        f"counts as no. {ASK_NO_MORE}"
     )
 
 

@@ -214,7 +214,7 @@ class CapsuleServer(MCPServer[Any]):
         if before_s is not None and isinstance(result.content[-1], TextContent):
             result.content[
                 -1
-            ].text += f"\nYou made the same call {before_s:.0f} s ago. Both were carried out."
+            ].text += f"\nYou made the same call {before_s:.0f} s ago. Both were performed."
             result.structured_content = {
                 **(result.structured_content or {}),
                 "sameCallSecondsAgo": round(before_s),

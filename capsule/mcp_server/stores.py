@@ -126,7 +126,7 @@ def author_of_call(ctx: Context, sender: str = "") -> str | None:
     if name is None:
         return sender or None
     if sender and sender != name:
-        raise InvalidInput(f"sender: you write as {name}, and as nobody else; leave sender out")
+        raise InvalidInput(f"sender: you write as {name} only; leave out sender")
     return name
 
 
@@ -269,4 +269,4 @@ def _run_logging_errors(close: Callable[[], None]) -> None:
     try:
         close()
     except CapsuleError as error:
-        log.warning("a store could not be closed as it should be: %s", error)
+        log.warning("a store could not be closed properly: %s", error)

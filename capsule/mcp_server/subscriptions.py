@@ -175,9 +175,9 @@ class Subscriptions:
                             await self._tell(event)
                 return  # The store was closed.
             except CapsuleError as error:
-                _log.warning("subscribers are not told of changes for now: %s", error.message)
+                _log.warning("changes are not sent to subscribers for now: %s", error.message)
             except Exception:
-                _log.exception("subscribers are not told of changes any more")
+                _log.exception("changes are no longer sent to subscribers")
                 return
             finally:
                 begun.set()  # Nobody waits for what may never begin.
@@ -205,7 +205,7 @@ class Subscriptions:
                 else:
                     await connection.send_resource_list_changed()
             if scope.cancelled_caught:
-                _log.warning("a client that takes no notifications is not told of changes any more")
+                _log.warning("changes are no longer sent to a client that reads no notifications")
                 self._forget(connection)
 
 

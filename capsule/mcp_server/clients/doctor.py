@@ -62,12 +62,12 @@ def probe(
     name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
     if shutil.which(name, path={**_environment(), **launch.env}.get("PATH")) is None:
         seen.problems.append(
-            f"{launch.command} is not there any more, or may not be run; write the entry anew"
+            f"{launch.command} no longer exists, or is not executable; write the entry again"
         )
         return seen
     if not os.path.isdir(cwd):
         seen.problems.append(
-            f"{cwd}, where it is to be started, is no directory; correct the entry's cwd"
+            f"its working directory {cwd} is not a directory; correct the entry's cwd"
         )
         return seen
     seen.store, seen.reason = _store(launch, cwd)
@@ -89,7 +89,7 @@ def probe(
         and os.path.realpath(seen.store) != os.path.realpath(store)
     ):
         seen.problems.append(
-            f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}"
+            f"it serves {seen.store}, not {store}; write the entry again with --store {store}"
         )
     return seen
 
@@ -134,7 +134,7 @@ def _talk(
                 )
                 if PROBE_TOOL not in {tool.name for tool in listed}:
                     seen.problems.append(
-                        f"it has no tool {PROBE_TOOL}, so it is no Capsule; write the entry anew"
+                        f"it has no tool {PROBE_TOOL}, so it is not Capsule; write the entry again"
                     )
                 elif (answer := await client.call_tool(PROBE_TOOL, {"limit": 1})).is_error:
                     said = " ".join(getattr(block, "text", "") for block in answer.content)
@@ -153,9 +153,11 @@ def _talk(
     except (
         Exception
     ) as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
-        seen.problems.append(f"it went away, or did not speak the protocol: {_error_text(error)}")
+        seen.problems.append(f"it ended, or did not speak the protocol: {_error_text(error)}")
     if garbage:
-        seen.problems.append("it writes to stdout what is no protocol, which programs choke on")
+        seen.problems.append(
+            "it writes other text than the protocol to stdout, which breaks its clients"
+        )
 
 
 def _error_text(error: BaseException) -> str:

@@ -298,7 +298,7 @@ def _files(client: McpProgram, scope: Scope, places: MachinePaths) -> list[Setti
     """
     files = [read_settings(client, path) for path in client.files(scope, places)]
     if not files:
-        raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
+        raise InvalidInput(f"{client.title} has no settings of a project; leave out --project")
     return sorted(files, key=lambda file: (file.entry() is None, file.text is None))
 
 
@@ -335,8 +335,8 @@ class SettingsFile:
         """Raise Refused when the entry of our name starts something else, unless that is to go."""
         if not entry.ours and not force:
             reason = (
-                f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it "
-                "goes with: --force"
+                f"{self.path}: {'.'.join(self.keys)} starts another program, and stays; to "
+                "remove it, add --force"
             )
             raise Refused(reason, path=self.path)
 
@@ -430,7 +430,7 @@ def read_settings(client: McpProgram, path: str) -> SettingsFile:
     for name in (*client.servers, ""):
         if not isinstance(table, dict):
             problem = (
-                f"what holds {name or 'the servers'} is not a table of names; correct it first"
+                f"the value of {name or 'the servers'} is not a table of names; correct it first"
             )
             raise InvalidDocument.of([Problem(path, 0, 0, "", problem)])
         table = table.get(name, {})

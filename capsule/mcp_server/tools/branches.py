@@ -47,7 +47,11 @@ def branch(
     id: Id,
     action: Action,
     message: Annotated[
-        str, Field(description="Id, @N or @last; empty, but for switch and edit: the newest")
+        str,
+        Field(
+            description="Id, @N or @last; needed for switch and edit; else the default "
+            "is the newest"
+        ),
     ] = "",
     content: Annotated[
         str, Field(description="Text of the new version, for edit and regenerate")
@@ -134,7 +138,7 @@ def delete_messages(
     else:
         removal = store.branches.trim(id, expected=leaving.ids, is_agreed=is_agreed)
     leaf = visible(removal.leaf) if removal.leaf else None
-    now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
+    now = f"the active branch ends at message {word(leaf)}" if leaf else "no message is left"
     said = (
         f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them "
         f"back: capsule restore {id}"

@@ -64,9 +64,8 @@ def _ask(
         return Elicit(question, Confirmation)
     if instead:
         raise ExplainedError(
-            "Nothing was done. These are somebody else's words, so the user must be asked, and "
-            "the client can't ask: "
-            f"{question} {instead}"
+            "Nothing was done. This text is by somebody else, so the user must be asked, and "
+            f"the client can't ask: {question} {instead}"
         )
     if confirm:
         return Confirmation()
@@ -135,9 +134,7 @@ def ask_to_retitle(
     head = replace(store.head(store.resolve(id)), title=standing.title)
     if not head.named or head.title == title.strip(" \t"):
         return Confirmation()
-    return _ask(
-        ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm
-    )
+    return _ask(ctx, f"Replace the title of {_named(head)} by {quoted(title)}?", confirm)
 
 
 class PlannedRemoval(BaseModel):
@@ -166,13 +163,13 @@ def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedR
     if not message:
         removal = store.branches.trim(id, dry_run=True)
         are_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
-        words = "all that is not on the active branch"
+        words = "everything outside of the active branch"
         return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=are_own)
     history, _, _ = store.branches.tree(id)
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
     removal = store.branches.remove(id, which, keep_children=alone, dry_run=True)
-    with_it = "and all that answers it" if len(removal.ids) > 1 else "while what answers it stays"
+    with_it = "and all that answers it" if len(removal.ids) > 1 else "and keep its answers"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
     are_own = _are_own(ctx, history, removal.ids)
     return PlannedRemoval(
@@ -263,8 +260,8 @@ def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Eli
     if state is None or state.state != "orphaned":
         return Confirmation()
     question = (
-        f"Take over the lock on {_named(head)}? It is of {describe_holder(head.lock or {})}, whose "
-        "program is gone."
+        f"Take over the lock on {_named(head)}? Its holder is {describe_holder(head.lock or {})}, "
+        "whose program has ended."
     )
     return _ask(ctx, question, confirm)
 
@@ -278,11 +275,7 @@ def ask_to_unlock(
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Confirmation()
-    gone = (
-        "whose program is gone"
-        if state.state == "orphaned"
-        else "who may be in the middle of something"
-    )
+    gone = "whose program has ended" if state.state == "orphaned" else "who may be writing"
     return _ask(
         ctx,
         f"Take the lock on {_named(head)} from {describe_holder(head.lock or {})}, {gone}?",

@@ -161,12 +161,14 @@ def update_conversation(
     asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_retitle)],
     standing: Annotated[CurrentTitle, Resolve(confirmations.current_title)],
     title: Annotated[str, Field(description="Its new title")] = "",
-    tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
-    pinned: Annotated[bool | None, Field(description="At the top of lists")] = None,
-    archived: Annotated[bool | None, Field(description="Out of lists")] = None,
+    tags: Annotated[
+        list[str] | None, Field(description="All its tags; they replace the present ones")
+    ] = None,
+    pinned: Annotated[bool | None, Field(description="Pin it to the top of lists")] = None,
+    archived: Annotated[bool | None, Field(description="Hide it from lists")] = None,
     mcpServers: Annotated[
         dict[str, bool | None] | None,
-        Field(description="MCP servers to turn on or off; null: as by default"),
+        Field(description="MCP servers to turn on or off; null: the default"),
     ] = None,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, ConversationOutput]:

@@ -62,9 +62,8 @@ CLOSING_S: Final = 0.5
 _LOG_PERIOD_S: Final = 60.0
 #: Messages in place of the SDK's own.
 _REFUSALS: Final = {
-    401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer "
-    "TOKEN; "
-    "one is made with: capsule mcp tokens add NAME",
+    401: "a valid token is needed, neither revoked nor expired: Authorization: Bearer TOKEN; "
+    "make one with: capsule mcp tokens add NAME",
     413: "the request is too large",
 }
 
@@ -206,7 +205,7 @@ class _GuardedResponse:
             words = _REFUSALS.get(status) or body.decode("utf-8", "replace") or "refused"
             if status in (403, 421):
                 self._edge.log_refusal(self._scope, words)
-                words += "; a name is allowed with --allow-host NAME"
+                words += "; allow a name with --allow-host NAME"
             body = encode_error(None, INVALID_REQUEST, words)
         own = (b"content-type", b"content-length")
         headers = [
@@ -299,7 +298,7 @@ class _TokenVerifier:
         try:
             known = self._tokens.holder_of(token)
         except CapsuleError as error:
-            log.error("nobody is let in: %s", error)
+            log.error("no client is admitted: %s", error)
             return None
         if known is None:
             return None

@@ -65,9 +65,8 @@ def parse(text: str) -> tuple[str, int]:
     )
     if match is None or int(match["port"]) > 65535:
         raise InvalidInput(
-            f"{text!r} is not an address: write a port, such as 8765, or a host and a port, such as "
-            "127.0.0.1:8765 or "
-            f"[::1]:8765; port 0 takes any that is free"
+            f"{text!r} is not an address: write a port, such as 8765, or a host and a port, "
+            "such as 127.0.0.1:8765 or [::1]:8765; port 0 takes any free one"
         )
     return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
 
@@ -82,7 +81,7 @@ def listen(host: str, port: int) -> ListeningSocket:
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise InvalidInput(f"{host!r} is not a host that is known here: {error.strerror}") from None
+        raise InvalidInput(f"the host {host!r} is unknown here: {error.strerror}") from None
     # IPv4 first, where a name such as `localhost` stands for both.
     family, _, _, _, place = min(places, key=lambda each: each[0] != socket.AF_INET)
     try:
@@ -90,7 +89,7 @@ def listen(host: str, port: int) -> ListeningSocket:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise InvalidInput(f"{host} is not an address of this machine") from None
-        problem = f"{host}:{port}: may not listen there: {os.strerror(error.errno or 0)}"
+        problem = f"{host}:{port}: could not listen there: {os.strerror(error.errno or 0)}"
         if error.errno == errno.EADDRINUSE:
             problem = (
                 f"port {port} of {host} is taken by another program; choose another, or 0 for any"

@@ -30,7 +30,7 @@ _RULE: Final = 'jsonrpc is "2.0", id a text or a whole number, method a text, an
 
 
 _LONE_SURROGATE: Final = (
-    "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+    "the text is not valid Unicode: it has half a character (a lone surrogate, or invalid UTF-8)"
 )
 
 
@@ -80,7 +80,7 @@ def _value(data: bytes) -> Any:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _id(value: Any) -> Any:

@@ -78,7 +78,7 @@ def run_in_daemon_thread(work: Callable[[], None]) -> threading.Thread:
         try:
             work()
         except Exception:
-            _log.exception("the server did not end in order")
+            _log.exception("the server did not end properly")
 
     thread = threading.Thread(target=run, name="capsule-end", daemon=True)
     thread.start()

@@ -129,9 +129,8 @@ class Tokens:
             ]
             if any(known.name == name for known in tokens):
                 raise InvalidInput(
-                    f"{name} has a token already; choose another name, or take that one away "
-                    "first: "
-                    f"capsule mcp tokens revoke {name}"
+                    f"{name} already has a token; choose another name, or revoke that token "
+                    f"first: capsule mcp tokens revoke {name}"
                 )
             tokens.append(Token(name, _hash(token), timestamps.now(), scope, expires_at))
         return token
@@ -142,7 +141,7 @@ class Tokens:
             token = next((known for known in tokens if known.name == name), None)
             if token is None:
                 raise NotFound(
-                    f"{name[:130]!r} has no token; see who has one: capsule mcp tokens list",
+                    f"{name[:130]!r} has no token; list the tokens with: capsule mcp tokens list",
                     id=name,
                 )
             tokens.remove(token)
@@ -201,7 +200,7 @@ def _token(value: dict[str, Any]) -> Token:
     scope = value["scope"]
     expires_at = value.get("expiresAt")
     if scope not in SCOPES:
-        raise ValueError(f"{scope!r} is no scope")
+        raise ValueError(f"{scope!r} is not a scope")
     if expires_at is not None:
         datetime.fromisoformat(expires_at)
     return Token(str(value["name"]), str(value["hash"]), str(value["createdAt"]), scope, expires_at)
@@ -217,5 +216,5 @@ def _parsed(data: bytes, path: str) -> list[Token]:
         return [_token(token) for token in value["tokens"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidDocument.of(
-            [Problem(path, 0, 0, "", f"is no file of tokens: {error}")]
+            [Problem(path, 0, 0, "", f"is not a file of tokens: {error}")]
         ) from error

@@ -112,7 +112,7 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
             listen("127.0.0.1", port)
     for host, problem in (
         ("192.0.2.1", "not an address of this machine"),
-        ("no.such.host.invalid", "not a host that is"),
+        ("no.such.host.invalid", "is unknown here"),
     ):
         with pytest.raises(InvalidInput, match=problem):
             listen(host, 0)
@@ -161,8 +161,8 @@ def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> Non
         (file,) = (Path.home() / ".config" / "capsule" / "tokens").glob("*.json")
         file.write_text("{", encoding="utf-8")
         assert error_of(server.post("initialize", HANDSHAKE))[0] == 401
-        eventually(lambda: "no file of tokens" in server.said, "why nobody is let in")
-    assert "no file of tokens" in refuses(root, "--http", "0", code=5)
+        eventually(lambda: "not a file of tokens" in server.said, "why nobody is let in")
+    assert "not a file of tokens" in refuses(root, "--http", "0", code=5)
 
 
 def test_a_token_says_who_writes_and_what_it_may(root: Path) -> None:

@@ -111,10 +111,7 @@ async def test_a_held_lock_is_taken_only_with_force_and_the_users_consent(
             assert no.questions == []
             error(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
             holder = f"anna on {lock['host']} since {lock['timestamp']}"
-            question = (
-                f'Take the lock on "Plan" (plan-1) from {holder}, who may be in the middle '
-                "of something?"
-            )
+            question = f'Take the lock on "Plan" (plan-1) from {holder}, who may be writing?'
             assert no.questions == [question]
         assert store.head(plan).lock == lock
         async with talking(store, era) as client:
@@ -141,7 +138,7 @@ async def test_only_the_user_can_agree_to_delete_words_of_others_or_a_damaged_fi
     async with talking(store, era, elicitation_callback=user) as client:
         data(await client.call_tool("delete_conversation", {"id": "bad"}))
         said = error(await client.call_tool("delete_conversation", {"id": "nope"}))
-    assert said == "no conversation nope; call list_conversations to see which there are"
+    assert said == "no conversation nope; call list_conversations to list them"
     assert user.questions == [
         "Delete the conversation bad, whose file is damaged? It goes to the store's trash."
     ]
@@ -157,7 +154,7 @@ async def test_the_user_is_asked_about_a_title_that_a_person_gave_and_about_no_o
         for arguments in ({"id": by_rule, "tags": ["x"]}, {"id": by_rule, "title": "Milk"}):
             data(await client.call_tool("update_conversation", arguments))
         await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
-    assert user.questions == ['Replace the title that was given to "Plan" (plan-1) by "New"?']
+    assert user.questions == ['Replace the title of "Plan" (plan-1) by "New"?']
     assert (store.head(plan).title, store.head(plan).tags) == ("New", ("x",))
 
 
@@ -184,7 +181,9 @@ async def test_a_lock_of_a_dead_program_is_taken_over_when_the_user_says_yes(
             "locked": True,
         }
     holder = f"{lock['user']} on {lock['host']} since {lock['timestamp']}"
-    question = f'Take over the lock on "Left" ({id})? It is of {holder}, whose program is gone.'
+    question = (
+        f'Take over the lock on "Left" ({id})? Its holder is {holder}, whose program has ended.'
+    )
     assert no.questions == yes.questions == [question]
     assert (store.head(id).lock or {})["instanceId"] == store.instance_id
 

@@ -65,7 +65,7 @@ async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(
     async with talking(store, era) as client:
         answer = await client.call_tool("read_conversation", {"id": plan})
         assert data(answer)["mcpServers"] == shown
-        assert f"\nOther than by default: {said}." in text(answer)
+        assert f"\nMCP servers switched here: {said}." in text(answer)
         answer = await client.call_tool("list_conversations", {})
         assert data(answer)["conversations"][0]["mcpServers"] == shown
         assert text(answer).endswith(f" | {said}")
@@ -123,8 +123,7 @@ async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwr
         assert store.head(plan).title == "A person's"
     else:  # It is another question then, which is asked in its turn.
         assert [question.split(" by ")[0] for question in asked] == [
-            f'Replace the title that was given to "{title}" ({plan})'
-            for title in ("Plan", "A person's")
+            f'Replace the title of "{title}" ({plan})' for title in ("Plan", "A person's")
         ]
         assert store.head(plan).title == "A model's"
 

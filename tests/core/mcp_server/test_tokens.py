@@ -142,4 +142,4 @@ def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Pat
         == "NotFound"
     )
     run(root, "mcp", "tokens", "add", "anna")
-    assert "anna has a token already" in run(root, "mcp", "tokens", "add", "anna", expect=2).stderr
+    assert "anna already has a token" in run(root, "mcp", "tokens", "add", "anna", expect=2).stderr

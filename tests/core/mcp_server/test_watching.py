@@ -43,7 +43,7 @@ async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(
     assert found["changes"] == []
     assert (
         text(answer)
-        == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
+        == f'Nothing changed within 0.05 seconds.\nTo continue: cursor: "{found["cursor"]}"'
     )
 
 
@@ -91,7 +91,7 @@ async def test_a_write_of_another_ends_the_wait(store: Store, era: str) -> None:
         async with talking(store, era) as client:
             answer = await waited(client, write, id="c1")
     assert data(answer)["changes"] == [{"kind": "appended", "id": "c1", "messages": ids}]
-    assert text(answer).startswith(f"c1 appended: {ids[0]}\nTo go on: cursor: ")
+    assert text(answer).startswith(f"c1 appended: {ids[0]}\nTo continue: cursor: ")
 
 
 @pytest.mark.both_eras

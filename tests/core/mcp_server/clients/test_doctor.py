@@ -78,7 +78,9 @@ def test_a_server_that_writes_something_else_to_stdout_is_a_finding(
 ) -> None:
     server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
     seen = doctor.probe(LaunchCommand(server), cwd=str(tmp_path))
-    assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
+    assert seen.problems == [
+        "it writes other text than the protocol to stdout, which breaks its clients"
+    ]
     assert seen.tools > 5
 
 
@@ -86,7 +88,7 @@ def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
     body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
     seen = doctor.probe(LaunchCommand(sys.executable, ("-c", body)), cwd=str(tmp_path))
     assert seen.problems == [
-        "it has no tool list_conversations, so it is no Capsule; write the entry anew"
+        "it has no tool list_conversations, so it is not Capsule; write the entry again"
     ]
 
 
