@@ -171,7 +171,7 @@ class DocumentCollection:
         id: str,
         change: EditDocument,
         make: MakeDocument | None = None,
-        known: DocumentVersion | None = None,
+        last_version: DocumentVersion | None = None,
     ) -> None:
         """Change a document in place, and note that its subject was seen.
 
@@ -180,7 +180,7 @@ class DocumentCollection:
             change: Changes the document; it runs again if another program wrote it meanwhile. Of
                 what the fields hold it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
-            known: The version to begin with, if it was read just now; None: it is read.
+            last_version: The version of the document, if it was read just now. None: it is read.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
@@ -204,7 +204,7 @@ class DocumentCollection:
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
 
-        version = edit_document(self._engine, self.kind.name, id, edit, known)
+        version = edit_document(self._engine, self.kind.name, id, edit, last_version)
         assert version is not None  # What is not there is made.
         last = self._last.get(id)
         self._last[id] = (

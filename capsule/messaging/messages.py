@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
     from capsule.format.models import Message
     from capsule.messaging.receipts import Receipts
+    from capsule.messaging.unread import Part
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
@@ -68,18 +69,18 @@ _STATES |= {state: (state,) for state in _STATES["all"]}
 
 
 class Messages:
-    """Messages from agent to agent. `agent` is who sends or reads; None: the one that the store
-    acts for.
+    """Messages from agent to agent. `agent` is the sender or the reader. None: the one that the
+    store acts for.
 
     With a `topic`, or the `thread` of a message (the id of its root), only the messages in it
-    count. Who listens to a topic has read that topic, and nothing else.
+    count. An agent that listens to a topic has read that topic, and nothing else.
     """
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.object_of(StoreAgents)
-        #: The last call of each listener: what it asked for, and its thread.
-        self._waits: dict[tuple[ListenRequest, int], MessageListener] = {}
+        #: The last call of each thread, by what it asked for and the id of the thread.
+        self._listeners: dict[tuple[ListenRequest, int], MessageListener] = {}
 
     @cached_property
     def _owner(self) -> CoreStore:
@@ -90,13 +91,14 @@ class Messages:
     def _unread(self) -> UnreadTracker:
         return self._owner.inner.object_of(UnreadTracker)
 
-    def _reader(self, agent: str | None) -> CoreStore:
-        who = agent or self._store.agent
-        return (
-            self._owner
-            if who is None
-            else self._store.inner.store_for(self._store.inner.required_agent(who))
-        )
+    def _store_of_reader(self, agent: str | None) -> CoreStore:
+        """Return the store as the given agent sees it, or the one that the store acts for. Without
+        any: as its owner sees it.
+        """
+        reader = agent or self._store.agent
+        if reader is None:
+            return self._owner
+        return self._store.inner.store_for(self._store.inner.required_agent(reader))
 
     def send(
         self,
@@ -117,17 +119,16 @@ class Messages:
         idempotency_key: str | None = None,
         seen: str | None = None,
     ) -> Sent:
-        """Send a message to another agent or into a conversation; it is durable when this returns.
+        """Send a message to another agent or into a conversation. It is durable when this returns.
 
-        The text may mention agents: `@name`, `@name@project`, `@all`; `--review`, `--action` or
-        `--fyi` behind a name says what for. What stands in code, in an address or in a URL is no
-        mention.
+        The text may mention agents: `@name`, `@name@project`, `@all`. `--review`, `--action` or
+        `--fyi` after a name says what for. A name in code, in an address or in a URL is no mention.
 
         Args:
             text: The text.
             agent: The sender.
-            to: The recipient: an id, a name, or `name@project`. Their direct is made by the first
-                message.
+            to: The recipient: an id, a name, or `name@project`. The first message to an agent makes
+                the direct.
             conversation: A direct, a group or a channel, in place of `to`.
             channel: A channel by its name, or `name@project`, in place of `to`. Without any of the
                 three: the only other agent of the store.
@@ -145,7 +146,7 @@ class Messages:
         Raises:
             NotFound: There is no such agent, conversation or channel.
             InvalidInput: An argument can't be accepted, the channel requires a topic, the message
-                would reach nobody, or others stand behind `seen`.
+                would reach nobody, or there are newer messages than `seen`.
             Refused: The sender may not write there, or to this agent, or writes to itself.
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
             StorageFailed: The system refused a read or a write.
@@ -163,11 +164,10 @@ class Messages:
 
             conversation = acting.inner.object_of(Channels).resolve(channel, sender)
         elif conversation is None:
-            to = (
-                self._only_other(sender)
-                if to is None
-                else self._people.directory.resolve(to, sender)
-            )
+            if to is None:
+                to = self._only_other_agent(sender)
+            else:
+                to = self._people.directory.resolve(to, sender)
             conversation = direct_id(sender, to)
         self._people.documents.record_activity(sender)
         message: Entry = {
@@ -176,59 +176,87 @@ class Messages:
             "from": sender,
             "topic": topic,
             "replyTo": reply_to,
-        }
-        message |= {
             "intent": intent,
             "priority": priority,
             "confidence": confidence,
             "model": model,
+            "metadata": metadata,
         }
-        message["metadata"] = metadata
         if reply_to is not None:
             self._named_message(acting, conversation, reply_to, "reply_to")
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
-        keyed = (
-            None
-            if idempotency_key is None
-            else keyed_message(conversation, idempotency_key, message)
+        if idempotency_key is None:
+            checked = check_message(message)
+        else:
+            checked = keyed_message(conversation, idempotency_key, message)
+        append_message = partial(
+            self._append,
+            message=checked,
+            mentions=self._resolve_mentions(text, sender),
+            recipient=to,
+            is_keyed=idempotency_key is not None,
+            seen=seen,
         )
-        checked, named = [keyed or check_message(message)], self._named(text, sender)
-
-        def act(inside: Conversation) -> tuple[Entry, policy.PolicyTarget]:
-            inside.ensure_permitted("append")  # First, as the other refusals say what there is.
-            object = policy.PolicyTarget.from_parsed_head(inside.head)
-            self._ensure_heard(object, sender, to)
-            if (
-                keyed is not None
-                and (before := earlier_keyed_append(inside.transaction, keyed)) is not None
-            ):
-                return before[1], object
-            if seen is not None:
-                ensure_nothing_newer(inside.transaction, seen)
-            if more := _default_topic(checked[0], object.channel) | self._mentions(named, object):
-                checked[0] = order_message(checked[0] | more)
-            return inside.append(checked)[1][0], object
-
         with self._people.recording_requests(sender):
             try:
-                entry, object = acting.inner.change(conversation, act)
+                entry, target = acting.inner.change(conversation, append_message)
             except _TopicMissing as error:
-                topics = (
-                    str(each.value) for each in self._owner.queries.values("topic", conversation)
-                )
-                raise InvalidInput(
-                    f"{error.message}; it has: {', '.join(topics) or 'none yet'}"
-                ) from None
+                raise self._topic_missing(error, conversation) from None
             except NotFound:
                 if to is None:
                     raise
-                entry, object = acting.inner.change(ensure_direct(acting, sender, to), act)
-        return Sent(
-            conversation, entry["id"], self._told(entry, object), entry.get("mentions") or {}
-        )
+                direct = ensure_direct(acting, sender, to)
+                entry, target = acting.inner.change(direct, append_message)
+        recipients = self._notify_recipients(entry, target)
+        return Sent(conversation, entry["id"], recipients, entry.get("mentions") or {})
 
-    def _only_other(self, agent: str) -> str:
+    def _append(
+        self,
+        inside: Conversation,
+        *,
+        message: Entry,
+        mentions: Mapping[str, tuple[str, str]],
+        recipient: str | None,
+        is_keyed: bool,
+        seen: str | None,
+    ) -> tuple[Entry, policy.PolicyTarget]:
+        """Append a message under the lock of its conversation.
+
+        Args:
+            inside: The conversation.
+            message: The message, checked.
+            mentions: The agents that it mentions, as `_resolve_mentions` returns them.
+            recipient: The agent to which it is sent. None: to the conversation.
+            is_keyed: Whether its id comes from an idempotency key.
+            seen: The last message that the sender saw. None: whatever came meanwhile.
+
+        Returns: The message as it was written, now or by an earlier call with the same key, and the
+            conversation as the rules see it.
+        """
+        inside.ensure_permitted("append")  # First, because other errors name the participants.
+        target = policy.PolicyTarget.from_parsed_head(inside.head)
+        self._ensure_has_recipient(target, str(message["from"]), recipient)
+        if is_keyed:
+            earlier = earlier_keyed_append(inside.transaction, message)
+            if earlier is not None:
+                return earlier[1], target
+        if seen is not None:
+            ensure_nothing_newer(inside.transaction, seen)
+        added_fields = _default_topic(message, target.channel)
+        added_fields |= self._mentions_field(mentions, target)
+        if added_fields:
+            message = order_message(message | added_fields)
+        _, entries = inside.append([message])
+        return entries[0], target
+
+    def _topic_missing(self, error: _TopicMissing, conversation: str) -> InvalidInput:
+        """Return the error for a message without a topic, with the topics that there are."""
+        values = self._owner.queries.values("topic", conversation)
+        topics = ", ".join(str(topic.value) for topic in values) or "none yet"
+        return InvalidInput(f"{error.message}; it has: {topics}")
+
+    def _only_other_agent(self, agent: str) -> str:
         others = [id for id in self._store.inner.object_of(Agents).names() if id != agent]
         if len(others) == 1:
             return others[0]
@@ -238,8 +266,11 @@ class Messages:
         )
 
     def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
-        """The thread that a message is in, and the topic of the thread, unless another one is
-        given.
+        """Return the fields of a message in a thread. Its topic is that of the thread, unless another
+        one is given.
+
+        Args:
+            id: The id of any message in the thread.
         """
         root = self._named_message(acting, conversation, id, "thread")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
@@ -255,100 +286,115 @@ class Messages:
 
         Raises InvalidInput: the sender reads no such message there.
         """
-        place = self._owner.queries.find(id, conversation)
-        found: Entry = {}
-        with suppress(
-            NotFound
-        ):  # Of what it does not find, the sender hears no more than of what is not there.
-            found = {} if place is None else message_at(acting, *place)
-        if not found:
+        position = self._owner.queries.find(id, conversation)
+        entry: Entry = {}
+        if position is not None:
+            # A conversation that the sender may not know of is reported like one that is not there.
+            with suppress(NotFound):
+                entry = message_at(acting, *position)
+        if not entry:
             raise InvalidInput(
                 f"{field}: {id[:80]!r} is the id of no message in conversation {conversation}"
             )
-        return found
+        return entry
 
-    def _named(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
-        """The names that a text mentions: of each the agent that the sender means (empty: nobody),
-        and the kind.
+    def _resolve_mentions(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
+        """Return the names that a text mentions, each with the id of the agent that the sender means
+        and the kind of the mention. The id is empty if there is no such agent.
         """
-        named = {}
+        mentions = {}
         for name, kind in find_mentions(text).items():
+            if f"@{name}" == EVERYBODY:
+                mentions[name] = EVERYBODY, kind
+                continue
             try:
-                id = (
-                    EVERYBODY
-                    if f"@{name}" == EVERYBODY
-                    else self._people.directory.resolve(name, sender)
-                )
+                id = self._people.directory.resolve(name, sender)
             except (NotFound, InvalidInput):
                 id = ""
-            named[name] = id, kind
-        return named
+            mentions[name] = id, kind
+        return mentions
 
-    def _ensure_heard(self, object: policy.PolicyTarget, sender: str, to: str | None) -> None:
-        """Raise InvalidInput if nobody would get a message. In a channel those who come later read
-        it.
-        """
-        if object.type not in TYPES:
+    def _ensure_has_recipient(
+        self, target: policy.PolicyTarget, sender: str, recipient: str | None
+    ) -> None:
+        """Raise InvalidInput if nobody would get a message. In a channel later members read it, too."""
+        if target.type not in TYPES:
             raise InvalidInput(
-                f"conversation {object.id} is a {object.type}; messages go into directs, groups "
+                f"conversation {target.id} is a {target.type}; messages go into directs, groups "
                 "and channels"
             )
+        if target.type == "channel":
+            return
         documents = self._people.documents
-        if object.type != "channel" and not any(
-            id == to or documents.exists(id) for id in object.present_ids - {sender}
-        ):
+        others = target.present_ids - {sender}
+        if not any(id == recipient or documents.exists(id) for id in others):
             raise InvalidInput(
-                f"nobody else takes part in conversation {object.id}, so the message has no "
+                f"nobody else takes part in conversation {target.id}, so the message has no "
                 "recipient"
             )
 
-    def _takes_part(self, agent: str, object: policy.PolicyTarget) -> bool:
-        """Whether an agent takes part in a conversation, and may still read it."""
-        state = self._people.directory.state(agent, object)
-        return (
-            policy.relation(agent, object) == "member"
-            and policy.decide(agent, "read", object, state).allowed
-        )
+    def _takes_part(self, agent: str, target: policy.PolicyTarget) -> bool:
+        """Return whether an agent takes part in a conversation, and may still read it."""
+        inputs = self._people.directory.state(agent, target)
+        if policy.relation(agent, target) != "member":
+            return False
+        return policy.decide(agent, "read", target, inputs).allowed
 
-    def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.PolicyTarget) -> Entry:
-        """The field `mentions` of a message, given what its names mean; nothing without names."""
-        if not named:
-            return {}
-        names: dict[str, list[str]] = {"valid": [], "invalid": [], "unknown": []}
-        kinds = {}
-        for name, (id, kind) in named.items():
-            is_valid = id == EVERYBODY or self._takes_part(id, object)
-            names["valid" if is_valid else "invalid" if id else "unknown"].append(
-                id if is_valid else name
-            )
-            if is_valid and kind != KINDS[0]:
-                kinds[id] = kind
-        about = {key: list(dict.fromkeys(each)) for key, each in names.items()}
-        return {"mentions": about | ({"kinds": kinds} if kinds else {})}
+    def _mentions_field(
+        self, mentions: Mapping[str, tuple[str, str]], target: policy.PolicyTarget
+    ) -> Entry:
+        """Return the field `mentions` of a message. Empty: it mentions nobody.
 
-    def _told(self, entry: Entry, object: policy.PolicyTarget) -> dict[str, str]:
-        """Ring for the recipients that don't listen, and leave word for those that are away; what
-        became of each.
+        Args:
+            mentions: The agents that it mentions, as `_resolve_mentions` returns them.
+            target: The conversation. Only its members can be mentioned.
         """
-        owner, sender, people = self._owner, entry["from"], self._owner.inner.object_of(StoreAgents)
-        if object.type == "channel":
-            recipients = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
+        if not mentions:
+            return {}
+        valid: list[str] = []
+        invalid: list[str] = []
+        unknown: list[str] = []
+        kinds = {}
+        for name, (id, kind) in mentions.items():
+            if id == EVERYBODY or self._takes_part(id, target):
+                valid.append(id)
+                if kind != KINDS[0]:
+                    kinds[id] = kind
+            elif id:
+                invalid.append(name)
+            else:
+                unknown.append(name)
+        lists = {"valid": valid, "invalid": invalid, "unknown": unknown}
+        field: dict[str, Any] = {key: list(dict.fromkeys(ids)) for key, ids in lists.items()}
+        if kinds:
+            field["kinds"] = kinds
+        return {"mentions": field}
+
+    def _notify_recipients(self, entry: Entry, target: policy.PolicyTarget) -> dict[str, str]:
+        """Ring the doorbells of members that do not listen, and update the notices of members that
+        are away. Only agents with a doorbell or a project on this machine are looked at.
+
+        Returns: For each recipient `stored` or `rung`. The recipients of a message in a channel are
+            the mentioned members, and those whose doorbell was rung.
+        """
+        owner = self._owner
+        sender = entry["from"]
+        people = owner.inner.object_of(StoreAgents)
+        if target.type == "channel":
+            mentioned = (entry.get("mentions") or {}).get("valid", ())
+            recipients = set(mentioned) - {EVERYBODY, sender}
         else:
-            recipients = {
-                id for id in object.present_ids - {sender} if self._people.documents.exists(id)
-            }
+            others = target.present_ids - {sender}
+            recipients = {id for id in others if self._people.documents.exists(id)}
         states = dict.fromkeys(sorted(recipients), "stored")
-        here = {
-            id for kind in (KIND_OF_BELLS, KIND_OF_HOMES) for id in owner.engine.local.ids(kind)
-        } - {sender}
-        idle = [
-            id
-            for id in sorted(here)
-            if policy.relation(id, object) == "member" and not people.was_just_listening(id)
-        ]
+        reachable = {*owner.engine.local.ids(KIND_OF_BELLS), *owner.engine.local.ids(KIND_OF_HOMES)}
+        idle = []
+        for id in sorted(reachable - {sender}):
+            if policy.relation(id, target) == "member" and not people.was_just_listening(id):
+                idle.append(id)
         online = people.online() if idle else {}
         for agent in idle:
-            if online.get(agent) or not self._wakes(agent, entry, object):
+            if online.get(agent) or not self._may_wake(agent, entry, target):
                 continue
             from capsule.messaging import doorbells, notices
 
@@ -358,101 +404,113 @@ class Messages:
                 notices.update(owner, agent)
         return states
 
-    def _wakes(self, agent: str, entry: Entry, object: policy.PolicyTarget) -> bool:
-        """Whether a message may wake an agent: it may read it, and wants to hear of it."""
+    def _may_wake(self, agent: str, entry: Entry, target: policy.PolicyTarget) -> bool:
+        """Return whether a message may wake an agent: it may read the message, and wants to be
+        notified of it.
+        """
         try:
-            reading = self._people.documents.object_in(agent, "reading").get(object.id)
+            preferences = self._people.documents.object_in(agent, "reading").get(target.id)
         except InvalidDocument:
-            return False  # What it has not read can't be known either.
-        interest = NotificationPreference.of(reading, self._people.directory.profile(agent))
-        return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
+            return (
+                False  # Its read cursors are in the same document, so nothing is known as unread.
+            )
+        profile = self._people.directory.profile(agent)
+        preference = NotificationPreference.of(preferences, profile)
+        if not preference.wakes or not preference.counts_as_unread(entry, agent):
+            return False
+        return self._takes_part(agent, target)
 
     def react(self, message: str, emoji: str, *, agent: str | None = None) -> Sent:
-        """Answer a message with a sign: a message of the intent `reaction` that replies to it.
+        """Reply to a message with an emoji. The reply is a message with the intent `reaction`.
 
         Args:
             message: The message's id.
-            emoji: The sign, a character or a short word.
-            agent: Who reacts; None: the agent that the store acts for.
+            emoji: A character or a short word.
+            agent: The agent that reacts. None: the one that the store acts for.
 
-        Raises the errors of `send`; NotFound: there is no such message that the agent may read.
+        Raises the errors of `send`. NotFound: there is no such message that the agent may read.
         Cost: as `send`.
         """
-        _, id, _, about = self._found(message, agent)
+        _, id, _, entry = self._locate_message(message, agent)
         return self.send(
             emoji,
             agent=agent,
             conversation=id,
-            thread=about.get("thread"),
+            thread=entry.get("thread"),
             reply_to=message,
             intent="reaction",
         )
 
     def edit(self, message: str, content: str, *, agent: str | None = None) -> Message:
-        """Change the text of a message where it stands, as `edits.message` does. The former text
-        goes to the trash.
+        """Change the text of a message in place, as `edits.message` does. The former text goes to
+        the trash.
 
         Args:
             message: The message's id.
             content: The new text.
-            agent: Who edits; None: the one that the store acts for, or the store's owner. An agent
-                edits its own.
+            agent: The agent that edits. None: the one that the store acts for, or the store's owner.
+                An agent edits its own messages only.
 
-        Raises the errors of `edits.message`; NotFound: there is no such message that the agent may
+        Raises the errors of `edits.message`. NotFound: there is no such message that the agent may
         read.
 
         Cost: reading and writing the whole file.
         """
-        reader, id, _, _ = self._found(message, agent)
+        reader, id, _, _ = self._locate_message(message, agent)
         return reader.edits.message(id, message, content)
 
-    def _found(self, message: str, agent: str | None) -> tuple[CoreStore, str, int, Entry]:
-        """Where a message is, by its id: the store as its reader sees it, the conversation, the
-        place, the message.
+    def _locate_message(self, message: str, agent: str | None) -> tuple[CoreStore, str, int, Entry]:
+        """Return the store as the reader sees it, the conversation of a message, the position of the
+        message there, and the message. Raises NotFound.
         """
-        reader, sent = self._reader(agent), Entry()
-        id, at = self._owner.queries.find(message) or ("", 0)
-        with suppress(NotFound, Refused):  # Either would name the conversation.
-            sent = message_at(reader, id, at) if id else sent
-        if not sent:
+        reader = self._store_of_reader(agent)
+        id, position = self._owner.queries.find(message) or ("", 0)
+        entry: Entry = {}
+        if id:
+            with suppress(NotFound, Refused):  # Either would name the conversation.
+                entry = message_at(reader, id, position)
+        if not entry:
             raise NotFound(f"there is no message {message[:80]!r}", id=message)
-        return reader, id, at, sent
+        return reader, id, position, entry
 
     def status(self, message: str, *, agent: str | None = None) -> Sent:
-        """Say what became of a message: for each recipient `stored`, `rung` or `read`.
+        """Return for each recipient of a message whether it is `stored`, `rung` or `read`.
 
         Args:
             message: The message's id.
-            agent: Who asks; None: the one that the store acts for, or the store's owner.
+            agent: The reader. None: the one that the store acts for, or the store's owner.
 
         Raises:
             NotFound: There is no such message that the agent may read.
 
         Cost: bringing the index up to date, and a look at each recipient.
         """
-        reader, id, at, sent = self._found(message, agent)
-        head = reader.head(id)
-        time, keys = (
-            sent.get("timestamp") or "",
-            [cursor_key(id, part) for part in (None, *parts_of_message(sent))],
-        )
-        states = {}
         from capsule.messaging.doorbells import was_rung
 
-        for member in head.participants:
-            was_in = member.joined_at <= time and (
-                not member.left_at or member.left_at > time or member.is_in
-            )
-            if was_in and member.id != sent.get("from"):
-                cursors = self._people.documents.object_in(member.id, "cursors")
-                marks_at = partial(self._owner.queries.ids_at, id)
-                is_read = any(
-                    first_unread_position(marks_in_cursor(cursors.get(key)), marks_at) > at
-                    for key in keys
-                )
-                rung = not is_read and was_rung(self._owner, member.id, time)
-                states[member.id] = "read" if is_read else "rung" if rung else "stored"
-        return Sent(id, message, states, sent.get("mentions") or {})
+        reader, id, position, entry = self._locate_message(message, agent)
+        time = entry.get("timestamp") or ""
+        keys = [cursor_key(id, part) for part in (None, *parts_of_message(entry))]
+        states = {}
+        for member in reader.head(id).participants:
+            had_left = bool(member.left_at) and member.left_at <= time and not member.is_in
+            if member.joined_at > time or had_left or member.id == entry.get("from"):
+                continue
+            if self._has_read(member.id, id, position, keys):
+                states[member.id] = "read"
+            elif was_rung(self._owner, member.id, time):
+                states[member.id] = "rung"
+            else:
+                states[member.id] = "stored"
+        return Sent(id, message, states, entry.get("mentions") or {})
+
+    def _has_read(self, agent: str, conversation: str, position: int, keys: Iterable[str]) -> bool:
+        """Return whether one of some read cursors of an agent is after a position."""
+        cursors = self._people.documents.object_in(agent, "cursors")
+        marks_at = partial(self._owner.queries.ids_at, conversation)
+        return any(
+            first_unread_position(marks_in_cursor(cursors.get(key)), marks_at) > position
+            for key in keys
+        )
 
     # -- Reading -----------------------------------------------------------------------------------
 
@@ -460,9 +518,8 @@ class Messages:
     def _receipts(self) -> Receipts:
         from capsule.messaging.receipts import Receipts
 
-        return Receipts(
-            self._owner
-        )  # Of this object alone: another one gives again what was not acknowledged here.
+        # Of this object alone: another one returns again what was not acknowledged here.
+        return Receipts(self._owner)
 
     def listen(
         self,
@@ -474,18 +531,18 @@ class Messages:
         thread: str | None = None,
         limit: int = 100,
     ) -> Heard:
-        """Return what is unread; if nothing is, wait for it.
+        """Return what is unread. If nothing is, wait for it.
 
-        What an earlier call on this store returned to the agent counts as read from now on. What
-        this one returns is read when it is acknowledged, by `ack` or by the next call; else the
-        agent gets it again. Any number of listeners of one agent may wait, and each gets what
-        comes: a thread that waits again gets also what others of the agent acknowledged since its
-        last call.
+        The messages that an earlier call on this store returned to the agent are acknowledged by
+        this call. Those that this call returns are read once `ack` or the next call acknowledges
+        them. Otherwise the agent gets them again. Any number of listeners of one agent may wait, and
+        each gets every message: a thread that waits again also gets what others of the agent
+        acknowledged since its last call.
 
         Args:
             agent: The reader.
-            timeout_s: How long to wait, in seconds; 0: not at all.
-            conversation: Only this conversation; None: all in which the agent takes part.
+            timeout_s: How long to wait, in seconds. 0: not at all.
+            conversation: Only this conversation. None: all in which the agent takes part.
             topic, thread: Only what is in this topic, or in this thread.
             limit: The largest number of messages.
 
@@ -494,25 +551,24 @@ class Messages:
             InvalidInput: Both a topic and a thread are given.
             Refused: The agent does not take part in the conversation.
 
-        Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
+        Cost: as `inbox`, and reading the messages. Waiting costs next to nothing.
         """
-        asked = ListenRequest(
-            self._store.inner.required_agent(agent), conversation, choose_part(topic, thread)
-        )
-        listener = self._begin(asked, limit, timeout_s, threading.get_ident())
-        mail, until = listener.look(), time.monotonic() + timeout_s
+        request = self._request(agent, conversation, topic, thread)
+        listener = self._start_listener(request, limit, timeout_s, threading.get_ident())
+        mail = listener.first_batch()
         if not mail and timeout_s > 0:
-            with (
-                self._store.inner.store_for(asked.agent)
-                .inner.object_of(StoreAgents)
-                .listening(asked.agent)
-            ):
-                while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
+            deadline = time.monotonic() + timeout_s
+            with self._listening(request.agent):
+                while not mail:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        break
+                    cursor = listener.change_cursor
+                    changes = self._owner.wait_for_changes(cursor, timeout_s=left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
-                    mail = listener.look_at(changes)
-        return self._heard(asked, listener, mail)
+                    mail = listener.process_changes(changes)
+        return self._finish_listen(request, listener, mail)
 
     async def await_mail(
         self,
@@ -535,63 +591,79 @@ class Messages:
             InvalidInput: Both a topic and a thread are given.
             Refused: The agent does not take part in the conversation.
 
-        Cost: bringing the index up to date, and reading the messages; waiting costs next to
+        Cost: bringing the index up to date, and reading the messages. Waiting costs next to
         nothing.
         """
-        from asyncio import (
-            to_thread,
-        )  # A short command needs no event loop, and asyncio takes long to import.
+        # Imported here: it takes long, and a short command needs no event loop.
+        from asyncio import to_thread
 
-        asked = ListenRequest(
-            self._store.inner.required_agent(agent), conversation, choose_part(topic, thread)
+        request = self._request(agent, conversation, topic, thread)
+        listener = await to_thread(
+            self._start_listener, request, limit, timeout_s, threading.get_ident()
         )
-        listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
-        mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
+        mail = await to_thread(listener.first_batch)
         if not mail and timeout_s > 0:
-            with (
-                self._store.inner.store_for(asked.agent)
-                .inner.object_of(StoreAgents)
-                .listening(asked.agent)
-            ):
-                while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
-                    if not changes.changes:
+            deadline = time.monotonic() + timeout_s
+            with self._listening(request.agent):
+                while not mail:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
                         break
-                    mail = await to_thread(listener.look_at, changes)
-        return self._heard(asked, listener, mail)
+                    cursor = listener.change_cursor
+                    changes = await self._owner.await_changes(cursor, timeout_s=left_s)
+                    if not changes.changes:
+                        break  # The time is up, or the store was closed.
+                    mail = await to_thread(listener.process_changes, changes)
+        return self._finish_listen(request, listener, mail)
 
-    def _begin(
-        self, asked: ListenRequest, limit: int, timeout_s: float, caller: int
+    def _request(
+        self, agent: str | None, conversation: str | None, topic: str | None, thread: str | None
+    ) -> ListenRequest:
+        reader = self._store.inner.required_agent(agent)
+        return ListenRequest(reader, conversation, choose_part(topic, thread))
+
+    def _listening(self, agent: str) -> AbstractContextManager[None]:
+        """Announce to other processes that an agent listens, until the end of the block."""
+        acting = self._store.inner.store_for(agent)
+        return acting.inner.object_of(StoreAgents).listening(agent)
+
+    def _start_listener(
+        self, request: ListenRequest, limit: int, timeout_s: float, thread_id: int
     ) -> MessageListener:
-        who, questions = asked.agent, self._unread.queries
+        """Make the listener of a call, and acknowledge what the last call returned."""
         if limit < 1:
             raise InvalidInput("limit: at least one message")
-        self._people.documents.record_activity(who)
-        since = questions.changes(
-            None, 1
-        ).cursor  # First, so that what comes from here on ends the wait.
-        _, document, version = wishes = self._unread.wishes(who)
+        agent = request.agent
+        queries = self._unread.queries
+        self._people.documents.record_activity(agent)
+        # Before anything is read, so that every later change ends the wait.
+        change_cursor = queries.changes(None, 1).cursor
+        context = self._unread.read_context(agent)
+        _, document, version = context
         if version is None:
-            self._people.registered_agent(who)
-        acting = self._store.inner.store_for(who)
-        if asked.conversation is not None:
-            acting.head(asked.conversation)  # Raises if it may not listen there.
-        acting.inner.object_of(StoreAgents).announce(who)
-        before = self._waits.pop((asked, caller), None)
-        listener = MessageListener(
-            self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes
-        )
-        if marks := self._receipts.pending(who):
-            self._receipts.acknowledge(who, marks, version, listener.sit)
+            self._people.registered_agent(agent)  # Raises if there is no such agent.
+        acting = self._store.inner.store_for(agent)
+        if request.conversation is not None:
+            acting.head(request.conversation)  # Raises if it may not listen there.
+        acting.inner.object_of(StoreAgents).announce(agent)
+        previous = self._listeners.pop((request, thread_id), None)
+        if timeout_s <= 0:
+            previous = None
+        listener = MessageListener(self._unread, change_cursor, request, limit, previous, context)
+        marks = self._receipts.take_pending(agent)
+        if marks:
+            self._receipts.acknowledge(agent, marks, version, listener.prepare)
         else:
-            questions.in_one_transaction(lambda: listener.sit(document))
+            queries.in_one_transaction(lambda: listener.prepare(document))
         return listener
 
-    def _heard(self, asked: ListenRequest, listener: MessageListener, mail: list[Mail]) -> Heard:
-        self._waits[asked, threading.get_ident()] = listener
-        return Heard(
-            mail, self._receipts.note_given(asked.agent, mail, asked.part), timed_out=not mail
-        )
+    def _finish_listen(
+        self, request: ListenRequest, listener: MessageListener, mail: list[Mail]
+    ) -> Heard:
+        """Return the answer of a call, and keep its listener for the next call of this thread."""
+        self._listeners[request, threading.get_ident()] = listener
+        cursor = self._receipts.record_returned(request.agent, mail, request.part)
+        return Heard(mail, cursor, timed_out=not mail)
 
     def ack(
         self,
@@ -603,7 +675,7 @@ class Messages:
         thread: str | None = None,
         message: str | None = None,
     ) -> None:
-        """Acknowledge messages: from now on they are read.
+        """Acknowledge messages. From now on they are read.
 
         Args:
             agent: The reader.
@@ -611,7 +683,8 @@ class Messages:
                 store.
             conversation: In place of a cursor: everything in this conversation, up to `message`.
             topic, thread: Of the conversation, only what is in this topic, or in this thread.
-            message: The id of the last message that was read; None: the last one that there is.
+            message: The id of the last message that was read. None: the last one of the
+                conversation.
 
         Raises:
             NotFound: There is no such agent, conversation or message.
@@ -619,27 +692,37 @@ class Messages:
 
         Cost: writing a small file.
         """
-        who, questions = self._people.registered_agent(agent), self._owner.queries
-        if cursor is not None or conversation is None:
-            if (
-                marks := self._receipts.pending(who)
-                if cursor is None
-                else self._receipts.marks_in(cursor)
-            ):
-                questions.refresh({parse_cursor_key(key)[0] for key in marks})
-                self._receipts.acknowledge(who, marks)
+        reader = self._people.registered_agent(agent)
+        if cursor is None and conversation is not None:
+            part = choose_part(topic, thread)
+            self._acknowledge_up_to(reader, conversation, part, message)
+            return
+        if cursor is None:
+            marks = self._receipts.take_pending(reader)
         else:
-            acting, part = self._store.inner.store_for(who), choose_part(topic, thread)
-            last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
-            place = (
-                (conversation, last) if message is None else questions.find(message, conversation)
-            )
-            if place is None:
+            marks = self._receipts.parse_cursor(cursor)
+        if marks:
+            self._owner.queries.refresh({parse_cursor_key(key)[0] for key in marks})
+            self._receipts.acknowledge(reader, marks)
+
+    def _acknowledge_up_to(
+        self, reader: str, conversation: str, part: Part | None, message: str | None
+    ) -> None:
+        """Acknowledge a conversation up to a message. None: up to its end."""
+        queries = self._owner.queries
+        engine = self._store.inner.store_for(reader).engine
+        _, count, _ = engine.tail(conversation, 0)  # Raises if it may not read there.
+        if message is None:
+            position = count - 1
+            message = queries.ids_at(conversation, [position]).get(position, ("",))[0]
+        else:
+            located = queries.find(message, conversation)
+            if located is None:
                 raise NotFound(
-                    f"conversation {conversation} has no message {message!r:.100}", id=str(message)
+                    f"conversation {conversation} has no message {message!r:.100}", id=message
                 )
-            mark = message or questions.ids_at(conversation, [last]).get(last, ("",))[0]
-            self._receipts.acknowledge(who, {cursor_key(conversation, part): (place[1], mark)})
+            position = located[1]
+        self._receipts.acknowledge(reader, {cursor_key(conversation, part): (position, message)})
 
     def inbox(
         self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None
@@ -663,21 +746,27 @@ class Messages:
             conversation: The conversation.
             agent: The reader.
 
-        Returns: The message's id; None: the agent has read everything, or does not take part.
+        Returns: The message's id. None: the agent has read everything, or does not take part.
 
         Raises NotFound, Refused. Cost: as `inbox`.
         """
         self._unread.queries.refresh()
-        seat = self._unread.seats(self._people.registered_agent(agent)).get(conversation)
-        unread = [] if seat is None or seat.is_read else self._unread.unread(seat)
-        return min(unread, key=lambda place: place.place).message if unread else None
+        reader = self._people.registered_agent(agent)
+        state = self._unread.reading_states(reader).get(conversation)
+        if state is None or state.is_read:
+            return None
+        unread = self._unread.unread(state)
+        if not unread:
+            return None
+        return min(unread, key=lambda position: position.place).message
 
     def pointer(self, agent: str | None = None) -> str:
-        """Say how much is unread that may wake the agent, and from whom: `2 unread from anna,
-        build-bot`; or nothing.
+        """Return in words how much is unread that may wake the agent, and from whom.
 
         Args:
             agent: The reader.
+
+        Returns: For example `2 unread from anna, build-bot`. Empty: nothing.
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for
         each conversation.
@@ -695,28 +784,27 @@ class Messages:
         """List the messages that mention an agent where it takes part, the latest first. It marks
         nothing as read.
 
-        A mention is read with its message, and done when the agent says so by `done`.
+        A mention is read with its message, and done once the agent calls `done`.
 
         Args:
             agent: The agent.
-            state: `unread`, `read`, `done`; `open`, which are the unread and the read ones; or
-                `all`.
-            kind: Only `mention`, `review`, `action` or `fyi`; None: all.
+            state: `unread`, `read`, `done`, `open` (unread or read), or `all`.
+            kind: Only `mention`, `review`, `action` or `fyi`. None: all.
             limit: The largest number of messages.
 
         Raises NotFound, InvalidInput, Refused. Cost: as `inbox`, a look-up for each mention, and
         reading back to those that are listed.
         """
-        who = self._people.registered_agent(agent)
+        reader = self._people.registered_agent(agent)
         if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
             raise InvalidInput(
                 f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more"
             )
-        return self._unread.mentions(who, _STATES[state], kind, limit)
+        return self._unread.mentions(reader, _STATES[state], kind, limit)
 
     def done(self, message: str, *, agent: str | None = None) -> None:
-        """Note that an agent is done with what a message asked of it by mentioning it; `reopen`
-        takes it back.
+        """Note that an agent is done with what a message asked of it by mentioning it. `reopen`
+        undoes that.
 
         Args:
             message: The message's id.
@@ -727,7 +815,7 @@ class Messages:
 
         Cost: as `mentions`, and writing a small file.
         """
-        self._mark(message, agent, is_done=True)
+        self._set_mention_done(message, agent, is_done=True)
 
     def reopen(self, message: str, *, agent: str | None = None) -> None:
         """Note that an agent is not done with a message that mentioned it, after `done`.
@@ -741,14 +829,16 @@ class Messages:
 
         Cost: as `done`.
         """
-        self._mark(message, agent, is_done=False)
+        self._set_mention_done(message, agent, is_done=False)
 
-    def _mark(self, message: str, agent: str | None, *, is_done: bool) -> None:
-        who = self._people.registered_agent(agent)
-        for mention in self._unread.mentioned(who):
+    def _set_mention_done(self, message: str, agent: str | None, *, is_done: bool) -> None:
+        reader = self._people.registered_agent(agent)
+        for mention in self._unread.mention_positions(reader):
             if mention.message == message:
-                return self._receipts.done(who, message, mention.conversation, is_done=is_done)
-        raise NotFound(f"no message {message[:80]!r} mentions {who}", id=message)
+                id = mention.conversation
+                self._receipts.set_mention_done(reader, message, id, is_done=is_done)
+                return
+        raise NotFound(f"no message {message[:80]!r} mentions {reader}", id=message)
 
     def history(
         self,
@@ -767,7 +857,7 @@ class Messages:
 
         Args:
             conversation: The conversation.
-            agent: The reader; None: the one that the store acts for, or the store's owner.
+            agent: The reader. None: the one that the store acts for, or the store's owner.
             limit: The largest number of messages.
             before: `History.before` of another page: the messages before it.
             after: `History.after` of another page: the messages after it.
@@ -781,33 +871,41 @@ class Messages:
 
         Cost: as `page`.
         """
-        acting = self._reader(agent)
-        if before is not None and after is not None:
-            raise InvalidInput("give `before` or `after`, and not both")
-        parts = [dict([part])] if (part := choose_part(topic, thread)) else []
-        only = None
-        if asked := [*parts, *([] if where is None else [where])]:
-            only = {
-                place.message for place in acting.queries.messages({"$and": asked}, conversation)
-            }
         from capsule.store.pages import page_of
 
-        page = page_of(acting.engine, conversation, limit, None, before or after, only)
+        acting = self._store_of_reader(agent)
+        if before is not None and after is not None:
+            raise InvalidInput("give `before` or `after`, and not both")
+        conditions: list[Mapping[str, Any]] = []
+        part = choose_part(topic, thread)
+        if part is not None:
+            name, value = part
+            conditions.append({name: value})
+        if where is not None:
+            conditions.append(where)
+        chosen_ids = None
+        if conditions:
+            positions = acting.queries.messages({"$and": conditions}, conversation)
+            chosen_ids = {position.message for position in positions}
+        page = page_of(acting.engine, conversation, limit, None, before or after, chosen_ids)
         type = acting.head(conversation).type
-        mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]
+        mail = [Mail.of(conversation, type, position, entry) for position, entry in page.entries]
         return History(mail, page.older(), page.newer())
 
 
-def message_at(store: CoreStore, conversation: str, place: int) -> Entry:
-    """Return the message at a place; empty: there is none that the store's agent may read.
+def message_at(store: CoreStore, conversation: str, position: int) -> Entry:
+    """Return the message at a position. Empty: there is none that the store's agent may read.
 
-    Cost: reading back to it; again if others appended meanwhile.
+    Cost: reading back to it, and again if others appended meanwhile.
     """
     while True:
-        count = store.engine.tail(conversation, 0)[1]
-        first, entries = store.tail_entries(conversation, count - place)
-        if first + len(entries) == count:
-            return entries[0] if entries and first == place else {}
+        _, count, _ = store.engine.tail(conversation, 0)
+        first, entries = store.tail_entries(conversation, count - position)
+        is_same_version = first + len(entries) == count
+        if is_same_version:
+            if entries and first == position:
+                return entries[0]
+            return {}
 
 
 class _TopicMissing(InvalidInput):
@@ -815,9 +913,14 @@ class _TopicMissing(InvalidInput):
 
 
 def _default_topic(message: Entry, channel: Channel | None) -> Entry:
-    """The topic that the channel gives to a message. Raises _NoTopic if the message needs one."""
+    """Return the topic that a channel gives to a message without one, as a field.
+
+    Raises _TopicMissing if the message needs a topic and the channel has none for it.
+    """
     if channel is None or message.get("topic"):
         return {}
-    if channel.topic_required and not channel.default_topic:
+    if channel.default_topic:
+        return {"topic": channel.default_topic}
+    if channel.topic_required:
         raise _TopicMissing(f"a message in the channel {channel.name} needs a topic")
-    return {"topic": channel.default_topic} if channel.default_topic else {}
+    return {}

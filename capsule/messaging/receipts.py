@@ -1,6 +1,10 @@
 """Which messages an agent got and acknowledged: from the answer of `listen` to the read cursors in the
 document of the agent.
 
+`listen` records what it returned (`record_returned`). The next call, or `ack`, takes these marks
+(`take_pending`) and acknowledges them (`acknowledge`): the read cursors move, the messages that
+mention the agent are noted as read, and its doorbells and notices learn of it.
+
 What must stay true: a message counts as read when it was acknowledged, and not before, so that an
 agent that dies in between gets it again. A cursor only moves forward. Messages that were returned
 and not acknowledged are known to this process alone.
@@ -12,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("capsule")
-#: By the key of a cursor, how far an agent has read there.
+#: How far an agent has read, by the keys of its cursors.
 ReadMarks = Mapping[str, "ReadMark"]
 
 
@@ -53,91 +57,64 @@ class Receipts:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.object_of(StoreAgents)
-        self._guard = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._pending: dict[str, dict[str, ReadMark]] = {}
 
-    def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
-        """Note what an agent was given of the part that it reads; the cursor that names it."""
-        marks = {cursor_key(each.conversation, part): (each.at, each.front) for each in mail}
-        with self._guard:
-            pending = self._pending.setdefault(agent, {})
-            for (
-                key,
-                mark,
-            ) in marks.items():  # Of two threads that listen, one may have been given more.
-                pending[key] = max(mark, pending.get(key, mark))
-        named = [
-            f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}"
-            for key, (place, mark) in marks.items()
-        ]
-        return ",".join(named)
+    def record_returned(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
+        """Record that messages were returned to an agent, and return the cursor that names them.
 
-    def pending(self, agent: str) -> ReadMarks:
-        """All that an agent was given on this store, once."""
-        with self._guard:
+        Args:
+            agent: The agent.
+            mail: The messages.
+            part: The part of each conversation that the agent reads. None: everything.
+        """
+        marks = {}
+        for message in mail:
+            marks[cursor_key(message.conversation, part)] = message.at, message.front
+        with self._thread_lock:
+            pending = self._pending.setdefault(agent, {})
+            for key, mark in marks.items():
+                # Another thread of the agent may have got more.
+                pending[key] = max(mark, pending.get(key, mark))
+        pieces = []
+        for key, (position, digest) in marks.items():
+            pieces.append(f"{quote(key, safe='/')}:{position}:{quote(digest, safe='')}")
+        return ",".join(pieces)
+
+    def take_pending(self, agent: str) -> ReadMarks:
+        """Return the marks of everything that was returned to an agent, and forget them."""
+        with self._thread_lock:
             return self._pending.pop(agent, {})
 
     def acknowledge(
         self,
         agent: str,
         marks: ReadMarks,
-        known: DocumentVersion | None = None,
-        then: Callable[[Document], object] = lambda document: None,
+        last_version: DocumentVersion | None = None,
+        after_change: Callable[[Document], object] = lambda document: None,
     ) -> None:
-        """Acknowledge everything up to these messages, which the index has.
+        """Acknowledge everything up to some messages, which the index has.
 
         Args:
             agent: The agent.
             marks: The messages.
-            known: The version of the agent's document, if it was read just now; None: it is read.
-            then: Asks the index more, of the same state, given the agent's document as it is to be.
-                It may run again.
+            last_version: The version of the agent's document, if it was read just now. None: it is
+                read.
+            after_change: Is called in the same transaction of the index, with the agent's document
+                as it will be. It may be called again if another process changed the document.
 
         Cost: writing a small file.
         """
-        questions = self._store.queries
+        queries = self._store.queries
 
         def change(document: Document) -> None:
-            cursors, concerns = dict(document.get("cursors") or {}), document.get("concerns") or {}
-            parts = part_cursors_by_conversation(cursors)
-            read: Document = {}
-            for key, (place, message) in marks.items():
-                id, part = parse_cursor_key(key)
-                was, marks_at = (
-                    marks_in_cursor(cursors.get(key)),
-                    partial(questions.ids_at, id, refresh=False),
-                )
-                if first_unread_position(was, marks_at) > place:
-                    continue
-                found = questions.unread_positions(
-                    UnreadFilter(was, (agent,), mentioning=agent, part=part), id, refresh=False
-                )
-                # A message that was moved or removed is no mark: what stands behind the cursor
-                # comes again.
-                cursor = make_cursor(place, message, marks_at)
-                if cursor is None:
-                    continue
-                cursors[key] = cursor
-                for other, its in parts.get(id, {}).items() if part is None else ():
-                    if first_unread_position(marks_in_cursor(its), marks_at) <= place + 1:
-                        del cursors[
-                            cursor_key(id, other)
-                        ]  # The cursor of the conversation says as much.
-                read |= {
-                    each.message: {"conversation": id} for each in found if each.place <= place
-                }
-            document["cursors"] = cursors
-            if read := {id: about for id, about in read.items() if id not in concerns}:
-                now = timestamps.now()
-                document["concerns"] = concerns | {
-                    id: {**about, "readAt": now} for id, about in read.items()
-                }
-            then(document)
+            self._move_cursors(agent, document, marks)
+            after_change(document)
 
         self._people.documents.edit(
             agent,
-            lambda document: questions.in_one_transaction(partial(change, document)),
-            known=known,
+            lambda document: queries.in_one_transaction(partial(change, document)),
+            last_version=last_version,
         )
         try:
             doorbells.record_read(self._store, agent)
@@ -145,27 +122,71 @@ class Receipts:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
 
-    def done(self, agent: str, message: str, conversation: str, *, is_done: bool) -> None:
+    def _move_cursors(self, agent: str, document: Document, marks: ReadMarks) -> None:
+        """Move the cursors in an agent's document to marks, and note the mentions before them as
+        read.
+        """
+        queries = self._store.queries
+        cursors = dict(document.get("cursors") or {})
+        concerns = document.get("concerns") or {}
+        part_cursors = part_cursors_by_conversation(cursors)
+        new_concerns: dict[str, Any] = {}
+        for key, (position, digest) in marks.items():
+            id, part = parse_cursor_key(key)
+            old_marks = marks_in_cursor(cursors.get(key))
+            marks_at = partial(queries.ids_at, id, refresh=False)
+            if first_unread_position(old_marks, marks_at) > position:
+                continue
+            mentions = queries.unread_positions(
+                UnreadFilter(old_marks, (agent,), mentioning=agent, part=part), id, refresh=False
+            )
+            cursor = make_cursor(position, digest, marks_at)
+            if cursor is None:
+                continue  # The message was moved or removed. What follows is returned again.
+            cursors[key] = cursor
+            if part is None:
+                for other_part, part_cursor in part_cursors.get(id, {}).items():
+                    part_marks = marks_in_cursor(part_cursor)
+                    if first_unread_position(part_marks, marks_at) <= position + 1:
+                        # The cursor of the conversation covers that of the part.
+                        del cursors[cursor_key(id, other_part)]
+            for mention in mentions:
+                if mention.place <= position and mention.message not in concerns:
+                    new_concerns[mention.message] = {"conversation": id}
+        document["cursors"] = cursors
+        if new_concerns:
+            now = timestamps.now()
+            for concern in new_concerns.values():
+                concern["readAt"] = now
+            document["concerns"] = concerns | new_concerns
+
+    def set_mention_done(
+        self, agent: str, message: str, conversation: str, *, is_done: bool
+    ) -> None:
         """Note that an agent is done with a message that mentions it, or that it is not."""
 
         def change(document: Document) -> None:
-            concerns, now = document.get("concerns") or {}, timestamps.now()
-            about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(
-                message, {}
-            )
+            concerns = document.get("concerns") or {}
+            now = timestamps.now()
+            concern = {"conversation": conversation, "readAt": now, "doneAt": now}
+            concern |= concerns.get(message, {})
             if not is_done:
-                del about["doneAt"]
-            document["concerns"] = concerns | {message: about}
+                del concern["doneAt"]
+            document["concerns"] = concerns | {message: concern}
 
         self._people.documents.edit(agent, change)
 
     @staticmethod
-    def marks_in(cursor: str) -> ReadMarks:
-        """What a cursor names. Raises InvalidInput."""
+    def parse_cursor(cursor: str) -> ReadMarks:
+        """Return the marks in a cursor that `record_returned` made. Raises InvalidInput."""
+        marks = {}
         try:
-            parts = [part.split(":") for part in cursor.split(",") if part]
-            return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
+            for piece in cursor.split(","):
+                if piece:
+                    key, position, digest = piece.split(":")
+                    marks[unquote(key)] = int(position), unquote(digest)
         except ValueError:
             raise InvalidInput(
                 "that is not a cursor; take `cursor` of what `listen` returned"
             ) from None
+        return marks

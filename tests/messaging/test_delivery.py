@@ -115,18 +115,21 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
     id = store.messages.send("to bob", agent="anna", to="bob").conversation
     since, asked = store.changes().cursor, ListenRequest("anna")
     unread = UnreadTracker(store)
-    wishes = unread.wishes("anna")
-    listener = MessageListener(unread, since, asked, 10, None, wishes)
-    store.queries.in_one_transaction(lambda: listener.sit(wishes[1]))
-    assert listener.look() == []
+    context = unread.read_context("anna")
+    listener = MessageListener(unread, since, asked, 10, None, context)
+    store.queries.in_one_transaction(lambda: listener.prepare(context[1]))
+    assert listener.first_batch() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")
-        assert listener.look_at(store.changes(listener.since)) == []
+        assert listener.process_changes(store.changes(listener.change_cursor)) == []
         assert (
-            first_unread_position(listener.stands[id], partial(store.queries.ids_at, id)) == count
+            first_unread_position(listener.read_marks[id], partial(store.queries.ids_at, id))
+            == count
         )
     store.messages.send("to anna", agent="bob", to="anna")
-    assert [mail.content for mail in listener.look_at(store.changes(listener.since))] == ["to anna"]
+    assert [
+        mail.content for mail in listener.process_changes(store.changes(listener.change_cursor))
+    ] == ["to anna"]
 
 
 @pytest.mark.parametrize("leaves", [True, False])

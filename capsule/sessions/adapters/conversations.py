@@ -105,7 +105,7 @@ class ConversationAdapter(Adapter):
             self._store.inner.object_of(UnreadTracker),
         )
         messages.queries.refresh()
-        for id, seat in messages.seats(agent).items():
+        for id, seat in messages.reading_states(agent).items():
             unread = [] if seat.is_read else messages.unread(seat)
             if not unread:
                 continue
@@ -202,7 +202,7 @@ def _arrived(mail: Mail, seat: ReadingState, known: bool) -> ReceivedMessage:
         mail.content,
         mail.timestamp,
         thread=mail.more.get("thread") or "",
-        title=seat.item.name if seat.item is not None else seat.mine.title,
+        title=seat.item.name if seat.item is not None else seat.participation.title,
         is_group=mail.type != "direct",
         mentions=frozenset([*(valid or ()), *([seat.agent] if mail.mention else [])]),
         to=frozenset([seat.agent]),

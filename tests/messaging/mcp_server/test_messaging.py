@@ -146,14 +146,14 @@ async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_g
     progress: list[tuple[float | None, str | None]] = []
     looks: list[int] = []
     found: list[str] = []
-    look = MessageListener.look
+    look = MessageListener.first_batch
 
     def looked(listener: MessageListener) -> list[Mail]:
         mail = look(listener)
         looks.append(len(mail))
         return mail
 
-    monkeypatch.setattr(MessageListener, "look", looked)
+    monkeypatch.setattr(MessageListener, "first_batch", looked)
 
     async def note(done: float, total: float | None, message: str | None) -> None:
         progress.append((total, message))
