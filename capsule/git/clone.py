@@ -16,7 +16,7 @@ from capsule.git.commits.sync import SyncResult, sync
 from capsule.git.repository import Repository
 from capsule.git.setup import installation, status
 from capsule.git.setup.attributes import driver_config
-from capsule.git.setup.status import CloneStatus
+from capsule.git.setup.status import RepositoryStatus
 from capsule.store.store import CoreStore
 
 #: How git starts the drivers. `-P`: git does so in a directory whose files must not be imported.
@@ -75,7 +75,7 @@ class Clone:
         """
         return installation.take_down(self.store.root, everywhere=everywhere)
 
-    def status(self) -> CloneStatus:
+    def status(self) -> RepositoryStatus:
         """Whether the clone is set up, what changed since the last commit, and what to do.
 
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of

@@ -29,6 +29,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
@@ -37,7 +38,6 @@ from capsule.format.validation import decode_checked
 from capsule.git.objects import BlobReader, changes
 from capsule.git.repository import Repository
 from capsule.git_program import Git
-from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 #: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").
@@ -213,7 +213,10 @@ def history(
     store: CoreStore, repository: Repository, id: str, *, limit: int | None = None
 ) -> Generator[TimelineStep, None, None]:
     """What became of a conversation, the latest first; what is not committed yet before all."""
-    path, is_known = repository.path_of(KIND, id), limit == 0 or store.engine.exists(KIND, id)
+    path, is_known = (
+        repository.path_of(CONVERSATIONS, id),
+        limit == 0 or store.engine.exists(CONVERSATIONS, id),
+    )
     with BlobReader(repository.git) as blobs:
 
         @lru_cache(maxsize=_CACHED)
@@ -244,7 +247,7 @@ def history(
 def versions_of(repository: Repository, id: str, limit: int) -> list[str]:
     """The blobs that a conversation was on this branch, the latest first, each once."""
     differences = (
-        change[1] for change in _changes(repository, repository.path_of(KIND, id), limit)
+        change[1] for change in _changes(repository, repository.path_of(CONVERSATIONS, id), limit)
     )
     return list(dict.fromkeys(difference.after for difference in differences if difference.after))
 
@@ -258,7 +261,7 @@ def _pending(
     except NotFound:
         now = _ReadVersion()
     except InvalidDocument as error:
-        content = store.engine.external_edits().read_stray(KIND, id)
+        content = store.engine.external_edits().read_stray(CONVERSATIONS, id)
         is_committed = content is not None and content == read_committed()
         return None if is_committed else TimelineStep(None, ("damaged",), damaged=error.message)
     words, comparison = _words(now, [committed])
@@ -391,7 +394,7 @@ def _versions(repository: Repository, id: str) -> Iterator[tuple[bytes, Document
     with BlobReader(repository.git) as blobs:
         for name in versions_of(repository, id, _MOST):
             try:
-                data = clean(blobs.read(name) or b"", f"{id}.json", KIND)
+                data = clean(blobs.read(name) or b"", f"{id}.json", CONVERSATIONS)
                 yield data, codec.decode(data, f"{id}.json")
             except CapsuleError:
                 continue

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from capsule.engines import opening
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.merge.comparison import compare
@@ -31,7 +32,6 @@ from capsule.git.repository import Repository
 from capsule.git.textconv import readable
 from capsule.git_program import Git
 from capsule.settings import Settings
-from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 
@@ -62,7 +62,7 @@ class PastVersion:
         parse.
         """
         document = migrations.upgrade(decode_checked(self.data, self.path, self.id), self.path)[0]
-        return CoreStore("", Settings(), opening.in_memory([(KIND, document, self.data)]))
+        return CoreStore("", Settings(), opening.in_memory([(CONVERSATIONS, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class PastVersion:
 
 def past_version(repository: Repository, id: str, text: str) -> PastVersion:
     """The version of a conversation in the commit that `text` names, as `commit_at` takes it."""
-    commit, path = commit_at(repository, text), repository.path_of(KIND, id)
+    commit, path = commit_at(repository, text), repository.path_of(CONVERSATIONS, id)
     revision = repository.short(commit.hash)
     with BlobReader(repository.git) as blobs:
         data = blobs.read(f"{commit.hash}:{path}")
@@ -81,7 +81,7 @@ def past_version(repository: Repository, id: str, text: str) -> PastVersion:
     if data is not None:
         return PastVersion(id, commit, f"{revision}:{path}", data)
     reason = f"conversation {id} is not in commit {revision} of {commit.committed_at}"
-    git, spec = repository.git, f":(top,literal){repository.path_of(KIND, id)}"
+    git, spec = repository.git, f":(top,literal){repository.path_of(CONVERSATIONS, id)}"
     born = log(git, "--diff-filter=A", "HEAD", "--", spec) if git.head() else []
     if not born:
         raise NotFound(
@@ -113,7 +113,7 @@ def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
     except NotFound as error:
         if prefix == "@last" or repository.git.head() is None:
             raise
-        spec = repository.pathspec(f"{KIND}/{prefix}*.json")
+        spec = repository.pathspec(f"{CONVERSATIONS}/{prefix}*.json")
         command = ("log", "-z", "--format=", "--name-only", "--no-renames", "HEAD", "--", spec)
         places = map(
             repository.document_at,

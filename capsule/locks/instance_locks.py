@@ -264,7 +264,7 @@ class InstanceLocks:
     def delete(self, conversation: Conversation) -> Trashed:
         """Delete a conversation, if this instance may write it."""
         self._admit_or_take_over(conversation.id, conversation.head.lock)
-        conversation.sign_off()
+        conversation.record_deletion()
         trashed = conversation.transaction.delete()
         self._forget(conversation.id)
         return trashed

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from capsule.engines.interface import ScannedFile
+from capsule.engines.interface import CONVERSATIONS, ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.json import codec, locations
 from capsule.format.merge.clean_form import clean
@@ -22,7 +22,6 @@ from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.format.validation import KINDS, decode_checked
 from capsule.rules.locking import describe
-from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 #: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is
@@ -68,7 +67,7 @@ class ConflictCopy:
             self.text += f"; not merged, because the conversation is locked by {held_by}"
             return None
         base = None
-        if ancestor is not None and ours is not None and self._kind == KIND:
+        if ancestor is not None and ours is not None and self._kind == CONVERSATIONS:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
             with store.engine.external_edits().hold(self._kind, self.id) as held:
@@ -98,7 +97,7 @@ class ConflictCopy:
             return f"is now the {self._called}, which was missing"
         if before == after or after is None:
             return f"had nothing new for the {self._called}"
-        if self._kind != KIND:
+        if self._kind != CONVERSATIONS:
             return f"merged into the {self._called}"
         changes = compare(
             *(codec.decode(data, f"{self.id}.json") for data in (before, after))
@@ -112,7 +111,7 @@ class ConflictCopy:
 
     def _holder(self, store: CoreStore) -> str:
         """The other instance that holds the conversation, in words; empty: there is none."""
-        if self._kind != KIND:
+        if self._kind != CONVERSATIONS:
             return ""
         head = store.head(self.id)
         state = store.locks.state(head)
@@ -121,7 +120,7 @@ class ConflictCopy:
         return describe(head.lock or {})
 
 
-def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCopy | None:
+def copy_in(store: CoreStore, file: ScannedFile, kind: str = CONVERSATIONS) -> ConflictCopy | None:
     """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:
@@ -145,7 +144,7 @@ def copy_in(store: CoreStore, file: ScannedFile, kind: str = KIND) -> ConflictCo
         id = str(
             (
                 decode_checked(data, file.path, None)
-                if kind == KIND
+                if kind == CONVERSATIONS
                 else codec.decode(data, file.path)
             ).get("id")
         )

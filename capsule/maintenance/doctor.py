@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from capsule.engines.interface import WITH_ENTRIES, DatabaseEngine, HeldFile, ScannedFile
+from capsule.engines.interface import (
+    CONVERSATIONS,
+    WITH_ENTRIES,
+    DatabaseEngine,
+    HeldFile,
+    ScannedFile,
+)
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
@@ -26,7 +32,6 @@ from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import RecoverySource, rebuilt, remembered
 from capsule.rules.locking import describe
-from capsule.store.base import KIND
 from capsule.store.change.pending_overrides import pending_override_problems
 from capsule.store.objects.summaries import standing_of
 from capsule.store.store import CoreStore
@@ -196,7 +201,7 @@ def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[DoctorFind
     files = store.engine.external_edits()
     for leftover in files.leftovers(kind):
         if (
-            kind == KIND or leftover.kind != "instance"
+            kind == CONVERSATIONS or leftover.kind != "instance"
         ):  # An instance is one of the store, and found with either.
             said = "vanished" if leftover.kind == "vanished" else "leftover"
             swept = files.sweep(kind, leftover) if repair else None
@@ -386,12 +391,12 @@ class _DocumentExamination:
     def _document(self, id: str) -> dict[str, Any] | None:
         """A conversation as it is in its file, which is not settled; None: it can't be read."""
         try:
-            data = self._files.read_stray(KIND, id)
+            data = self._files.read_stray(CONVERSATIONS, id)
             return (
                 None
                 if data is None
                 else migrations.upgrade(
-                    decode_checked(data, self._store.engine.name(KIND, id), id)
+                    decode_checked(data, self._store.engine.name(CONVERSATIONS, id), id)
                 )[0]
             )
         except CapsuleError:

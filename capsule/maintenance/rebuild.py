@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from capsule.engines.interface import HeldFile, ScannedFile
+from capsule.engines.interface import CONVERSATIONS, HeldFile, ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import migrations
 from capsule.format.documents.message import check_message
@@ -26,7 +26,6 @@ from capsule.format.recovery import reconcile
 from capsule.format.recovery.torn_files import RepairedFile
 from capsule.format.validation import decode_checked
 from capsule.ids import message_id_for
-from capsule.store.base import KIND
 from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
@@ -72,7 +71,10 @@ def remembered(store: CoreStore, kind: str, file: ScannedFile) -> dict[str, Reco
                 migrations.upgrade(decode_checked(data, file.path, file.id), file.path)[0]
             )
     with suppress(CapsuleError):
-        if kind == KIND and (last_valid := store.queries.last_valid_version(file.id)) is not None:
+        if (
+            kind == CONVERSATIONS
+            and (last_valid := store.queries.last_valid_version(file.id)) is not None
+        ):
             index = _known(*last_valid)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(
@@ -140,7 +142,9 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, RecoverySource]) -> R
     lacking = [
         _messages(missing) if missing else "",
         f"tool calls, attachments and the like of {_messages(partial)}" if partial else "",
-        "" if "context" in head or held.kind != KIND else "the project context, if it had one",
+        ""
+        if "context" in head or held.kind != CONVERSATIONS
+        else "the project context, if it had one",
         "" if "createdAt" in head else "the title and the rest of the head",
     ]
     said = (

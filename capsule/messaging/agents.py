@@ -278,7 +278,7 @@ class Agents:
                 self._store.agent,
                 "manage",
                 PolicyTarget(id, "agent"),
-                self._store.inner.state_of(None, ()),
+                self._store.inner.inputs_for(None, ()),
             ),
             id,
         )
@@ -382,7 +382,7 @@ class Agents:
             object = PolicyTarget(
                 direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others})))
             )
-        state_of = self._store.inner.store_for(me).inner.state_of
+        state_of = self._store.inner.store_for(me).inner.inputs_for
         asks_them = conversation is not None and action in ("add", "invite", "readmit")
         is_agent = object.type == "agent"
         state = state_of(None if is_agent else object, others if asks_them or is_agent else ())

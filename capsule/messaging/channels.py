@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, check_channel_name
@@ -31,7 +32,6 @@ from capsule.messaging.groups import Document, TypedConversations, random_suffix
 from capsule.messaging.projects import Projects
 from capsule.rules.consent import PolicyInputs
 from capsule.rules.policy import PolicyTarget, decide
-from capsule.store.base import KIND
 from capsule.store.creation import ConversationExists
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Channels(TypedConversations):
         _set(about, settings)
         # What is there by now, and is not found below, is hidden from the maker.
         is_apart = settings.get("access") == "private" or self._store.inner.whole_engine.exists(
-            KIND, channel.id
+            CONVERSATIONS, channel.id
         )
         id = channel.id_apart(random_suffix()) if is_apart else channel.id
         document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
@@ -376,8 +376,11 @@ class Channels(TypedConversations):
         write too.
         """
         engine = self._store.inner.whole_engine
-        if is_id(id) and engine.exists(KIND, id):
-            with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
+        if is_id(id) and engine.exists(CONVERSATIONS, id):
+            with (
+                suppress(NotFound, InvalidDocument),
+                engine.transaction(CONVERSATIONS, id) as transaction,
+            ):
                 object, description = (
                     PolicyTarget.from_parsed_head(transaction.head),
                     transaction.head.metadata.get("description"),
@@ -445,7 +448,9 @@ class Channels(TypedConversations):
         one scan.
         """
         excluded = {*exclude}
-        if not any(id.startswith("channel_") for id in self._store.inner.whole_engine.ids(KIND)):
+        if not any(
+            id.startswith("channel_") for id in self._store.inner.whole_engine.ids(CONVERSATIONS)
+        ):
             return  # No index for that.
         for each in self.list(agent=agent):
             if each.channel.is_default and each.channel.access == "open" and not each.is_in:

@@ -559,7 +559,9 @@ class AgentDirectory(AccessGuard):
             raise self.projects.listing_only(lambda: there).missing(text)
         return ids[0]
 
-    def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
+    def conversations_named(
+        self, subject: str | None, text: str, heads: Iterable[Head]
+    ) -> list[str]:
         """See `capsule.store.internals.AccessGuard`. A group has its title for a name; for a channel's see
         `resolve_channels`.
         """

@@ -117,7 +117,7 @@ class TypedConversations:
         )
         with self._people.recording_requests(maker):
             if not all(map(self._people.documents.exists, object.present_ids)):
-                state = inner.state_of(replace(object, members=()), object.present_ids)
+                state = inner.inputs_for(replace(object, members=()), object.present_ids)
                 raise_if_denied(decide(maker, "create", object, state), object.id)
             return write_new(inner, document)
 

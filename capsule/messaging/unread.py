@@ -39,6 +39,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.read_marks import UnreadFilter, first_unread
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.json import codec
@@ -47,7 +48,6 @@ from capsule.messaging.directory import StoreAgents
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.rules import policy
 from capsule.rules.consent import PolicyInputs
-from capsule.store.base import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
@@ -611,12 +611,12 @@ def read_mail(
         engine = acting.engine
         size = max(size, count - first_position)
         data, count, tag = engine.tail(id, size)
-    store.inner.whole_engine.flush(KIND, id)
+    store.inner.whole_engine.flush(CONVERSATIONS, id)
     entries = codec.decode_entries(data, id)
     first = count - len(entries)
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):
         # Somebody typed messages into the file. The store adds what they lack.
-        entries = acting.engine.document(KIND, id)["history"][first:]
+        entries = acting.engine.document(CONVERSATIONS, id)["history"][first:]
     found = []
     for position, entry in enumerate(entries, first):
         if entry and position in positions and positions[position].message == entry["id"]:

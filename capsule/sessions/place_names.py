@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from capsule.engines.interface import CONVERSATIONS as CONVERSATION_KIND
 from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
@@ -17,7 +18,6 @@ from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents
 from capsule.rules.policy import PolicyTarget
 from capsule.sessions.rules.deliveries import CONVERSATIONS
-from capsule.store.base import KIND
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -42,7 +42,7 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
                 "CHANNEL:PLACE"
             )
         return channel, place, place
-    if not (is_id(text) and store.engine.exists(KIND, text)):
+    if not (is_id(text) and store.engine.exists(CONVERSATION_KIND, text)):
         with suppress(NotFound):
             return CONVERSATIONS, store.inner.object_of(Channels).resolve(text), text
         with suppress(NotFound):
@@ -73,7 +73,7 @@ def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> N
         except NotFound as error:
             remedy = Remedy("webhook", place)
             raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None
-    if channel != CONVERSATIONS or not store.engine.exists(KIND, place):
+    if channel != CONVERSATIONS or not store.engine.exists(CONVERSATION_KIND, place):
         return
     object = PolicyTarget.from_head(store.head(place))
     if object.type == "chat" or agent not in object.present_ids:

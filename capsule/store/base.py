@@ -1,15 +1,17 @@
-"""What every open store does with conversations: list, read, search, create, append, change the head.
+"""The daily operations of an open store: list, read, search, create and append, and change the head.
+
+`BaseStore` checks the arguments, and turns names of agents and folders of projects into ids,
+because an engine knows neither. It then makes one call of the engine or of `StoreInternals`.
+`CoreStore` in `store.py` adds opening, closing, and the objects of a store. Those objects are
+annotated with `BaseStore`.
 
 What must stay true:
 
 - Reading waits for no writer, and changes nothing. The index is brought up to date before each
-  answer, so that the answer fits the files.
-- What the agent of the store may not read is in no list and counts nowhere. The names of agents and
-  the folders of projects become ids here, because an engine knows neither.
-- Every change of a conversation is one `StoreInternals.change`, and durable when the method returns. A change
-  of the head is one write, parses no message, and changes only the given fields.
-
-The objects of a store (`store/objects`) are annotated with `BaseStore`; `store.py` adds them to it.
+  query, so that the result fits the files.
+- A conversation that the agent of the store may not read is in no list, and counts nowhere.
+- Every change of a conversation is one `StoreInternals.change`, and durable when the method
+  returns. A change of the head is one write, parses no message, and changes only the given fields.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.documents import creation
@@ -52,8 +55,6 @@ if TYPE_CHECKING:
     from capsule.store.internals import StoreInternals
     from capsule.store.pages import Page
 
-KIND = "conversations"
-
 
 class Lists:
     """The lists of an open store. Their class is one of its own because a method `list` hides the
@@ -76,7 +77,7 @@ class Lists:
 
     @property
     def queries(self) -> Queries:
-        """What the engine answers about all conversations to whom this store acts for."""
+        """The queries about all conversations, for the agent or owner that this store acts for."""
         return self.engine.queries()
 
     def list(
@@ -90,38 +91,38 @@ class Lists:
     ) -> Listed:
         """List a page of the conversations: pinned ones first, damaged files last.
 
-        A conversation that fits the filter throughout is on exactly one of the pages, and no
+        A conversation that fits the filter all the time is on exactly one of the pages. No
         conversation is on two, whatever is written, renamed, pinned, deleted or restored between
         the pages.
 
         Args:
             filter: Which conversations. None: all that are not archived, and the damaged files.
-            order: `updated` or `created`: the latest first; or `title`.
+            order: `updated` or `created`, the latest first, or `title`.
             limit: The largest number of conversations in a page. None: no limit.
-            cursor: `Listed.cursor` of the page before, with the same filter and order. Empty: the
+            cursor: `Listed.cursor` of the previous page, with the same filter and order. Empty: the
                 first page.
             progress: Called with the bytes indexed so far, and all bytes, if the index must be
                 built first.
 
         Raises:
-            InvalidInput: The cursor is of another list, store or index, or no cursor;
-                `Filter.since` is not a time; or several agents have the name `Filter.agent`.
+            InvalidInput: The cursor is of another list, store or index, or no cursor.
+                `Filter.since` is not a time. Several agents have the name `Filter.agent`.
             StorageFailed, StoreBusy: The index can't be built.
 
         Cost: as `heads`, and a tenth of a microsecond for each conversation in the store and each
-            condition. The first list in an order sorts them all; later ones do not, whatever
+            condition. The first list in an order sorts them all. Later ones do not, whatever
             changed.
         """
         from capsule.engines.queries import ListRequest
 
-        asked = ListRequest(self._meant(filter), order, limit=limit, cursor=cursor)
-        return self.queries.conversations(asked, progress)
+        request = ListRequest(self._resolved(filter), order, limit=limit, cursor=cursor)
+        return self.queries.conversations(request, progress)
 
     def facets(
         self, filter: Filter | None = None, progress: Callable[[int, int], None] | None = None
     ) -> Facets:
-        """Count the conversations of a list by what else they can be filtered by, as for the menus
-        beside it.
+        """Count the conversations of a list by the values that they can also be filtered by, as for
+        the menus beside the list.
 
         Args:
             filter: As in `list`.
@@ -131,22 +132,23 @@ class Lists:
         microseconds for each conversation that fits.
         """
         return self.queries.facets(
-            self._meant(filter), self.inner.guard.folders(self.agent), progress
+            self._resolved(filter), self.inner.guard.folders(self.agent), progress
         )
 
-    def _meant(self, filter: Filter | None) -> Filter:
-        """A filter by the ids of agents."""
+    def _resolved(self, filter: Filter | None) -> Filter:
+        """Return the filter with the id of its agent, and the members of its project."""
         from capsule.engines.queries import Filter, is_within
 
-        chosen = filter or Filter()
-        if chosen.agent is not None:  # The guard is asked only where it has to be: it loads a room.
-            chosen = replace(chosen, agent=self.inner.guard.agent(self.agent, chosen.agent))
-        if (project := chosen.project) is not None:
+        resolved = filter or Filter()
+        # The guard is called only if needed: it loads a room.
+        if resolved.agent is not None:
+            resolved = replace(resolved, agent=self.inner.guard.agent(self.agent, resolved.agent))
+        project = resolved.project
+        if project is not None:
             folders = self.inner.guard.folders(self.agent).items()
-            chosen = replace(
-                chosen, members=frozenset(id for id, path in folders if is_within(path, project))
-            )
-        return chosen
+            members = frozenset(id for id, path in folders if is_within(path, project))
+            resolved = replace(resolved, members=members)
+        return resolved
 
 
 class BaseStore(Lists):
@@ -159,7 +161,7 @@ class BaseStore(Lists):
         Args:
             id: The conversation.
         """
-        return self.engine.read(KIND, id)
+        return self.engine.read(CONVERSATIONS, id)
 
     def document(self, id: str) -> dict[str, Any]:
         """Read a conversation as this version writes it, in canonical order.
@@ -171,12 +173,10 @@ class BaseStore(Lists):
 
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
-        document = self.engine.document(KIND, id)
-        return (
-            document
-            if self.agent is None
-            else document | {"history": [*filter(None, document["history"])]}
-        )
+        document = self.engine.document(CONVERSATIONS, id)
+        if self.agent is None:
+            return document
+        return document | {"history": _readable(document)}
 
     def load(self, id: str) -> Capsule:
         """Read the whole conversation. Unknown fields are kept.
@@ -193,19 +193,19 @@ class BaseStore(Lists):
         from capsule.format.models import Capsule
 
         def parse(data: bytes, is_canonical: bool) -> Capsule:
+            canonical = data
             if not is_canonical:
-                path = self.engine.name(KIND, id)
+                path = self.engine.name(CONVERSATIONS, id)
                 document, _ = migrations.upgrade(codec.decode(data, path), path)
-                data = codec.encode(document)
-            return Capsule.model_validate_json(data)
+                canonical = codec.encode(document)
+            return Capsule.model_validate_json(canonical)
 
         if self.agent is None:
             return self.engine.parsed(id, parse).placed(0)
-        document = self.engine.document(KIND, id)
-        seen = [*filter(None, document["history"])]  # It may not read the first messages.
-        return parse(codec.encode(document | {"history": seen}), True).placed(
-            len(document["history"]) - len(seen)
-        )
+        document = self.engine.document(CONVERSATIONS, id)
+        readable = _readable(document)
+        capsule = parse(codec.encode(document | {"history": readable}), True)
+        return capsule.placed(len(document["history"]) - len(readable))
 
     def tail(self, id: str, n: int) -> list[Message]:
         """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading
@@ -219,17 +219,18 @@ class BaseStore(Lists):
 
         entries, count, _ = self.engine.tail(id, n)
         messages = parse_messages(entries)
-        return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
+        first_position = count - len(messages)
+        return [message.placed(index) for index, message in enumerate(messages, first_position)]
 
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-        """Read the last messages as they stand in the file, with numbers as in `document`.
+        """Read the last messages as in the file, with numbers as in `document`.
 
         Args:
             id: The conversation.
             n: The number of messages.
 
         Returns:
-            The place of the first message, and the messages.
+            The position of the first message, and the messages.
 
         Raises NotFound, InvalidDocument. Cost: reading these messages.
         """
@@ -287,26 +288,26 @@ class BaseStore(Lists):
         """Search messages, and the titles and tags of conversations; the best hits first.
 
         Args:
-            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). If
-                no text has all words, the hits have as many as possible, and `Found.having` says
-                so. An empty query finds all messages.
-            roles: Only messages of these roles; empty: all roles. With `roles` or `senders`, titles
+            query: Words, "phrases", prefix*, AND, OR, NOT. Any text is a query (docs/search.md). If
+                no text has all words, the hits have as many as possible, and `Found.having` is that
+                number. An empty query finds all messages.
+            roles: Only messages of these roles. Empty: all roles. With `roles` or `senders`, titles
                 are not searched.
             senders: Only messages from these agents.
             ids: Only these conversations, by their full ids.
             tags: Only conversations with all of these tags.
             mode: Only conversations of this mode.
-            since: Only messages of this time or later; a text as `parse_time` takes it (`2025-01-31`,
-                `24h`).
+            since: Only messages of this time or later, given as a date (`2025-01-31`), a time, or a
+                duration before now (`24h`).
             until: Only messages before this time, or up to the end of this day.
             title_only: Search titles and tags only.
-            branch: `all`: messages of every branch; `active`: messages of the active branch.
+            branch: `all`: messages of every branch. `active`: messages of the active branch.
             in_tools: Search tool calls and reasoning too.
             profile: The weight of a message's age: `recent`, `balanced` or `exact`.
             where: Only messages whose fields and metadata fit this filter, such as `{"confidence":
                 {"$gte": 0.5}}` (docs/search.md, "Filters"). Titles are not searched then.
             limit: The largest number of hits in a page.
-            cursor: `Found.cursor` of the page before, with the same query and options.
+            cursor: `Found.cursor` of the previous page, with the same query and options.
             progress: Called with the bytes indexed so far, and all bytes, if the index must be
                 built first.
 
@@ -319,8 +320,8 @@ class BaseStore(Lists):
         from capsule.engines.queries import SearchRequest
         from capsule.format.filters import parse
 
-        # In one order: the cursor of a search fits only the same options.
-        asked = SearchRequest(
+        # Sorted, because the cursor of a search fits only the same options.
+        request = SearchRequest(
             query=query,
             roles=tuple(sorted({*roles})),
             senders=tuple(sorted({*senders})),
@@ -338,10 +339,11 @@ class BaseStore(Lists):
             cursor=cursor,
             now_ms=time.time_ns() // 1_000_000,
         )
-        return self.queries.search(asked, progress)
+        return self.queries.search(request, progress)
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
-        """Count what is in the store. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
+        """Count the contents of the store. Raises StorageFailed, StoreBusy. Cost: a pass over the
+        index.
 
         Args:
             progress: As in `search`.
@@ -354,20 +356,20 @@ class BaseStore(Lists):
         """List the changes since a cursor, by any writer. Cost: as `heads`.
 
         Args:
-            since: The cursor of a change, or of an earlier answer. None: no changes, and the
+            since: The cursor of a change, or of an earlier result. None: no changes, and the
                 current cursor.
             ids: Only these conversations. None: all.
-            limit: The largest number of changes. `Changes.cursor` is the place to continue from.
+            limit: The largest number of changes. `Changes.cursor` is the cursor to continue from.
 
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        news = self.queries.changes(since, limit)
-        wanted = None if ids is None else set(ids)
-        return self.inner.with_own_marked(
-            [change for change in news.changes if wanted is None or change.id in wanted],
-            news.cursor,
-        )
+        found = self.queries.changes(since, limit)
+        changes = found.changes
+        if ids is not None:
+            requested_ids = set(ids)
+            changes = [change for change in changes if change.id in requested_ids]
+        return self.inner.with_own_marked(changes, found.cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading
@@ -379,7 +381,10 @@ class BaseStore(Lists):
         self.queries.refresh(progress=progress, anew=True)
         stats = self.queries.stats()
         return {
-            name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")
+            "conversations": stats.conversations,
+            "damaged": stats.damaged,
+            "messages": stats.messages,
+            "words": stats.words,
         }
 
     def ids(self) -> list[str]:
@@ -390,33 +395,34 @@ class BaseStore(Lists):
 
         Cost: one scan of the directory.
         """
-        return self.engine.ids(KIND)
+        return self.engine.ids(CONVERSATIONS)
 
     def find_message(self, id: str, message_id: str) -> Message:
         """Read one message. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
 
         Args:
             id: The conversation.
-            message_id: The message's id, a unique prefix of it, `@N` (its place) or `@last`.
+            message_id: The message's id, a unique prefix of it, `@N` (its position) or `@last`.
         """
         from capsule.format.models import Message
 
-        history = self.engine.document(KIND, id)["history"]
-        place = find_message(history, message_id, id)
-        return Message.model_validate_json(codec.encode(history[place])).placed(place)
+        history = self.engine.document(CONVERSATIONS, id)["history"]
+        position = find_message(history, message_id, id)
+        return Message.model_validate_json(codec.encode(history[position])).placed(position)
 
     def resolve(self, text: str) -> str:
-        """Find the id that a person means. An id, or a beginning of one, wins over a name.
+        """Find the id of the conversation that a person named. An id, or a beginning of one, wins
+        over a name.
 
         Args:
             text: A full id, a unique prefix of 4 characters or more, `@last`, or the name of a
-                channel or a group that the agent may read, as the room of messaging takes it.
+                channel or a group that the agent may read.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             InvalidInput: The prefix or the name fits several conversations, or is too short.
 
-        Cost: one scan of the directory; for `@last` and for a name, as `heads`.
+        Cost: one scan of the directory. For `@last` and for a name, as `heads`.
         """
         from capsule.engines.queries import ListRequest
 
@@ -425,23 +431,24 @@ class BaseStore(Lists):
             if not latest:
                 raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=text)
             return latest[0].id
-        if is_id(text) and self.engine.exists(KIND, text):
+        if is_id(text) and self.engine.exists(CONVERSATIONS, text):
             return text
         ids = self.ids()
-        fitting = [id for id in ids if id.startswith(text) and original_of(id) is None]
+        # The conflict copies of synchronizing programs are left out.
+        candidates = [id for id in ids if id.startswith(text) and original_of(id) is None]
         try:
-            return resolve_prefix(fitting, check_id(text))
+            return resolve_prefix(candidates, check_id(text))
         except (NotFound, InvalidInput):
             heads = self.queries.conversations(ListRequest()).heads if ids and text else ()
-            named = self.inner.guard.named(self.agent, text, heads)
-            if len(named) > 1:
+            ids_by_name = self.inner.guard.conversations_named(self.agent, text, heads)
+            if len(ids_by_name) > 1:
                 raise InvalidInput(
                     f"several conversations are called {text[:80]!r}; give the id of one: "
-                    f"{', '.join(sorted(named))}"
+                    f"{', '.join(sorted(ids_by_name))}"
                 ) from None
-            if not named:
+            if not ids_by_name:
                 raise
-            return named[0]
+            return ids_by_name[0]
 
     def page(
         self,
@@ -457,10 +464,10 @@ class BaseStore(Lists):
 
         `Page.older` and `Page.newer` are cursors. Following a cursor from page to page shows each
         message that stays on the branch exactly once, whatever is appended, edited, deleted or
-        restored between the pages. A cursor stands at the next message. When another branch becomes
-        the active one, older pages stay where they were; newer pages follow it only if it leads
-        through that message. When the message is deleted, the cursor is refused: continue `around`
-        the last message that was shown.
+        restored between the pages. A cursor names the next message. If another branch becomes the
+        active one, older pages stay on the former branch. Newer pages follow the new branch only if
+        it leads through that message. If the message is deleted, the cursor is refused. Continue
+        `around` the last message that was shown.
 
         Args:
             id: The conversation.
@@ -469,11 +476,11 @@ class BaseStore(Lists):
                 on the active branch, the page is of the branch through it, and on to the newest
                 answers.
             cursor: `Page.older` or `Page.newer` of an earlier page.
-            where: Only messages that fit this filter, as `search` takes it. The cursors go with the
-                same one.
+            where: Only messages that fit this filter, as `search` takes it. A cursor needs the same
+                filter.
 
         Raises:
-            NotFound: There is no such conversation or message.
+            NotFound: The conversation or the message does not exist.
             InvalidInput: `around` fits several messages, or the cursor or filter can't be accepted.
             InvalidDocument: The file does not parse, or is no capsule.
 
@@ -483,10 +490,10 @@ class BaseStore(Lists):
         """
         from capsule.store.pages import page_of
 
-        only = (
-            None if where is None else {place.message for place in self.queries.messages(where, id)}
-        )
-        return page_of(self.engine, id, limit, around, cursor, only)
+        allowed_ids = None
+        if where is not None:
+            allowed_ids = {found.message for found in self.queries.messages(where, id)}
+        return page_of(self.engine, id, limit, around, cursor, allowed_ids)
 
     def create(
         self,
@@ -500,25 +507,25 @@ class BaseStore(Lists):
         created_by: str | None = None,
         key: str | None = None,
     ) -> Head:
-        """Make a conversation; it is durable when this returns.
+        """Make a conversation. It is durable when this returns.
 
         Args:
-            title: Its title; None: made by rule from the first user message, if there is one.
+            title: Its title. None: made by rule from the first user message, if any.
             mode: `api` or `toolbox`.
             type: `chat`, `direct`, `group` or `channel`.
             tags: Its tags.
-            id: Its id; None: a new one.
+            id: Its id. None: a new one.
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
             key: An idempotency key in place of `id`, for this one conversation. A retry with the
                 same key and the same first message returns the conversation that the first call
                 made, in any process.
 
-        The new conversation takes over the MCP switches that wait for it (`servers.set` with None).
+        The new conversation gets the pending MCP switches (`servers.set` with None).
 
         Raises:
-            InvalidInput: An argument can't be accepted, or the id is taken.
-            InvalidDocument: The file of the waiting switches does not parse.
+            InvalidInput: An argument can't be accepted, or the id is in use.
+            InvalidDocument: The file of the pending switches does not parse.
             Refused, StorageFailed: The system refused a read or a write.
 
         Cost: writing a new file, with two flushes.
@@ -528,42 +535,35 @@ class BaseStore(Lists):
 
         if key is not None and id is not None:
             raise InvalidInput("give id or key, not both: the key determines the id")
-        stamp = timestamps.now()
+        created_at = timestamps.now()
         checked = [with_sender(check_message(message), self.agent) for message in messages]
-        entries = [completed_message(message, stamp) for message in checked]
-        named = title is not None
-        title = automatic_title(entries) if title is None else check_title(title)
+        entries = [completed_message(message, created_at) for message in checked]
+        given_title = None if title is None else check_title(title)
+        new_title = automatic_title(entries) if given_title is None else given_title
 
-        def make(id: str) -> Head:
+        def make(conversation_id: str) -> Head:
             lock = self.inner.instance_locks.lock_for_new(type)
 
-            def with_overrides(overrides: dict[str, Any] | None) -> Head:
+            def make_with_overrides(overrides: dict[str, Any] | None) -> Head:
                 document = creation.new_capsule(
-                    id,
-                    title,
-                    stamp,
-                    mode,
-                    type,
-                    check_tags(tags),
-                    "user" if named else "auto",
-                    lock,
-                    entries,
+                    conversation_id,
+                    title=new_title,
+                    stamp=created_at,
+                    mode=mode,
+                    type=type,
+                    tags=check_tags(tags),
+                    title_set_by="auto" if given_title is None else "user",
+                    lock=lock,
+                    messages=entries,
                     metadata={"createdBy": self.agent or created_by, "mcpServers": overrides},
                 )
                 return write_new(self.inner, document)
 
-            return create_with_pending_overrides(self.engine, with_overrides)
+            return create_with_pending_overrides(self.engine, make_with_overrides)
 
         if key is not None:
-            return create_once(
-                self.inner,
-                "create",
-                "",
-                key,
-                make,
-                title if named else None,
-                next(iter(checked), None),
-            )
+            first_message = next(iter(checked), None)
+            return create_once(self.inner, "create", "", key, make, given_title, first_message)
         return make(new_id() if id is None else check_id(id))
 
     def append(
@@ -576,30 +576,30 @@ class BaseStore(Lists):
         wait: bool = True,
         **fields: Any,
     ) -> Message:
-        """Append one message; it is durable when this returns.
+        """Append one message. It is durable when this returns.
 
         Args:
             id: The conversation.
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
             extra: Fields that the format does not know, by the names that they get in the file.
-            wait: False: it returns when every reader sees the message, which is durable within a
-                second. A power cut before that may take it. For output that comes in many small
+            wait: False: return as soon as every reader sees the message. It is durable within a
+                second. A power cut before that may lose it. For output that comes in many small
                 pieces.
             fields: Further fields, by their names in the format or in the model (`from_`,
-                `tool_calls`). `parent` is the id of the message it answers (None: no message);
-                without it, the end of the active branch.
+                `tool_calls`). `parent` is the id of the message that this one answers (None: no
+                message). Without it, the message answers the end of the active branch.
 
         Returns:
             The message as written, with its id, its time, and `at`, its position.
 
         Raises:
-            NotFound: There is no such conversation.
-            TypeError: A keyword is no field of a message, or `extra` has one.
+            NotFound: The conversation does not exist.
+            TypeError: A keyword is no field of a message, or `extra` has such a field.
             InvalidInput: The message can't be accepted, or the conversation has no message with the
                 id of its parent.
             Locked, LockLost: Another instance holds the lock, or took it.
-            InvalidDocument: The file does not parse; it stays as it is.
+            InvalidDocument: The file does not parse. It is not changed.
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
             Refused, StorageFailed: The system refused a read or a write.
 
@@ -610,8 +610,8 @@ class BaseStore(Lists):
         if fields or extra:
             fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
-        at, entries = self.inner.change(id, methodcaller("append", checked, wait=wait))
-        return message_model(entries[0], at)
+        position, entries = self.inner.change(id, methodcaller("append", checked, wait=wait))
+        return message_model(entries[0], position)
 
     def append_many(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
@@ -625,8 +625,11 @@ class BaseStore(Lists):
 
         Returns the messages as written. Raises the errors of `append`. Cost: one fdatasync.
         """
-        at, entries = self.append_entries(id, messages, wait=wait)
-        return [message_model(entry, place) for place, entry in enumerate(entries, at)]
+        first_position, entries = self.append_entries(id, messages, wait=wait)
+        models = []
+        for position, entry in enumerate(entries, first_position):
+            models.append(message_model(entry, position))
+        return models
 
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
@@ -640,7 +643,7 @@ class BaseStore(Lists):
             wait: As `append` takes it.
 
         Returns:
-            The place of the first message, and the messages as they stand in the file.
+            The position of the first message, and the messages as in the file.
 
         Raises the errors of `append`. Cost: one fdatasync.
         """
@@ -667,35 +670,35 @@ class BaseStore(Lists):
             key: An idempotency key for this one message. A retry gives the same key and the same
                 message.
             role, content, extra, fields: As `append` takes them.
-            seen: The id of the last message that the writer saw. If others stand behind it, nothing
-                is written.
+            seen: The id of the last message that the writer saw. If other messages follow it,
+                nothing is written.
 
         Returns:
-            The message as written, and whether it was there already.
+            The message as written, and whether it existed already.
 
         Raises the errors of `append`, and InvalidInput if the key was used for another message, or
-        others stand behind `seen`: the error's field `came` says how many; 0: it is not in the
-        active branch any more.
+        other messages follow `seen`. The error's field `came` is their number. 0: `seen` is not in
+        the active branch any more.
 
         Cost: as `append`, and reading the file once for each process and each version of the file's
             head. A retry costs reading the file.
         """
-        given = {"role": role, "content": content, **fields_given(fields, extra)}
-        message = with_sender(keyed_message(check_id(id), key, given), self.agent)
+        given_fields = {"role": role, "content": content, **fields_given(fields, extra)}
+        message = with_sender(keyed_message(check_id(id), key, given_fields), self.agent)
 
-        def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
-            before = earlier_keyed_append(conversation.transaction, message)
-            if before is not None:
-                return *before, True
+        def append(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
+            earlier = earlier_keyed_append(conversation.transaction, message)
+            if earlier is not None:
+                return *earlier, True
             if seen is not None:
                 ensure_nothing_newer(
                     conversation.transaction, seen, is_active=message.get("parent") is None
                 )
-            at, entries = conversation.append([message])
-            return at, entries[0], False
+            position, entries = conversation.append([message])
+            return position, entries[0], False
 
-        at, entry, repeated = self.inner.change(id, act)
-        return message_model(entry, at), repeated
+        position, entry, is_repeated = self.inner.change(id, append)
+        return message_model(entry, position), is_repeated
 
     def update(
         self,
@@ -711,8 +714,8 @@ class BaseStore(Lists):
         archived: bool | None = None,
         mcp_servers: Mapping[str, bool | None] | None = None,
     ) -> Head:
-        """Change several fields of a head in one write. A field that is None or left out stays as
-        it is.
+        """Change several fields of a head in one write. A field that is None or left out does not
+        change.
 
         Args:
             id: The conversation.
@@ -720,14 +723,14 @@ class BaseStore(Lists):
             by: As `rename` takes it.
             instead_of: The title that the new one replaces. The change is refused if the title is
                 another one by now.
-            tags: All tags; they replace the present ones.
+            tags: All tags. They replace the present ones.
             tagged, untagged: Tags to add, and tags to remove.
             pinned: Whether it is pinned to the top of the list.
             archived: Whether it is archived.
             mcp_servers: Switches of MCP servers, as `servers.set` takes them.
 
-        Raises the errors of `append`, and InvalidInput if a value can't be accepted or there is
-        nothing to change.
+        Raises the errors of `append`, and InvalidInput if a value can't be accepted or nothing is
+        to be changed.
 
         Cost: copying the file.
         """
@@ -749,7 +752,7 @@ class BaseStore(Lists):
         return self.update(id, title=title, by=by)
 
     def tag(self, id: str, *tags: str) -> Head:
-        """Add tags. A tag that exists already stays as it is. Raises the errors of `append`. Cost:
+        """Add tags. A tag that exists already is skipped. Raises the errors of `append`. Cost:
         copying the file.
 
         Args:
@@ -790,7 +793,13 @@ class BaseStore(Lists):
         return self.update(id, archived=on)
 
 
+def _readable(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages that the agent may read. The view shows the others as empty objects."""
+    return [entry for entry in document["history"] if entry]
+
+
 def _ms(text: str | None, *, until: bool) -> int | None:
+    """Return the time of a search option in milliseconds since 1970."""
     if text is None:
         return None
     return timestamps.ms_of(parse_time(text, until=until))

@@ -1,8 +1,11 @@
-"""Making a conversation: from a document, and once under a key.
+"""Making a conversation: from a document, and once under an idempotency key.
 
-What must stay true: the result is a valid capsule, and durable when it is returned. An existing
-conversation is never overwritten. A key makes one conversation: its id is made from the key, the
-operation and the source.
+The id of a keyed conversation is made from the key, the operation and the source. So a retry finds
+the conversation that the first call made, and returns its head if it fits the request.
+
+What must stay true: the new conversation is valid, and durable when its head is returned. An
+existing conversation is never overwritten. A key makes one conversation, even if several processes
+use it at once.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import CONVERSATIONS, retry
 from capsule.errors import AlreadyExists, InvalidInput, NotFound
 from capsule.format import validation
-from capsule.format.documents.head import Head
 from capsule.ids import keyed_conversation_id
 from capsule.store.change.appends import check_key, encoded_within
 from capsule.store.change.conversation import ensure_permitted
@@ -27,18 +29,23 @@ if TYPE_CHECKING:
 def write_new(
     inner: StoreInternals[Any], document: dict[str, Any], *, has_checked_messages: bool = False
 ) -> Head:
-    """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of
-    `create`.
+    """Check and write a new conversation, and return its head.
 
     Args:
         inner: The inner interface of the store.
-        document: The conversation, in canonical order.
-        has_checked_messages: Whether each message is known to be valid, and none to be too large.
-    """
-    from capsule.rules import policy  # A command that only reads has no use for it.
+        document: The conversation, in canonical order. If it has a lock, this instance holds it.
+        has_checked_messages: Whether each message is known to be valid, and not too large.
 
-    id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-    object = policy.PolicyTarget.from_document(document)
+    Raises:
+        ConversationExists: A conversation has this id already.
+
+    Raises also the errors of `Store.create`.
+    """
+    from capsule.rules import policy  # A command that only reads needs no rules.
+
+    id = document["id"]
+    entries = document["history"]
+    target = policy.PolicyTarget.from_document(document)
     if has_checked_messages:
         validation.check_arguments(document | {"history": []})
     else:
@@ -46,21 +53,23 @@ def write_new(
             encoded_within(entry, inner.settings.message_bytes)
         validation.check_arguments(document)
 
-    def written(tag: str) -> None:
+    def remember_write(tag: str) -> None:
         inner.remember_own_write(id, "created", tag, entries=entries)
 
-    def make() -> int:
-        reads = ensure_permitted(inner.agent, "create", object, inner.state_of, object.present_ids)
+    def create() -> int:
+        read_set = ensure_permitted(
+            inner.agent, "create", target, inner.inputs_for, target.present_ids
+        )
         try:
-            return inner.engine.create(CONVERSATIONS, document, written, reads)
+            return inner.engine.create(CONVERSATIONS, document, remember_write, read_set)
         except AlreadyExists:
             raise ConversationExists(
                 f"conversation {id} exists already; append to it, or choose another id"
             ) from None
 
     with inner.hold_reports(id):
-        size = retry(make, f"conversation {id}", id)
-    inner.instance_locks.remember(id, lock)
+        size = retry(create, f"conversation {id}", id)
+    inner.instance_locks.remember(id, document["metadata"]["lock"])
     return inner.parsed_head(id, document, size)
 
 
@@ -75,23 +84,23 @@ def create_once(
     key: str,
     make: Callable[[str], Head],
     title: str | None = None,
-    first: dict[str, Any] | None = None,
+    first_message: dict[str, Any] | None = None,
 ) -> Head:
-    """The conversation of a key; it is made if it does not exist.
+    """Return the head of the conversation of a key. If it does not exist, make it.
 
     Args:
         inner: The inner interface of the store.
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
-        make: Makes the conversation under an id; raises `ConversationExists` if it exists by now.
-        title: The requested title, if any; another title shows that the key was used for another
+        make: Makes the conversation under an id. Raises `ConversationExists` if it exists by now.
+        title: The requested title, if any. Another title shows that the key was used for another
             request.
-        first: Fields of the requested first message, likewise.
+        first_message: Fields of the requested first message, if any. They are compared likewise.
 
     Raises the errors of `make`, and InvalidInput if the key was used for another conversation or a
     deleted one.
 
-    Cost: as `make`, and listing the trash; for an existing conversation, reading and flushing it.
+    Cost: as `make`, and listing the trash. For an existing conversation, reading and flushing it.
     """
     id = keyed_conversation_id(made_by, source, check_key(key))
     while True:
@@ -108,17 +117,9 @@ def create_once(
                 return make(id)
             except ConversationExists:
                 if not inner.engine.exists(CONVERSATIONS, id):
-                    raise  # It is there, and hidden from the agent by now.
+                    raise  # It exists, and is hidden from the agent.
                 continue
-        document = inner.engine.document(CONVERSATIONS, id)
-        begin: dict[str, Any] = next(filter(None, document["history"]), {})
-        is_other = (
-            first
-            and "editedAt" not in begin
-            and any(begin.get(name) != value for name, value in first.items())
-        )
-        is_renamed = "titleSetAt" in document["metadata"]
-        if is_other or (title is not None and not is_renamed and document["title"] != title):
+        if not _fits_request(inner.engine.document(CONVERSATIONS, id), title, first_message):
             raise InvalidInput(
                 f"this idempotency key was used before for conversation {id}, which has another "
                 "title or first "
@@ -127,3 +128,18 @@ def create_once(
         with inner.engine.transaction(CONVERSATIONS, id) as transaction:
             transaction.ensure_durable()  # The first caller may have died before it was.
         return head
+
+
+def _fits_request(
+    document: dict[str, Any], title: str | None, first_message: dict[str, Any] | None
+) -> bool:
+    """Return whether a conversation has a requested title and first message. Either counts as
+    fitting if somebody changed it since.
+    """
+    present: dict[str, Any] = next(filter(None, document["history"]), {})
+    if first_message and "editedAt" not in present:
+        for name, value in first_message.items():
+            if present.get(name) != value:
+                return False
+    is_renamed = "titleSetAt" in document["metadata"]
+    return title is None or is_renamed or document["title"] == title

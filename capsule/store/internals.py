@@ -1,7 +1,12 @@
-"""The inner interface of an open store: what its own objects and the rooms use of it.
+"""The inner interface of an open store (`store.inner`), for the objects of the store and the rooms.
 
-What must stay true: every change of a conversation is one `StoreInternals.change`. No private name of a
-store is used from outside.
+`StoreInternals` holds what the instances of one store share or own: the engine, the locks of this
+instance, the access guard, the memory of own writes, and the objects made so far. `change` is the
+way to write: it opens a transaction, runs the edit in it, and begins again if another program wrote
+the file in between.
+
+What must stay true: every change of a conversation is one `StoreInternals.change`. No code outside
+a store uses a private name of it.
 """
 
 from __future__ import annotations
@@ -35,10 +40,11 @@ _UNWATCHED = nullcontext()
 
 
 class AccessGuard:
-    """What a room has to say before an agent reads or writes, made once for a store.
+    """Resolves the names of agents, and reads what access decisions depend on. Made once for a
+    store.
 
-    This one stands for a room that is not installed, and fails closed: agents are refused what the
-    room would have judged, and the owner is not.
+    The messaging room subclasses it. This class is used without that room, and fails closed: agents
+    are refused what the room would have decided, and the owner is not.
 
     Args:
         engine: The engine of the whole store.
@@ -50,48 +56,51 @@ class AccessGuard:
     def state(
         self, subject: str | None, object: PolicyTarget | None, others: Iterable[str]
     ) -> PolicyInputs:
-        """What a decision depends on besides the object.
+        """Return what a decision depends on besides its target.
 
         Args:
-            subject: The agent that asks; None: the store's owner.
-            object: The conversation that it is about; None: agents.
-            others: The agents that it is about.
+            subject: The agent that acts. None: the store's owner.
+            object: The conversation, the target of the decision. None: the decision is about agents.
+            others: The agents that the action concerns.
         """
         from capsule.rules.consent import PolicyInputs
 
         return PolicyInputs(is_guarded=subject is None)
 
-    def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
-        """The ids of the conversations that are meant by a name.
+    def conversations_named(
+        self, subject: str | None, text: str, heads: Iterable[Head]
+    ) -> list[str]:
+        """Return the ids of the conversations with a name.
 
         Args:
-            subject: The agent that asks; None: the store's owner.
-            text: What may be a name.
-            heads: The conversations that it may read.
+            subject: The agent that asks. None: the store's owner.
+            text: A text that may be a name.
+            heads: The conversations that the agent may read.
         """
         return []
 
     def agent(self, subject: str | None, text: str) -> str:
-        """The id of the agent that is meant by a name or an id; if it is none that `subject` finds,
-        the text itself.
+        """Return the id of the agent with this name or id, or the text itself if `subject` finds no
+        such agent.
 
-        Raises InvalidInput: Several are meant.
+        Raises InvalidInput: Several agents have the name.
         """
         return text
 
     def folders(self, subject: str | None) -> Mapping[str, str]:
-        """The folders of the projects of the agents that `subject` finds (None: of all), by the
-        agents' ids.
+        """Return the project folders of the agents that `subject` finds (None: of all agents), by
+        the agents' ids.
         """
         return {}
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
-        """The id of the agent that a store is opened for.
+        """Return the id of the agent that a store is opened for.
 
         Args:
-            store: The store, which acts for the owner so far, and makes the agent if need be.
-            text: Its id, `name@project`, or the name of an agent in the project of the folder.
-            folder: The folder where it is said; None: none.
+            store: The store, which still acts for the owner. It makes the agent if need be.
+            text: The agent's id, `name@project`, or the name of an agent in the project of the
+                folder.
+            folder: The folder in which `text` was given, or None.
 
         Raises InvalidInput, NotFound.
         """
@@ -103,15 +112,15 @@ class StoreInternals(Generic[S]):
 
     Attributes:
         store: The store.
-        agent: The agent that it acts for; None: its owner.
+        agent: The agent that it acts for. None: its owner.
         settings: The settings in its `capsule.toml`.
-        whole_engine: The engine of the whole store, whoever it acts for.
-        engine: The engine as the agent sees it; for the owner the whole one.
+        whole_engine: The engine of the whole store, without any restriction.
+        engine: The engine as the agent sees it. For the owner it is the whole one.
         instance_locks: The locks of this instance.
-        main: The inner interface of the store that this one was opened beside; None: it has the
-            engine of its own.
-        own_writes: The writes of this store; None until it is watched.
-        state_of: Gives what a decision of the rule depends on besides an object. A session replaces
+        main: The inner interface of the store that this one was opened beside, whose engine it
+            uses. None: it has an engine of its own.
+        own_writes: The writes of this store. None until the store is watched.
+        inputs_for: Reads what a policy decision depends on besides its target. A session replaces
             it.
         opened_stores: The stores that `store_for` opened, by agent.
         objects: The objects that `object_of` made, by class.
@@ -132,14 +141,15 @@ class StoreInternals(Generic[S]):
         self.store = store
         self.agent: str | None = None
         self.settings = settings
-        self.whole_engine = self.engine = engine
+        self.whole_engine = engine
+        self.engine = engine
         self.instance_locks = InstanceLocks(
             engine, settings, self.change_any_lock, keep_locks=keep_locks, name=instance, user=user
         )
         self.main = main
         self.own_writes: OwnWrites | None = None
-        self.state_of: InputsFor = lambda object, others: self.guard.state(
-            self.agent, object, others
+        self.inputs_for: InputsFor = lambda target, others: self.guard.state(
+            self.agent, target, others
         )
         self.opened_stores: dict[str | None, S] = {}
         self.objects: dict[type, Any] = {}
@@ -149,36 +159,39 @@ class StoreInternals(Generic[S]):
 
     @cached_property
     def guard(self) -> AccessGuard:
-        """What a room has to say before an agent reads or writes."""
+        """The access guard of the store. Stores that were opened beside another one share it."""
         if self.main is not None:
             return self.main.guard
-        kind = AccessGuard
-        with suppress(Refused):
-            kind = rooms.guard_class()
-        return kind(self.whole_engine)
+        guard_class = AccessGuard
+        with suppress(Refused):  # The messaging room is not installed.
+            guard_class = rooms.guard_class()
+        return guard_class(self.whole_engine)
 
     def act_for(self, agent: str, folder: str | None) -> None:
-        """Act for an agent from now on; until now it was the owner's, who makes the agent if need
-        be.
+        """Act for an agent from now on. Called once, while the store still acts for the owner,
+        because the agent may have to be made.
 
         Args:
-            agent: Its id, or as `AccessGuard.identity_for` takes it.
-            folder: The folder where it is said; None: none.
+            agent: The agent, as `AccessGuard.identity_for` takes it.
+            folder: The folder in which `agent` was given, or None.
         """
         from capsule.store.view import AgentView
 
         self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
         self.objects.clear()
         self.engine = AgentView(
-            self.agent, self.whole_engine, lambda object, others: self.state_of(object, others)
+            self.agent, self.whole_engine, lambda target, others: self.inputs_for(target, others)
         )
 
     def required_agent(self, agent: str | None) -> str:
-        """The agent that a call is about: the given one, or the one that the store acts for.
+        """Return the agent that a call concerns: the given one, or the one that the store acts for.
 
-        Raises InvalidInput if there is none, and Refused if the store acts for another one.
+        Raises:
+            InvalidInput: Neither is known.
+            Refused: The store acts for another agent.
         """
-        agent = self.agent if agent is None else agent
+        if agent is None:
+            agent = self.agent
         if agent is None:
             raise InvalidInput("name the agent for this")
         if self.agent not in (None, agent):
@@ -186,8 +199,8 @@ class StoreInternals(Generic[S]):
         return agent
 
     def store_for(self, agent: str | None) -> S:
-        """The store that acts for an agent, or for the owner (None): this one, or one beside it,
-        which is kept.
+        """Return a store that acts for an agent, or for the owner (None). If this store does not,
+        another one is opened beside it, once.
         """
         if self.agent == agent:
             return self.store
@@ -195,18 +208,20 @@ class StoreInternals(Generic[S]):
             self.opened_stores.setdefault(agent, self._open_for(agent))
         return self.opened_stores[agent]
 
-    def object_of(self, kind: Callable[[S], T]) -> T:
-        """The object of a class that the store offers, or that a room keeps with it: the same at
-        each call.
+    def object_of(self, object_class: Callable[[S], T]) -> T:
+        """Return the object of a class that belongs to this store. The first call makes it.
 
         Args:
-            kind: The class; it takes the store.
+            object_class: The class. Its constructor takes the store.
         """
-        part: T | None = self.objects.get(kind)  # type: ignore[call-overload]
-        return self.objects.setdefault(kind, kind(self.store)) if part is None else part  # type: ignore[call-overload]
+        made: T | None = self.objects.get(object_class)  # type: ignore[call-overload]
+        if made is not None:
+            return made
+        new: T = self.objects.setdefault(object_class, object_class(self.store))  # type: ignore[call-overload]
+        return new
 
     def forget_purged(self) -> None:
-        """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused,
+        """Let each room remove what it stores of texts that were erased. Raises StoreBusy, Refused,
         StorageFailed.
         """
         for room in rooms.installed():
@@ -222,23 +237,26 @@ class StoreInternals(Generic[S]):
         *,
         is_own: bool = True,
     ) -> T:
-        """Change a conversation: a transaction, the check who may write, the change, and the lock
-        recorded with it.
-
-        It starts over when another program wrote the file in between.
+        """Change a conversation in one transaction: check who may write, run the edit, and record
+        the lock.
 
         Args:
             id: The conversation.
-            edit: Makes the change. It runs again when another program wrote in between, so new ids
+            edit: Makes the change. It runs again if another program wrote in between, so new ids
                 are made outside it.
-            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which
-                also asks what the agent may do.
+            admit: Decides whether this instance may write, as `Conversation` takes it. None: as for
+                any save, which also checks the agent's permissions.
             is_own: Whether this store's watchers see the change as its own.
+
+        Returns:
+            The result of `edit`.
+
+        Raises:
+            StoreBusy: Other programs wrote in between at each of `TRIES` tries.
         """
-        own = self.own_writes if is_own else None
-        for tries in range(
-            TRIES
-        ):  # Not by `retry`: an append goes this way, through as few functions as can be.
+        own_writes = self.own_writes if is_own else None
+        # Not by `retry`: an append goes through this loop, and through as few functions as possible.
+        for tries in range(TRIES):
             try:
                 with self.engine.transaction(CONVERSATIONS, id) as transaction:
                     conversation = Conversation(
@@ -246,32 +264,36 @@ class StoreInternals(Generic[S]):
                         admit or self.instance_locks.admit,
                         tries,
                         agent=self.agent,
-                        state_of=self.state_of,
-                        limits=self.settings,
-                        own=own,
-                        is_ruled=admit is None,
+                        inputs_for=self.inputs_for,
+                        settings=self.settings,
+                        own_writes=own_writes,
+                        checks_permissions=admit is None,
                     )
-                    with _UNWATCHED if own is None else own.writing(transaction):
+                    with _UNWATCHED if own_writes is None else own_writes.writing(transaction):
                         result = edit(conversation)
-                    if conversation.recorded is not None:
-                        self.instance_locks.remember(id, conversation.recorded)
+                    if conversation.recorded_lock is not None:
+                        self.instance_locks.remember(id, conversation.recorded_lock)
                     return result
             except ConcurrentWrite:
                 continue
         raise retries_exhausted(f"conversation {id}", id)
 
     def change_any_lock(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Change a conversation whoever holds its lock, for changes that were permitted already."""
+        """Change a conversation whichever instance holds its lock, for changes that were permitted
+        already.
+        """
         return self.change(id, action, admit_any_instance)
 
     def change_head(self, id: str, change: Callable[[Document], None]) -> Head:
-        """Change the head of a conversation in place; the head as written."""
+        """Change the head of a conversation in place, and return it as written."""
         return self.parsed_head(
             id, self.change(id, lambda conversation: conversation.change_head(change))
         )
 
     def parsed_head(self, id: str, fields: Document, size: int = 0) -> Head:
-        """The head with the fields just written. Raises InvalidDocument."""
+        """Return the `Head` with these fields, which were just read or written. Raises
+        InvalidDocument.
+        """
         head = Head.of(fields, self.engine.name(CONVERSATIONS, id), size)
         assert head is not None  # It was validated.
         return head
@@ -279,25 +301,29 @@ class StoreInternals(Generic[S]):
     # -- What watchers see -------------------------------------------------------------------------
 
     def remember_own_write(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
-        """Remember own writes for this store's watchers: messages, and marks as `OwnWrites.remember` takes
-        them.
+        """Remember a write as this store's own, if the store is watched.
+
+        Args:
+            id: The conversation.
+            marks: As `OwnWrites.remember` takes them.
+            entries: The messages that were written.
         """
         if self.own_writes is not None:
             self.own_writes.remember(id, *marks)
             self.own_writes.remember_appended(id, entries)
 
     def hold_reports(self, id: str) -> AbstractContextManager[None]:
-        """Hold back reports of changes of a conversation while the body writes it, if the store is
-        watched.
+        """Report no change of a conversation to watchers while the body writes it, because the body
+        has yet to remember that the write is its own.
         """
-        return _UNWATCHED if self.own_writes is None else self.own_writes.hold_reports(id)
+        if self.own_writes is None:
+            return _UNWATCHED
+        return self.own_writes.hold_reports(id)
 
     def with_own_marked(self, changes: list[Change], cursor: str) -> Changes:
-        """Changes as a caller gets them, with own ones marked."""
+        """Return changes for a caller, with this store's own ones marked."""
         from capsule.engines.changes import Changes
 
-        own = self.own_writes
-        return Changes(
-            changes if own is None else own.with_own_marked(changes, self.engine.queries().advance),
-            cursor,
-        )
+        if self.own_writes is not None:
+            changes = self.own_writes.with_own_marked(changes, self.engine.queries().advance)
+        return Changes(changes, cursor)

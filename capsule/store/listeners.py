@@ -1,5 +1,9 @@
 """Waiting for the changes of an open store.
 
+A store has one `ChangeHub`, whose thread reads the journal of changes while somebody waits. It is
+made at the first watch. A watch or a wait registers a `Waiter` with the hub, sleeps until it is
+woken, and then reads the changes after its own cursor.
+
 What must stay true: from one cursor to the next no change is missing and none comes twice. The
 journal is the only buffer, so that a slow reader costs no memory. A store without watchers imports
 and runs nothing for them.
@@ -27,55 +31,55 @@ if TYPE_CHECKING:
     from capsule.watch.stream import StopEvent, Watch
 
 #: The largest number of changes that are read at once.
-_MOST = 500
+_MAX_CHANGES = 500
 
 _log = logging.getLogger("capsule")
 
 
 class StoreWatchers:
-    """The watchers of a store. Nothing is started before the first watch."""
+    """The watchers of a store. The first watch makes the hub.
+
+    Attributes:
+        hub: Wakes the waiters. None until the first watch. Stores made by `beside` share the hub of
+            their main store.
+    """
 
     def __init__(self, store: BaseStore) -> None:
-        self._store = store
-        self._guard = threading.Lock()
-        #: None until the first watch. Stores made by `beside` share the hub of their main store.
         self.hub: ChangeHub | None = None
-        #: The active locks that the hub has seen; only its thread uses them.
+        self._store = store
+        self._thread_lock = threading.Lock()
+        #: The active locks that the hub has seen, by conversation. Only its thread uses them.
         self._locks: dict[str, dict[str, Any]] = {}
 
     def watch(self, since: str | None, ids: Iterable[str] | None, stop: StopEvent | None) -> Watch:
         """See `Store.watch`."""
         from capsule.watch.stream import Watch
 
-        wanted = _wanted(ids)
+        checked_ids = _checked_ids(ids)
         if since is not None:
             self._store.queries.advance(since)
         hub = self.ensure_hub()
-        return Watch(
-            hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop
-        )
+        return Watch(hub, self._read, self._cursor(since), checked_ids, stop)
 
     def wait(
         self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None
     ) -> Changes:
         """See `Store.wait_for_changes`."""
-        wanted = _wanted(ids)
+        checked_ids = _checked_ids(ids)
         hub = self.ensure_hub()
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         woken = threading.Event()
-        waiter = hub.waiter(wanted, woken.set)
+        waiter = hub.waiter(checked_ids, woken.set)
         try:
-            answer = self._read(waiter, self._store.changes().cursor if since is None else since)
+            result = self._read(waiter, self._cursor(since))
             with hub.listening():
-                while not answer.changes and not hub.is_closed:
-                    if (
-                        not woken.wait(None if until is None else until - time.monotonic())
-                        or hub.is_closed
-                    ):
+                while not result.changes and not hub.is_closed:
+                    remaining_s = None if deadline is None else deadline - time.monotonic()
+                    if not woken.wait(remaining_s) or hub.is_closed:
                         break
                     woken.clear()
-                    answer = self._read(waiter, answer.cursor)
-            return answer
+                    result = self._read(waiter, result.cursor)
+            return result
         finally:
             hub.remove(waiter)
 
@@ -86,32 +90,39 @@ class StoreWatchers:
         if since is None:
             import asyncio
 
-            loop, pool = asyncio.get_running_loop(), self.ensure_hub().pool
-            since = (await loop.run_in_executor(pool, self._store.changes)).cursor
+            loop = asyncio.get_running_loop()
+            since = (await loop.run_in_executor(self.ensure_hub().pool, self._store.changes)).cursor
         async with self.watch(since, ids, None) as watch:
             return await watch.batch(timeout_s)
+
+    def _cursor(self, since: str | None) -> str:
+        """Return a given cursor, or the current one."""
+        return self._store.changes().cursor if since is None else since
 
     def remember_own(self) -> None:
         """See `Store.remember_own`."""
         from capsule.watch.own_writes import OwnWrites
 
-        with self._guard:
+        with self._thread_lock:
             if self._store.inner.own_writes is None:
                 self._store.inner.own_writes = OwnWrites()
 
     def ensure_hub(self) -> ChangeHub:
-        """The hub. From now on the store remembers its own writes."""
+        """Return the hub. From the first call on the store remembers its own writes."""
         if self.hub is None:
             self.remember_own()
-            if (main := self._store.inner.main) is not None:
+            main = self._store.inner.main
+            if main is not None:
                 self.hub = main.object_of(StoreWatchers).ensure_hub()
                 return self.hub
             from capsule.watch.hub import ChangeHub
 
-            with self._guard:
+            with self._thread_lock:
                 if self.hub is None:
-                    track = partial(self._store.engine.tracker, CONVERSATIONS)
-                    self.hub = ChangeHub(track, self._look, self._free_the_dead, _MOST)
+                    open_tracker = partial(self._store.engine.tracker, CONVERSATIONS)
+                    self.hub = ChangeHub(
+                        open_tracker, self._read_for_hub, self._release_dead_locks, _MAX_CHANGES
+                    )
         return self.hub
 
     def close(self) -> None:
@@ -119,40 +130,39 @@ class StoreWatchers:
         if self.hub is not None and self._store.inner.main is None:
             self.hub.close()
 
-    def _look(self, since: str | None) -> Changes:
-        questions = (
-            self._store.inner.whole_engine.queries()
-        )  # Other agents' stores wait on this hub too.
-        news = questions.changes(since, _MOST)
+    def _read_for_hub(self, since: str | None) -> Changes:
+        """Return the changes after a cursor for the hub, and remember the active locks."""
+        # Of the whole store: the stores of other agents wait on this hub too.
+        queries = self._store.inner.whole_engine.queries()
+        changes = queries.changes(since, _MAX_CHANGES)
         if since is None:
             from capsule.engines.queries import Filter, ListRequest
 
-            locked = questions.conversations(ListRequest(Filter(archived=None, locked=True))).heads
+            request = ListRequest(Filter(archived=None, locked=True))
+            locked = queries.conversations(request).heads
             self._locks = {head.id: head.lock for head in locked if head.lock is not None}
-        for change in news.changes:
+        for change in changes.changes:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock
             elif change.kind in ("unlocked", "deleted"):
                 self._locks.pop(change.id, None)
-        return news
+        return changes
 
-    def _free_the_dead(self) -> None:
+    def _release_dead_locks(self) -> None:
         """Release the locks of programs that have ended, so that instances that wait for a lock see
         a change.
         """
+        is_dead = self._store.inner.instance_locks.is_dead
 
-        def act(conversation: Conversation) -> None:
+        def release_if_dead(conversation: Conversation) -> None:
             lock = conversation.head.lock
-            if lock is not None and self._store.inner.instance_locks.is_dead(lock):
+            if lock is not None and is_dead(lock):
                 conversation.set_lock(None)
 
-        for id in [
-            id for id, lock in self._locks.items() if self._store.inner.instance_locks.is_dead(lock)
-        ]:
+        for id in [id for id, lock in self._locks.items() if is_dead(lock)]:
             try:
-                self._store.inner.change(
-                    id, act, admit_any_instance, is_own=False
-                )  # No caller asked for it.
+                # Not marked as this store's own: no caller asked for it.
+                self._store.inner.change(id, release_if_dead, admit_any_instance, is_own=False)
             except CapsuleError as error:
                 _log.debug(
                     "the lock on %s, whose holder is gone, could not be released: %s", id, error
@@ -161,19 +171,21 @@ class StoreWatchers:
                 self._locks.pop(id, None)
 
     def _read(self, waiter: Waiter, since: str) -> Changes:
-        """The changes since a cursor; the index is brought up to date first, unless the hub has
-        just done so.
+        """Return the changes after a cursor that a waiter waits for. The index is brought up to
+        date first, unless the hub has just done so.
         """
-        refresh, waiter.must_refresh = waiter.must_refresh, False
+        refresh = waiter.must_refresh
+        waiter.must_refresh = False
+        cursor = since
         while True:
-            news = self._store.queries.changes(since, _MOST, refresh=refresh)
-            wanted = [change for change in news.changes if waiter.wants((change.id,))]
-            if wanted or len(news.changes) < _MOST:
-                return self._store.inner.with_own_marked(wanted, news.cursor)
-            since = news.cursor
+            changes = self._store.queries.changes(cursor, _MAX_CHANGES, refresh=refresh)
+            relevant = [change for change in changes.changes if waiter.wants((change.id,))]
+            if relevant or len(changes.changes) < _MAX_CHANGES:
+                return self._store.inner.with_own_marked(relevant, changes.cursor)
+            cursor = changes.cursor
 
 
-def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:
+def _checked_ids(ids: Iterable[str] | None) -> frozenset[str] | None:
     if ids is None:
         return None
     if isinstance(ids, str):

@@ -1,9 +1,13 @@
 """The messages of one branch of a conversation, a page at a time.
 
+`page_of` reads the end of the file first, and more of it until the page is complete. It reads the
+whole conversation if that does not work: if the page is on a conversation with several branches, or
+if the requested message is not among the last ones. A cursor is the direction, the position and the
+id of a message, as `older:41:ID`. The position only tells where to look for the id.
+
 What must stay true: every door pages by this module, so that all of them show the same. Following
-cursors shows each message of the branch once, whatever others write: a cursor stands at a message,
-not at a number. In a conversation with one branch, a page costs reading from its messages to the
-end, not the whole conversation.
+cursors shows each message of the branch once, whatever others write. In a conversation with one
+branch, a page costs reading from its messages to the end of the file.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
@@ -23,11 +28,11 @@ if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree
 
 Entry = dict[str, Any]
-#: A message's place in the history, and the message as it stands in the file.
-Placed = tuple[int, Entry]
+#: A message's position in the history, and the message as it is in the file.
+PositionedEntry = tuple[int, Entry]
 #: The number of last messages to search for an id, or for branches, before the whole conversation
 #: is read.
-_LAST = 256
+_MAX_TAIL = 256
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
 
@@ -36,14 +41,15 @@ class Page:
     """Messages of one branch that follow each other.
 
     Attributes:
-        entries: The messages as they stand in the file, oldest first, each with its place there.
-        at: The index in `entries` of the requested message: the one around which, at which the
-            cursor stands, or the newest; -1: the conversation is empty.
+        entries: The messages as they are in the file, oldest first, each with its position there.
+        at: The index in `entries` of the requested message: the `around` message, the message of
+            the cursor, or the newest. -1: the conversation is empty.
         total: The number of messages in all branches of the conversation.
-        on_branch: The number of messages in the branch; `total` if no other branch was met.
+        on_branch: The number of messages in the branch. It is `total` if the file was not read far
+            enough to find another branch.
         is_active: Whether the branch is the active one.
-        tree: The tree of all messages, if the whole file was read; else None, and no other branch
-            was met.
+        tree: The tree of all messages, if the whole file was read. None: what was read has one
+            branch.
     """
 
     entries: list[tuple[int, dict[str, Any]]]
@@ -52,33 +58,32 @@ class Page:
     on_branch: int
     is_active: bool
     tree: Tree | None
-    _before: Placed | None = field(repr=False)
-    _after: Placed | None = field(repr=False)
+    _previous: PositionedEntry | None = field(repr=False)
+    _following: PositionedEntry | None = field(repr=False)
 
     def older(self, begin: int = 0) -> str | None:
-        """The cursor to the messages before `entries[begin]`, or before the page; None: there are
-        none.
+        """Return the cursor to the messages before `entries[begin]`. The default is the first
+        message of the page. None: no message is before it.
         """
-        return _cursor("older", [self._before, *self.entries][begin])
+        return _cursor("older", [self._previous, *self.entries][begin])
 
     def newer(self, end: int | None = None) -> str | None:
-        """The cursor to the messages from `entries[end]` on, or behind the page; None: there are
-        none.
+        """Return the cursor to the messages from `entries[end]` on. The default is the end of the
+        page. None: no message follows.
         """
-        return _cursor(
-            "newer", [*self.entries, self._after][len(self.entries) if end is None else end]
-        )
+        index = len(self.entries) if end is None else end
+        return _cursor("newer", [*self.entries, self._following][index])
 
     def sibling(self, place: int) -> str | None:
-        """Its position among the answers to the same message, as `2/3`; None: it is the only
-        answer.
+        """Return the number of the message at a position among the answers to the same message, as
+        `2/3`. None: it is the only answer.
         """
         number = self.tree.forks.get(place) if self.tree else None
         return f"{number[0]}/{number[1]}" if number else None
 
 
 def tail_entries(engine: Engine, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-    """The messages that `Store.tail_entries` gives."""
+    """Return the last `n` messages and the position of the first one, for `Store.tail_entries`."""
     data, count, _ = engine.tail(id, n)
     entries = codec.decode_entries(data, engine.name(CONVERSATIONS, id))
     return count - len(entries), entries
@@ -90,125 +95,180 @@ def page_of(
     limit: int,
     around: str | None,
     cursor: str | None,
-    only: Container[str] | None = None,
+    allowed_ids: Container[str] | None = None,
 ) -> Page:
-    """The page that `Store.page` gives; `only` has the ids of the messages that may be on it."""
-    asked = _PageRequest(limit, around, cursor)
-    if only is not None:
-        return asked.page_in(engine.document(CONVERSATIONS, id), only)
-    if engine.head(id)[0]["metadata"].get("currentNode") is not None:
-        return asked.page_in(engine.document(CONVERSATIONS, id))
-    n = _LAST if around else min(limit + 1, _LAST)
-    first, entries = tail_entries(engine, id, n)
-    while (at := asked.place(first, entries)) is not None and not any(
-        "parent" in entry for entry in entries
-    ):
-        if first <= max(at - limit, 0):
-            break
-        if len(entries) < n:  # The agent may not read those before.
-            return asked.page_in(engine.document(CONVERSATIONS, id))
-        n = first + len(entries) - at + limit
-        first, entries = tail_entries(engine, id, n)
-    else:
-        return asked.page_in(engine.document(CONVERSATIONS, id))
-    return asked.page(
-        range(first + len(entries)), at, lambda place: (place, entries[place - first])
-    )
+    """Return the page for `Store.page`. `allowed_ids` are the ids of the messages that may be on
+    it, or None for all.
+    """
+    request = _PageRequest(limit, around, cursor)
+    if allowed_ids is not None:
+        return request.page_in(engine.document(CONVERSATIONS, id), allowed_ids)
+    has_switched = engine.head(id)[0]["metadata"].get("currentNode") is not None
+    if has_switched:
+        return request.page_in(engine.document(CONVERSATIONS, id))
+    size = _MAX_TAIL if around else min(limit + 1, _MAX_TAIL)
+    while True:
+        first, entries = tail_entries(engine, id, size)
+        position = request.position_in_tail(first, entries)
+        if position is None or any("parent" in entry for entry in entries):
+            break  # The message is further up, or these messages have several branches.
+        if first <= max(position - limit, 0):
+            count = first + len(entries)
+            return request.page(range(count), position, partial(_entry_in_tail, first, entries))
+        if len(entries) < size:
+            break  # The agent may not read the messages before.
+        size = first + len(entries) - position + limit
+    return request.page_in(engine.document(CONVERSATIONS, id))
+
+
+def _entry_in_tail(first: int, entries: list[Entry], position: int) -> PositionedEntry:
+    return position, entries[position - first]
 
 
 class _PageRequest:
-    """A request for a page; the arguments are those of `Store.page`."""
+    """A request for a page. The arguments are those of `Store.page`.
+
+    It names a message and the place of that message on the page: `older` pages end with it, `newer`
+    pages begin with it, and `around` pages have it in the middle. Without `around` and a cursor,
+    the page ends with the newest message.
+    """
 
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
         if limit < 1 or (around is not None and cursor is not None):
             raise InvalidInput(
                 "limit: at least one message; and give `around` or a cursor, not both"
             )
-        self._limit, self._way, self._wanted, self._near = (
-            limit,
-            "older" if around is None else "around",
-            around,
-            -1,
-        )
+        self._limit = limit
+        self._direction = "older" if around is None else "around"
+        #: The message: an id, or `@` and a position. None: the newest.
+        self._message = around
+        #: Where a cursor last saw the message. -1: not known.
+        self._likely_position = -1
         if cursor is not None:
             match = _CURSOR.fullmatch(cursor)
             if match is None:
                 raise InvalidInput(
-                    "that is not a cursor; use `older` or `newer` of a page of the same "
-                    "conversation"
+                    "that is not a cursor; use `older` or `newer` of a page of the same conversation"
                 )
-            self._way, near, self._wanted = match.groups()
-            self._near = int(near)
+            self._direction, position, self._message = match.groups()
+            self._likely_position = int(position)
 
-    def place(self, first: int, entries: list[Entry]) -> int | None:
-        """The place of the message, as far as the last messages, from place `first` on, tell; else
-        None.
+    def position_in_tail(self, first: int, entries: list[Entry]) -> int | None:
+        """Return the position of the message, if the last messages are enough to find it. They are
+        `entries`, and begin at position `first`.
+
+        For a cursor whose message is further up, the position that the cursor names is returned, so
+        that the caller reads from there on.
         """
         count = first + len(entries)
-        if self._wanted is None:
+        if self._message is None:
             return count - 1
-        if self._way == "around" and self._wanted.startswith("@"):
-            return parse_position(self._wanted, count)
-        places = (
-            place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted
-        )
-        return next(places, self._near if 0 <= self._near < first else None)
+        if self._direction == "around" and self._message.startswith("@"):
+            return parse_position(self._message, count)
+        for position, entry in enumerate(entries, first):
+            if entry.get("id") == self._message:
+                return position
+        return self._likely_position if 0 <= self._likely_position < first else None
 
-    def page_in(self, document: dict[str, Any], only: Container[str] | None = None) -> Page:
-        """The page of a whole conversation."""
+    def page_in(self, document: dict[str, Any], allowed_ids: Container[str] | None = None) -> Page:
+        """Return the page of a whole conversation.
+
+        The page is of the active branch, or of the branch through the message if it is not on the
+        active one. A message of an `around` or cursor request stays on the page even if it is not
+        in `allowed_ids`, because it may have been edited since.
+        """
         from capsule.format.tree.tree import Tree
 
         history = document["history"]
         tree = Tree(history)
-        path, is_active = (
-            _readable(tree.path(document["metadata"].get("currentNode")), history),
-            True,
-        )
-        if self._wanted is None:
-            at = path[-1] if path else -1
-        elif self._way == "around":
-            at = find_message(history, self._wanted, document["id"])
-        elif self._wanted in tree.places:
-            at = tree.places[self._wanted]
-        else:
-            raise InvalidInput(
-                "the cursor's message was deleted; read around another one, or without a cursor"
-            )
-        if path and at not in path:
-            path, is_active = _readable(tree.path_to(tree.leaf_at(at)), history), False
-        if only is not None:
-            asked = None if self._wanted is None else at  # It may have been edited, and stays.
-            path = [place for place in path if place == asked or history[place].get("id") in only]
-            at = path[-1] if asked is None and path else at
+        branch = _readable(tree.path(document["metadata"].get("currentNode")), history)
+        is_active = True
+        position = self._position(document, tree, branch)
+        if branch and position not in branch:
+            branch = _readable(tree.path_to(tree.leaf_at(position)), history)
+            is_active = False
+        if allowed_ids is not None:
+            requested = None if self._message is None else position
+            branch = [
+                index
+                for index in branch
+                if index == requested or history[index].get("id") in allowed_ids
+            ]
+            if requested is None and branch:
+                position = branch[-1]
         return self.page(
-            path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree
+            branch,
+            position,
+            lambda index: (index, history[index]),
+            is_active=is_active,
+            tree=tree,
+        )
+
+    def _position(self, document: dict[str, Any], tree: Tree, branch: list[int]) -> int:
+        """Return the position of the message in a whole conversation, whose active branch is given.
+        -1: it is empty.
+        """
+        if self._message is None:
+            return branch[-1] if branch else -1
+        if self._direction == "around":
+            return find_message(document["history"], self._message, document["id"])
+        if self._message in tree.places:
+            return tree.places[self._message]
+        raise InvalidInput(
+            "the cursor's message was deleted; read around another one, or without a cursor"
         )
 
     def page(
         self,
-        path: Sequence[int],
-        place: int,
-        placed: Callable[[int], Placed],
+        branch: Sequence[int],
+        position: int,
+        entry_at: Callable[[int], PositionedEntry],
         *,
         is_active: bool = True,
         tree: Tree | None = None,
     ) -> Page:
-        """The page at a place of a branch whose messages stand at the places `path`."""
-        at, limit, count = path.index(place) if path else -1, self._limit, len(path)
-        around = max(0, min(at - limit // 2, count - limit))
-        low = {"older": at + 1 - limit, "newer": at, "around": around}[self._way]
-        low, high = max(low, 0), low + limit
-        before = placed(path[low - 1]) if low else None
-        after = placed(path[high]) if high < count else None
-        shown = list(map(placed, path[low:high]))
+        """Return the page of a branch.
+
+        Args:
+            branch: The positions of the messages of the branch.
+            position: The position of the requested message.
+            entry_at: Returns a position and the message at it.
+            is_active: As `Page` has it.
+            tree: As `Page` has it.
+        """
+        index = branch.index(position) if branch else -1
+        if self._direction == "older":  # The page ends with the message.
+            start = index + 1 - self._limit
+        elif self._direction == "newer":  # The page begins with it.
+            start = index
+        else:  # It is in the middle, except near an end of the branch.
+            last_start = max(0, len(branch) - self._limit)
+            start = min(max(0, index - self._limit // 2), last_start)
+        end = start + self._limit
+        start = max(start, 0)  # After `end`: the oldest page may be shorter.
         return Page(
-            shown, at - low, len(tree) if tree else count, count, is_active, tree, before, after
+            entries=list(map(entry_at, branch[start:end])),
+            at=index - start,
+            total=len(tree) if tree else len(branch),
+            on_branch=len(branch),
+            is_active=is_active,
+            tree=tree,
+            _previous=entry_at(branch[start - 1]) if start > 0 else None,
+            _following=entry_at(branch[end]) if end < len(branch) else None,
         )
 
 
-def _readable(path: list[int], history: list[Entry]) -> list[int]:
-    return path if not history or history[0] else [place for place in path if history[place]]
+def _readable(branch: list[int], history: list[Entry]) -> list[int]:
+    """Return the positions without those whose message the agent may not read. The view shows such
+    a message as an empty object, and only at the beginning of the history.
+    """
+    if not history or history[0]:
+        return branch
+    return [position for position in branch if history[position]]
 
 
-def _cursor(way: str, placed: Placed | None) -> str | None:
-    return placed and f"{way}:{placed[0]}:{placed[1].get('id')}"
+def _cursor(direction: str, message: PositionedEntry | None) -> str | None:
+    if message is None:
+        return None
+    position, entry = message
+    return f"{direction}:{position}:{entry.get('id')}"

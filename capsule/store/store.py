@@ -1,8 +1,10 @@
 """The Store without the rooms: opening and closing it, its objects, deleting, and watching changes.
 
-What must stay true: a write is durable when the method returns. When a method raises, the file is
-unchanged or complete. One rule decides who may write. Nothing here touches files: the storage
-engine does.
+`CoreStore` adds these to the operations of `BaseStore`. Its objects, such as `store.branches`, are
+descriptors: their modules are imported when they are first used.
+
+What must stay true: nothing here touches files. The storage engine does. Stores that were opened
+beside another one share its engine, and only the main store closes the engine.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class CoreStore(BaseStore):
     Attributes:
         root: The store's directory, or its address in PostgreSQL without a password.
         settings: The settings in its `capsule.toml`.
-        agent: The agent that it acts for; None: the store's owner.
-        inner: What its own objects and the rooms use of it.
+        agent: The agent that it acts for. None: the store's owner.
+        inner: The inner interface, for its own objects and the rooms.
         locks: The locks on its conversations.
     """
 
@@ -120,14 +122,18 @@ class CoreStore(BaseStore):
         main: StoreInternals[Any] | None = None,
     ) -> None:
         self.root = root
-        own: Any = self  # Of the type `Self`, which no `self` in a constructor has.
+        this_store: Any = self  # A `self` in a constructor does not have the type `Self`.
+
+        def open_for(agent: str | None) -> Any:
+            return type(this_store)(
+                root, settings, engine, keep_locks=keep_locks, agent=agent, main=main or self.inner
+            )
+
         self.inner = StoreInternals(
-            own,
+            this_store,
             engine,
             settings,
-            lambda agent: type(own)(
-                root, settings, engine, keep_locks=keep_locks, agent=agent, main=main or self.inner
-            ),
+            open_for,
             keep_locks=keep_locks,
             instance=instance,
             user=user,
@@ -135,16 +141,17 @@ class CoreStore(BaseStore):
         )
         super().__init__(self.inner)
         self.locks = Locks(self.inner.instance_locks, self.heads)
-        if agent is not None:  # Until then it is the owner's, who makes the agent if need be.
+        if agent is not None:
+            # Only now: until then the store acts for the owner, who may have to make the agent.
             self.inner.act_for(agent, folder)
-            super().__init__(self.inner)
+            super().__init__(self.inner)  # Again, with the engine as the agent sees it.
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
         """Make a store of `directory`. Existing files stay as they are.
 
         Args:
-            directory: The store's directory, which is made if it does not exist; or an address in
+            directory: The store's directory, which is made if it does not exist. Or an address in
                 PostgreSQL, where the schema is made, or brought to this version.
 
         Returns:
@@ -180,16 +187,16 @@ class CoreStore(BaseStore):
             agent: The agent that the store acts for: it reads and writes what this agent may, and
                 its messages are from this agent. Its id, or `name@project`. None: the store's
                 owner.
-            folder: The folder where `agent` is meant, as `agents.identity` takes it: in a project,
-                the agent of this name there, which is made if need be.
+            folder: The folder of the project in which `agent` is a name, as `agents.identity` takes
+                it. The agent is made if need be.
 
         Raises:
-            NotFound: There is no store at `path`, or no such agent in a project.
+            NotFound: `path` is no store, or the project has no such agent.
             InvalidInput: `agent` is not an id, or a name that several agents have.
             InvalidDocument: Its `capsule.toml` can't be accepted.
 
-        Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first
-        question that needs it.
+        Cost: reading `capsule.toml`. The first query that needs the index opens it, and builds it
+        if need be.
         """
         root, settings, engine = locate.open_engine(path)
         return cls(
@@ -270,23 +277,24 @@ class CoreStore(BaseStore):
     def read_settings(self) -> str:
         """Read the settings of the store, as its `capsule.toml` has them.
 
-        Raises Refused: the store acts for an agent; NotFound, StorageFailed. Cost: reading a small
-        file.
+        Raises NotFound, StorageFailed, and Refused if the store acts for an agent. Cost: reading a
+        small file.
         """
         return self.engine.toml().decode()
 
     def set_settings(self, toml: str | bytes, before: str | None = None) -> Settings:
-        """Replace the settings of the store. Stores that are open go on with those that they read.
+        """Replace the settings of the store. Stores that are open keep the settings that they read.
 
         Args:
             toml: The new text of `capsule.toml`.
-            before: The text on which that was decided. None: whatever is there.
+            before: The text that the caller read before. None: any text is replaced.
 
         Returns:
-            The new settings. `unknown` has a problem for each that this version does not know.
+            The new settings. `unknown` has a problem for each setting that this version does not
+            know.
 
         Raises:
-            InvalidDocument: It is no TOML, or has a value that can't be accepted; nothing was
+            InvalidDocument: It is no TOML, or has a value that can't be accepted. Nothing was
                 written.
             StoreBusy: The settings were changed meanwhile.
             Refused: The store acts for an agent, or the system did not permit it.
@@ -297,13 +305,13 @@ class CoreStore(BaseStore):
         from capsule import settings
 
         data = toml.encode("utf-8", "surrogatepass") if isinstance(toml, str) else toml
-        there = self.engine.toml() if before is None else before.encode()
+        expected = self.engine.toml() if before is None else before.encode()
         parsed = settings.parse(data, settings.FILE_NAME)
-        self.engine.set_toml(data, there)
+        self.engine.set_toml(data, expected)
         return parsed
 
     def release(self) -> None:
-        """Release the locks of this instance, and keep none from now on; for a process that is
+        """Release the locks of this instance, and keep none from now on. For a process that is
         about to end.
 
         Calls of other threads continue, and their saves keep no lock. A named instance keeps its
@@ -315,13 +323,13 @@ class CoreStore(BaseStore):
         self.inner.instance_locks.close()
 
     def flush(self) -> int:
-        """Make every conversation durable in its own file, and not in its log alone, as it is a
-        second after an append.
+        """Make every conversation durable in its own file. A second after an append it may be
+        durable in its log alone.
 
         For a program that reads the files by itself, such as one that copies them.
 
         Returns:
-            How many a power cut had left incomplete; they are complete now.
+            The number of conversations that a power cut had left incomplete. They are complete now.
 
         Raises:
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
@@ -341,8 +349,8 @@ class CoreStore(BaseStore):
         Raises nothing. Cost: copying each locked file.
         """
         self.inner.object_of(StoreWatchers).close()
-        for acting in self.inner.opened_stores.values():
-            acting.close()
+        for store in self.inner.opened_stores.values():
+            store.close()
         self.inner.instance_locks.close()
         if self.inner.main is not None:
             self.engine.leases.release(self.instance_id)
@@ -350,21 +358,21 @@ class CoreStore(BaseStore):
         self.engine.close()
 
     def room(self, name: str) -> Any:
-        """Look up what a package of somebody else adds to the store: a room, whose objects are
-        attributes.
+        """Return the room of another package. The room's objects are attributes of the result.
 
         Args:
-            name: The room, which `rooms` in `capsule.toml` names.
+            name: The room, as in `rooms` in `capsule.toml`.
 
-        Raises Refused: it is not named there, or not installed. Cost: at first, looking through
-        what is installed.
+        Raises Refused: `rooms` does not have it, or it is not installed. Cost: at first, a search
+        through the installed packages.
         """
         if name not in self.settings.rooms:
             raise Refused(
                 f"this store has no room {name!r}; add it to `rooms` in its capsule.toml",
                 path="",
             )
-        if (key := f"room {name}") not in vars(self):
+        key = f"room {name}"
+        if key not in vars(self):
             vars(self).setdefault(key, rooms.objects_of(self, rooms.of_others(name)))
         return vars(self)[key]
 
@@ -373,9 +381,9 @@ class CoreStore(BaseStore):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -385,39 +393,39 @@ class CoreStore(BaseStore):
         An agent deletes only a conversation whose messages are all from it.
 
         Its forks stay, and become forks of its own source. A fork that another instance has locked
-        stays as it is, with a warning.
+        is not changed, and a warning is logged.
 
         Args:
             id: The conversation.
-            is_agreed: Whether a person said yes to it. An agent may then delete any chat.
+            is_agreed: Whether a person agreed. An agent may then delete any chat.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             Refused: The store acts for an agent that may not delete it.
             Locked, LockLost: Another instance holds its lock, or took it.
 
         Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
-        from capsule.store.objects.forks import delete_alone
+        from capsule.store.objects.forks import delete_and_relink_forks
 
-        return delete_alone(self, id, is_agreed=is_agreed)
+        return delete_and_relink_forks(self, id, is_agreed=is_agreed)
 
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
         """Move every conversation to the trash, one for each step of the iteration.
 
-        Each step gives the id, and the entry in the trash or the error. A conversation that another
-        instance has locked stays; the iteration continues. No fork gets a new source, because the
-        forks are deleted too.
+        Each step yields the id, and the entry in the trash or the error. If another instance has
+        locked a conversation, that one stays, and the iteration continues. No fork gets a new
+        source, because the forks are deleted too.
 
         Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search
         for forks.
         """
-        from capsule.store.objects.trash import discard
+        from capsule.store.objects.trash import delete_without_forks
 
         for id in self.ids():
             outcome: Trashed | CapsuleError
             try:
-                outcome = discard(self, id)
+                outcome = delete_without_forks(self, id)
             except NotFound:
                 continue  # Another instance deleted it first.
             except CapsuleError as error:

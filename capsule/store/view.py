@@ -1,12 +1,15 @@
 """What one agent sees of a store: an engine around the engine, which leaves out what the agent may
 not read.
 
-What must stay true: the rule is `capsule.rules.policy`, asked anew at each question; what is
-neither judged here nor listed as harmless is not there for an agent. A conversation that the agent
-may not read is in no list, search, change, count and trash, and is refused where it is named. Of a
-group that the agent joined later, the messages before are left out; the others keep their places,
-so that a place means the same to all. A kind of documents that is not listed does not exist for an
-agent, whatever asks; what the tools of a session give an agent of its files, they give themselves.
+`AgentView` has the methods of `Engine`. Methods that concern one conversation ask
+`capsule.rules.policy` at each call, with the head as it is then. Lists and searches pass the agent
+on to the engine, whose index applies the same rule. A method that is neither checked nor listed
+here as harmless raises Refused. The same holds for kinds of documents that are not in `_KINDS`. The
+tools of a session give an agent the files of that session themselves.
+
+What must stay true: a conversation that the agent may not read is in no list, search, change, count
+and trash, and is refused where it is named. If the agent joined a group later, the earlier messages
+are left out. The others keep their positions, so that a position means the same to all.
 """
 
 from __future__ import annotations
@@ -45,16 +48,17 @@ _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"}
 
 
 def can_read(engine: Engine, id: str) -> bool:
-    """Whether the holder of this engine may read a conversation, or could before it was deleted.
+    """Return whether the user of this engine may read a conversation, or could before it was
+    deleted. A damaged file counts as readable, because its error names no content.
 
-    Cost: reading its head; of one that is gone, the trash.
+    Cost: reading its head. If it was deleted, reading the trash.
     """
     if not isinstance(engine, AgentView):
         return True
     try:
         return engine.head(id) is not None
     except NotFound:
-        return engine.trash.saw(id)
+        return engine.trash.could_read(id)
     except InvalidDocument:
         return True
     except CapsuleError:
@@ -62,28 +66,30 @@ def can_read(engine: Engine, id: str) -> bool:
 
 
 class AgentView:
-    """An engine as an agent sees it; `Engine` says what each method does.
+    """An engine as an agent sees it. `Engine` describes the methods.
 
     Args:
         agent: The agent.
         engine: The engine of the whole store.
-        state_of: Gives what a decision depends on besides a conversation; see `AgentDirectory.state`.
+        inputs_for: Reads what a decision depends on besides its target, as `AccessGuard.state`
+            does.
     """
 
-    def __init__(self, agent: str, engine: Engine, state_of: InputsFor) -> None:
+    def __init__(self, agent: str, engine: Engine, inputs_for: InputsFor) -> None:
         self.agent = agent
         self._engine = engine
-        self._state_of = state_of
-        # Passed on unchanged: they say nothing of conversations that the agent may not read.
-        self.name, self.close = engine.name, engine.close
-        self.leases = LeasesView(engine.leases, self._finds)
+        self._inputs_for = inputs_for
+        # Passed on unchanged: they reveal nothing of conversations that the agent may not read.
+        self.name = engine.name
+        self.close = engine.close
+        self.leases = LeasesView(engine.leases, self._is_agent_visible)
 
     def queries(self, asker: Viewer | None = None) -> Queries:
-        """The questions of this agent, whatever `asker` is."""
-        return self._engine.queries(Viewer(self.agent, self._state_of(None, ())))
+        """Return the queries of this agent. `asker` is ignored."""
+        return self._engine.queries(Viewer(self.agent, self._inputs_for(None, ())))
 
-    def _of(self, kind: str) -> Engine:
-        """The engine, for documents of a kind. Raises Refused."""
+    def _engine_for(self, kind: str) -> Engine:
+        """Return the engine, if agents may use this kind of documents. Raises Refused."""
         if kind not in _KINDS:
             raise Refused(f"agent {self.agent} may not use {kind}, only a person may", path="")
         return self._engine
@@ -97,7 +103,7 @@ class AgentView:
         written: Callable[[str], None] | None = None,
         read_set: ReadSet | None = None,
     ) -> int:
-        return self._of(kind).create(kind, document, written, read_set)
+        return self._engine_for(kind).create(kind, document, written, read_set)
 
     def put(
         self,
@@ -107,17 +113,17 @@ class AgentView:
         expected: DocumentVersion | None,
         read_set: ReadSet | None = None,
     ) -> DocumentVersion:
-        return self._of(kind).put(kind, id, data, expected, read_set)
+        return self._engine_for(kind).put(kind, id, data, expected, read_set)
 
     def delete(self, kind: str, id: str) -> Trashed:
-        return self._of(kind).delete(kind, id)
+        return self._engine_for(kind).delete(kind, id)
 
     def version(
         self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
-        return self._of(kind).version(kind, id, cached)
+        return self._engine_for(kind).version(kind, id, cached)
 
-    def _refuse(self, *args: Any, **named: Any) -> NoReturn:
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
         raise Refused(f"agent {self.agent} may not do this, only a person", path="")
 
     #: Not for agents.
@@ -125,30 +131,34 @@ class AgentView:
 
     @property
     def files(self) -> NoReturn:
-        """Raises Refused: what the tools of a session give an agent of its files, they give
-        themselves.
-        """
+        """Raises Refused. The tools of a session give an agent the session's files themselves."""
         self._refuse()
 
-    # -- What is judged ----------------------------------------------------------------------------
+    # -- With a decision of the policy -------------------------------------------------------------
 
-    def may(self, action: policy.Action, object: policy.PolicyTarget) -> policy.PolicyDecision:
-        """What the policies say of an action of the agent."""
-        return policy.decide(self.agent, action, object, self._state_of(object, ()))
+    def decide(self, action: policy.Action, target: policy.PolicyTarget) -> policy.PolicyDecision:
+        """Return the decision of the policy on an action of the agent."""
+        return policy.decide(self.agent, action, target, self._inputs_for(target, ()))
 
-    def since(self, head: Document) -> str:
-        """The time from which the agent reads the conversation with this head; empty: all of it.
+    def readable_from_head(self, head: Document) -> str:
+        """Return the time from which the agent reads the conversation with this head. Empty: it
+        reads all of it.
 
-        Raises Refused if it may not, and NotFound if it is not to know that there is one.
+        Raises:
+            Refused: The agent may not read it.
+            NotFound: The agent may not know of it.
         """
-        object = policy.PolicyTarget.from_document(head)
-        policy.raise_if_denied(self.may("read", object), object.id, self._state_of)
-        return first_readable_time(self.agent, object, head["createdAt"])
+        target = policy.PolicyTarget.from_document(head)
+        policy.raise_if_denied(self.decide("read", target), target.id, self._inputs_for)
+        return first_readable_time(self.agent, target, head["createdAt"])
 
-    def seen_from(self, id: str) -> str:
-        """The time from which the agent reads a conversation; empty: all of it.
+    def readable_from(self, id: str) -> str:
+        """Return the time from which the agent reads a conversation. Empty: it reads all of it.
 
-        Raises Refused if it may not read it, and NotFound if it is not to know that there is one.
+        Raises:
+            Refused: The agent may not read it.
+            NotFound: It does not exist, or the agent may not know of it.
+            InvalidDocument: Its head does not parse.
         """
         try:
             head = self._engine.head(id)[0]
@@ -156,104 +166,124 @@ class AgentView:
             if policy.hides_damaged_file(self.agent, id):
                 raise not_found(CONVERSATIONS, id) from None
             raise
-        return self.since(head)
+        return self.readable_from_head(head)
 
     @contextmanager
-    def _judged(self, kind: str, id: str) -> Iterator[None]:
-        """Tell of a damaged file only who may know of the conversation."""
+    def _hiding_damaged(self, kind: str, id: str) -> Iterator[None]:
+        """Replace the error of a damaged file by NotFound if the agent may not know of the
+        conversation.
+        """
         try:
             yield
         except InvalidDocument:
             if kind == CONVERSATIONS:
-                self.seen_from(id)
+                self.readable_from(id)
             raise
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """An agent that may not read the document gets the transaction only if it may join.
+        """Begin a transaction on a document that the agent may read.
 
-        Raises Refused, or NotFound if the agent is not to know of the document.
+        An agent that may not read a conversation, but may join it, gets the transaction too. It
+        must then be able to read it at the end: anything but joining is refused.
+
+        Raises:
+            Refused: The agent may neither read nor join it.
+            NotFound: The agent may not know of it.
         """
-        with self._judged(kind, id), self._of(kind).transaction(kind, id) as transaction:
-            joins = False
+        with (
+            self._hiding_damaged(kind, id),
+            self._engine_for(kind).transaction(kind, id) as transaction,
+        ):
+            must_join = False
             if kind == CONVERSATIONS:
-                object = policy.PolicyTarget.from_parsed_head(transaction.head)
-                state = self._state_of(object, ())
-                transaction.decision_inputs, transaction.read_set = (
-                    (object, state),
-                    state.read_versions,
-                )
-                reading = policy.decide(self.agent, "read", object, state)
-                joins = (
-                    not reading.allowed and policy.decide(self.agent, "join", object, state).allowed
-                )
-                if not joins:
-                    policy.raise_if_denied(reading, id, self._state_of)
+                must_join = self._must_join(id, transaction)
             yield transaction
-            if joins:
-                policy.raise_if_denied(
-                    self.may("read", policy.PolicyTarget.from_parsed_head(transaction.head)),
-                    id,
-                    self._state_of,
-                )
+            if must_join:
+                target = policy.PolicyTarget.from_parsed_head(transaction.head)
+                policy.raise_if_denied(self.decide("read", target), id, self._inputs_for)
+
+    def _must_join(self, id: str, transaction: Transaction) -> bool:
+        """Return whether the agent may not read the conversation of a transaction, but may join it.
+        The transaction remembers what this decision depended on.
+
+        Raises Refused or NotFound if the agent may do neither.
+        """
+        target = policy.PolicyTarget.from_parsed_head(transaction.head)
+        inputs = self._inputs_for(target, ())
+        transaction.decision_inputs = target, inputs
+        transaction.read_set = inputs.read_versions
+        read_decision = policy.decide(self.agent, "read", target, inputs)
+        if read_decision.allowed:
+            return False
+        if policy.decide(self.agent, "join", target, inputs).allowed:
+            return True
+        policy.raise_if_denied(read_decision, id, self._inputs_for)
+        return False
 
     def exists(self, kind: str, id: str) -> bool:
         try:
-            return self._of(kind).exists(kind, id) and (
-                kind != CONVERSATIONS or self.seen_from(id) is not None
-            )
+            if not self._engine_for(kind).exists(kind, id):
+                return False
+            if kind == CONVERSATIONS:
+                self.readable_from(id)
+            return True
         except NotFound:
             return False
-        except CapsuleError:
+        except CapsuleError:  # The agent may know of it, though it may not or can't read it.
             return True
 
     def ids(self, kind: str) -> list[str]:
-        ids = self._of(kind).ids(kind)
+        ids = self._engine_for(kind).ids(kind)
         if kind != CONVERSATIONS:
             return ids
         from capsule.engines.queries import ListRequest
 
-        seen = {head.id for head in self.queries().conversations(ListRequest()).heads}
-        return [id for id in ids if id in seen]
+        listed = self.queries().conversations(ListRequest()).heads
+        visible_ids = {head.id for head in listed}
+        return [id for id in ids if id in visible_ids]
 
     def head(self, id: str) -> tuple[Document, int]:
         """The size is 0 if the agent may read only a part of the file."""
-        with self._judged(CONVERSATIONS, id):
+        with self._hiding_damaged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
-        return head, 0 if self.since(head) else size
+        return head, 0 if self.readable_from_head(head) else size
 
     def document(self, kind: str, id: str) -> Document:
         """A message that the agent may not read is an empty object."""
-        with self._judged(kind, id):
-            document = self._of(kind).document(kind, id)
-        since = self.since(document) if kind == CONVERSATIONS else ""
-        if not since:
+        with self._hiding_damaged(kind, id):
+            document = self._engine_for(kind).document(kind, id)
+        if kind != CONVERSATIONS:
             return document
-        count = count_before(document["history"], since)
-        return document | {"history": [*({} for _ in range(count)), *document["history"][count:]]}
+        readable_from = self.readable_from_head(document)
+        if not readable_from:
+            return document
+        history = document["history"]
+        count = count_before(history, readable_from)
+        placeholders: list[Document] = [{} for _ in range(count)]
+        return document | {"history": placeholders + history[count:]}
 
     def read(self, kind: str, id: str) -> bytes:
-        if kind != CONVERSATIONS or not self.seen_from(id):
-            return self._of(kind).read(kind, id)
+        if kind != CONVERSATIONS or not self.readable_from(id):
+            return self._engine_for(kind).read(kind, id)
         return self.parsed(id, lambda data, _: data)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        if not self.seen_from(id):
+        if not self.readable_from(id):
             return self._engine.parsed(id, parse)
         document = self.document(CONVERSATIONS, id)
-        return parse(
-            codec.encode(document | {"history": [entry for entry in document["history"] if entry]}),
-            True,
-        )
+        readable = [entry for entry in document["history"] if entry]
+        return parse(codec.encode(document | {"history": readable}), True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """There are fewer entries if the agent may not read those before."""
-        since = self.seen_from(id)
+        """Fewer than `n` entries come if the agent may not read the earlier ones."""
+        readable_from = self.readable_from(id)
         data, count, tag = self._engine.tail(id, n)
-        if not since:
+        if not readable_from:
             return data, count, tag
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
-        return codec.encode_entries(entries[count_before(entries, since) :]), count, tag
+        readable = entries[count_before(entries, readable_from) :]
+        return codec.encode_entries(readable), count, tag
 
     @property
     def trash(self) -> TrashView:
@@ -271,68 +301,71 @@ class AgentView:
         return self._engine.tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:
-        """As the engine; the number stays untold, as it counts what the agent may not see."""
+        """Flush as the engine does, and return 0. The engine's number would reveal hidden
+        conversations.
+        """
         self._engine.flush(kind, id)
         return 0
 
     def external_edits(self, purpose: str = "this") -> NoReturn:
-        """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
-        why = (
+        """Raises Refused: an agent has no access to the files of the store."""
+        reason = (
             f"{purpose} needs the files of the store, which agent {self.agent} may not use, "
             "only a person"
         )
-        raise Refused(why, path="")
+        raise Refused(reason, path="")
 
-    def _finds(self, agent: str) -> bool:
+    def _is_agent_visible(self, agent: str) -> bool:
+        """Return whether the agent finds another one. Empty stands for no agent."""
         if agent in ("", self.agent):
             return True
-        return policy.decide(
-            self.agent, "find", policy.PolicyTarget(agent, "agent"), self._state_of(None, (agent,))
-        ).allowed
+        target = policy.PolicyTarget(agent, "agent")
+        inputs = self._inputs_for(None, (agent,))
+        return policy.decide(self.agent, "find", target, inputs).allowed
 
 
 class TrashView:
-    """The trash as an agent sees it. See `Trash`, which describes the methods."""
+    """The trash as an agent sees it: the conversations and messages that it deleted itself. `Trash`
+    describes the methods.
+    """
 
     def __init__(self, view: AgentView, trash: Trash) -> None:
         self._view = view
         self._trash = trash
 
     def entries(self, kind: str) -> list[Trashed]:
-        """The entries that the agent itself put there. Cost: reading each entry."""
-        return [trashed for trashed in self._trash.entries(kind) if self._is_seen(kind, trashed)]
+        """Return the entries that the agent itself put there. Cost: reading each entry."""
+        return [trashed for trashed in self._trash.entries(kind) if self._is_visible(kind, trashed)]
 
-    def _is_seen(self, kind: str, trashed: Trashed) -> bool:
-        """Whether the agent put an entry there, and may read the conversation."""
+    def _is_visible(self, kind: str, trashed: Trashed) -> bool:
+        """Return whether the agent put an entry there, and may read the conversation."""
         with suppress(CapsuleError):
             if kind == REMOVED:
-                self._view.seen_from(trashed.id)
-                kept = codec.decode(self._trash.read(trashed.token), trashed.token)
-                return bool(kept["removed"].get("by") == self._view.agent)
-            document = document_in(self._trash, trashed.token)
-            self._view.since(document)
-            return bool(document["metadata"].get("deletedBy") == self._view.agent)
+                self._view.readable_from(trashed.id)
+                record = codec.decode(self._trash.read(trashed.token), trashed.token)
+                deleted_by = record["removed"].get("by")
+            else:
+                document = document_in(self._trash, trashed.token)
+                self._view.readable_from_head(document)
+                deleted_by = document["metadata"].get("deletedBy")
+            return bool(deleted_by == self._view.agent)
         return False
 
-    def saw(self, id: str) -> bool:
-        """Whether a conversation is in it that the agent could read, as it was deleted last."""
+    def could_read(self, id: str) -> bool:
+        """Return whether the conversation was deleted, and the agent could read its last version."""
         with suppress(CapsuleError):
-            return any(
-                self._view.since(document) is not None
-                for document in deleted_last(self._trash, {id}).values()
-            )
+            documents = deleted_last(self._trash, {id}).values()
+            for document in documents:
+                self._view.readable_from_head(document)
+                return True
         return False
 
     def read(self, token: str) -> bytes:
-        there = (
-            (kind, it)
-            for kind in (CONVERSATIONS, REMOVED)
-            for it in self._trash.entries(kind)
-            if it.token == token
-        )
-        if not any(self._is_seen(kind, trashed) for kind, trashed in there):
-            raise NotFound(f"{token} is not in the trash", id=token)
-        return self._trash.read(token)
+        for kind in (CONVERSATIONS, REMOVED):
+            for trashed in self._trash.entries(kind):
+                if trashed.token == token and self._is_visible(kind, trashed):
+                    return self._trash.read(token)
+        raise NotFound(f"{token} is not in the trash", id=token)
 
     def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> NoReturn:
         """Raises Refused: an agent puts there only what it deletes."""
@@ -341,33 +374,33 @@ class TrashView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""
         self.read(token)
-        policy.raise_if_denied(
-            self._view.may(
-                "delete", policy.PolicyTarget.from_document(document_in(self._trash, token))
-            ),
-            id,
-        )
+        target = policy.PolicyTarget.from_document(document_in(self._trash, token))
+        policy.raise_if_denied(self._view.decide("delete", target), id)
         self._trash.restore(kind, id, token)
 
     def erase(self, token: str) -> None:
-        """Erase an entry, unasked: its messages came back by a change that this agent was allowed
-        to make.
-        """
+        """Erase an entry without a check. The change that restored its messages was checked."""
         self._trash.erase(token)
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Raises Refused: what is erased is not the agent's alone."""
+        """Raises Refused: the trash also has entries of others."""
         raise Refused(f"only a person may empty the trash, not agent {self._view.agent}", path="")
 
 
 class LeasesView:
-    """The leases as an agent sees them. See `Leases`; of the live instances, those of agents that
-    it finds.
+    """The leases as an agent sees them. `Leases` describes the methods.
+
+    Args:
+        leases: The leases of the whole store.
+        is_agent_visible: Returns whether the agent finds another agent, by id.
     """
 
-    def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
-        self._leases, self._finds = leases, finds
-        self.acquire, self.release, self.is_live = leases.acquire, leases.release, leases.is_live
+    def __init__(self, leases: Leases, is_agent_visible: Callable[[str], bool]) -> None:
+        self._leases = leases
+        self._is_agent_visible = is_agent_visible
+        self.acquire = leases.acquire
+        self.release = leases.release
+        self.is_live = leases.is_live
         self.ensure_held = leases.ensure_held
 
     @property
@@ -375,24 +408,26 @@ class LeasesView:
         """As `Leases` has it."""
         return self._leases.boot_id
 
-    def record_heartbeat(self, *args: Any, **named: Any) -> NoReturn:
+    def record_heartbeat(self, *args: Any, **options: Any) -> NoReturn:
         """Raises Refused: only sessions use it."""
         raise Refused("only a person may report heartbeats of sessions, not an agent", path="")
 
     last_heartbeat = record_heartbeat
 
     def live_instances(self) -> dict[str, dict[str, Any]]:
-        """What each live instance says about itself, of agents that this one finds and of
-        no agent.
+        """Return the details of live instances by id: those without an agent, and those of agents
+        that this agent finds.
         """
-        return {
-            id: about
-            for id, about in self._leases.live_instances().items()
-            if self._finds(about.get("agent", ""))
-        }
+        visible = {}
+        for id, details in self._leases.live_instances().items():
+            if self._is_agent_visible(details.get("agent", "")):
+                visible[id] = details
+        return visible
 
 
-def count_before(entries: list[Document], since: str) -> int:
-    """The number of entries that come before the first one of this time or later."""
-    times = (sortable(str(entry.get("timestamp"))) for entry in entries)
-    return next((place for place, time in enumerate(times) if time >= since), len(entries))
+def count_before(entries: list[Document], time: str) -> int:
+    """Return the number of entries before the first one of this time or later."""
+    for position, entry in enumerate(entries):
+        if sortable(str(entry.get("timestamp"))) >= time:
+            return position
+    return len(entries)

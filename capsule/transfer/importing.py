@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
 from capsule.format.json import codec
-from capsule.store.base import KIND
 from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import ConversationExists, write_new
 from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
@@ -392,7 +392,7 @@ class _ImportRun:
     def _exists(self, id: str) -> bool:
         if any(pending.taken.id == id for pending in self._pending):
             self._report_until(0)
-        return self._store.engine.exists(KIND, id)
+        return self._store.engine.exists(CONVERSATIONS, id)
 
     def _put(self, new: _PendingImport) -> bool:
         """Write what a draft became, and note its state; whether both sides changed the same."""
@@ -517,7 +517,7 @@ class _ImportRun:
 
     @cached_property
     def _in_trash(self) -> set[str]:
-        return {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
+        return {trashed.id for trashed in self._store.engine.trash.entries(CONVERSATIONS)}
 
     @cached_property
     def _removed(self) -> dict[str, list[Any]]:

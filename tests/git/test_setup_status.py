@@ -14,24 +14,24 @@ import pytest
 
 from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
-from capsule.git.setup.status import CloneStatus
+from capsule.git.setup.status import RepositoryStatus
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, script, worktree
 from tests.git.talking import conversation, rename, say, sides
 
 pytestmark = pytest.mark.slow
 
 
-def state_of(clone: Clone) -> CloneStatus:
+def state_of(clone: Clone) -> RepositoryStatus:
     with clone.store() as store:
         return git.open(store).status()
 
 
-def kinds(state: CloneStatus) -> list[str]:
+def kinds(state: RepositoryStatus) -> list[str]:
     """What is to be done, in the order in which it is told."""
     return [finding.kind for finding in state.findings if finding.is_trouble]
 
 
-def words(state: CloneStatus) -> str:
+def words(state: RepositoryStatus) -> str:
     return "\n".join(f"{finding.what}: {finding.todo}" for finding in state.findings)
 
 

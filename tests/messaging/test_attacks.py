@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
+from capsule.engines.interface import CONVERSATIONS
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean_document
-from capsule.store.base import KIND
 from tests.core.store.making import EARLY, LATE, channel, make
 
 Document = dict[str, Any]
@@ -140,7 +140,7 @@ def test_a_merge_is_no_door_for_an_agent(store: Store) -> None:
     base = codec.encode(clean_document(store.document("team"), "team"))
     for theirs in (None, base.replace(b"first", b"other")):
         with pytest.raises(Refused):
-            store.beside(agent="eve").incoming.bring_in(KIND, "team", base, theirs)
+            store.beside(agent="eve").incoming.bring_in(CONVERSATIONS, "team", base, theirs)
 
 
 def test_a_store_that_acts_for_an_agent_becomes_no_other(store: Store) -> None:

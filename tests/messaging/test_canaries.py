@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
-from capsule.engines.interface import Trashed
+from capsule.engines.interface import CONVERSATIONS, Trashed
 from capsule.messaging.contacts import Permission
-from capsule.store.base import KIND
 from capsule.store.change.conversation import REMOVED
 from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.worlds import AGENTS, PATHS, Room, World, build, worlds
@@ -68,7 +67,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "untag": lambda store, id: store.untag(id, "red"),
     "export": lambda store, id: store.export([id], BytesIO(), format="markdown"),
     "edits.rewrite": lambda store, id: store.edits.rewrite(
-        id, *[store.inner.whole_engine.read(KIND, id)] * 2
+        id, *[store.inner.whole_engine.read(CONVERSATIONS, id)] * 2
     ),
     "branches.trim": lambda store, id: store.branches.trim(id),
     "context.clear": lambda store, id: store.context.clear(id),
@@ -201,7 +200,7 @@ def asked_by(name: str, id: str) -> str:
     return f"{id}-first" if name in ("messages.status", "messages.done") else id
 
 
-def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
+def in_trash(store: Store, id: str, kind: str = CONVERSATIONS) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
     entries = store.inner.whole_engine.trash.entries(kind)
     return next((trashed for trashed in entries if trashed.id == id), None) or refuse()

@@ -61,7 +61,7 @@ class CloneFinding:
 
 
 @dataclass(slots=True)
-class CloneStatus:
+class RepositoryStatus:
     """The state of a clone. The counts and names are None where git does not say.
 
     Attributes:
@@ -105,11 +105,11 @@ class CloneStatus:
 
 def look(
     repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]
-) -> CloneStatus:
+) -> RepositoryStatus:
     """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those
     of the store.
     """
-    state = CloneStatus(repository.top, repository.prefix.rstrip("/"))
+    state = RepositoryStatus(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)
     state.findings += _hook(repository, state)
@@ -227,7 +227,7 @@ def _files(repository: Repository) -> Iterator[CloneFinding]:
         yield CloneFinding("ignore", text, todo)
 
 
-def _hook(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
+def _hook(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     there = installation.find(repository)
     state.hook = there.runs
     if there.runs:
@@ -244,7 +244,7 @@ def _hook(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
         )
 
 
-def _version(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
+def _version(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     state.git, is_enough = merge_version(repository.git)
     if not is_enough:
         needs = "capsule git sync, where it merges other files than conversations"
@@ -256,7 +256,7 @@ def _version(repository: Repository, state: CloneStatus) -> Iterator[CloneFindin
         )
 
 
-def _tree(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
+def _tree(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
     shape = (
         "--porcelain=v2",
@@ -304,7 +304,7 @@ def _is_clean(repository: Repository, path: str, kind: str, blob: str) -> bool:
         return False
 
 
-def _read_branch(words: str, state: CloneStatus) -> None:
+def _read_branch(words: str, state: RepositoryStatus) -> None:
     name, _, value = words.partition(" ")
     if name == "branch.head" and value != "(detached)":
         state.branch = value
@@ -315,7 +315,7 @@ def _read_branch(words: str, state: CloneStatus) -> None:
         state.ahead, state.behind = int(ahead), -int(behind)
 
 
-def _under_way(repository: Repository, state: CloneStatus) -> Iterator[CloneFinding]:
+def _under_way(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     """What git has begun and not ended, in this worktree."""
     unmerged = ", ".join(state.unmerged)
     if begun := repository.under_way():

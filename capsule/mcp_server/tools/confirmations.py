@@ -21,7 +21,7 @@ from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format.references import find_message
 from capsule.mcp_server.errors import ASK_NO_MORE, ExplainedError, describe_holder
 from capsule.mcp_server.stores import access_of, resolve_conversation, store_of
-from capsule.store.objects.edits import whose
+from capsule.store.objects.edits import author_relation
 from capsule.untrusted_text import counted, quoted, word
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def ask_to_delete(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit
     try:
         named = _named(store.head(id))
         history: list[dict[str, Any]] = store.document(id)["history"]
-        are_own = all(whose(entry, access_of(ctx).name) == "own" for entry in history)
+        are_own = all(author_relation(entry, access_of(ctx).name) == "own" for entry in history)
     except InvalidDocument:
         named, are_own = f"{id}, whose file is damaged", False
     question = f"Delete the conversation {named}? It goes to the store's trash."
@@ -184,7 +184,7 @@ def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedR
 
 def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
     me = access_of(ctx).name
-    return all(whose(entry, me) == "own" for entry in history if entry["id"] in ids)
+    return all(author_relation(entry, me) == "own" for entry in history if entry["id"] in ids)
 
 
 def ask_to_remove(
@@ -222,7 +222,9 @@ def edit_target(ctx: Context, id: str, message: str, content: str) -> EditTarget
     """The message that a call means."""
     store = store_of(ctx)
     found = store.find_message(store.resolve(id), message)
-    is_own = whose({"role": found.role, "from": found.from_}, access_of(ctx).name) == "own"
+    is_own = (
+        author_relation({"role": found.role, "from": found.from_}, access_of(ctx).name) == "own"
+    )
     return EditTarget(id=str(found.id), needs_yes=not is_own and found.content != content)
 
 
@@ -235,7 +237,10 @@ def ask_to_edit(
     store, id = resolve_conversation(ctx, id)
     message = store.find_message(id, meant.id)
     beside = "To put a new version beside it: branch with action edit."
-    if whose({"role": message.role, "from": message.from_}, access_of(ctx).name) == "agent":
+    if (
+        author_relation({"role": message.role, "from": message.from_}, access_of(ctx).name)
+        == "agent"
+    ):
         raise ExplainedError(
             f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not "
             f"by you. {beside}"

@@ -14,6 +14,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.groups import ensure_direct
@@ -29,7 +30,6 @@ from capsule.sessions.adapters.interface import (
     Receiver,
 )
 from capsule.sessions.registry import Registry
-from capsule.store.base import KIND
 from capsule.store.listeners import StoreWatchers
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class ConversationAdapter(Adapter):
             return out.target
         two = PolicyTarget(out.place, "direct").present_ids
         if out.agent in two and not self._store.engine.exists(
-            KIND, out.place
+            CONVERSATIONS, out.place
         ):  # A destination may be one to come.
             ensure_direct(self._store.inner.store_for(out.agent), out.agent, *(two - {out.agent}))
         thread, reply_to = out.thread or None, out.target or out.reply_to or None

@@ -66,7 +66,7 @@ def restrict_to_destinations(store: CoreStore, session: str) -> None:
 
     Raises Refused: it is no session of this agent.
     """
-    engine, state_of = store.inner.whole_engine, store.inner.state_of
+    engine, state_of = store.inner.whole_engine, store.inner.inputs_for
     row = Registry(engine).read().sessions.get(session)
     if row is None or row.agent != store.agent:
         whose = f"is {row.agent}'s" if row else "is not in this store"
@@ -81,7 +81,7 @@ def restrict_to_destinations(store: CoreStore, session: str) -> None:
             session_targets=writable_conversations(Session(engine, session).read()),
         )
 
-    store.inner.state_of = within
+    store.inner.inputs_for = within
 
 
 class Toolkit:

@@ -1,15 +1,14 @@
-"""Messages before they are written: complete, from their agent, not too large, with their parents,
-once under a key.
+"""Messages before they are written: their time, id, sender, size and parents, and keyed appends.
 
-What must stay true: a message without a parent lands at the end of the active branch, whoever wrote
-meanwhile. A parent is always a message of the conversation. If the last message is known to be the
-end of the active branch (`Transaction.ends_active`), nothing is read; else the conversation is
-parsed once.
+What must stay true: a message without a parent goes to the end of the active branch, even if others
+wrote meanwhile. A parent is always a message of the conversation. If the last message is known to
+be the end of the active branch (`Transaction.state.ends_active`), nothing is read. Else the
+conversation is parsed once.
 
-A caller that lost the answer to an append can't tell whether the append was made. With a key it can
-ask again: the message's id is made from conversation and key, so every process finds it in the
-file, also after derived data was deleted. The transaction that appends also looks for the keyed
-message; a plain append pays nothing for it.
+A caller that lost the answer to an append can't know whether the append was made. With an
+idempotency key it can ask again: the message's id is made from conversation and key, so every
+process finds it in the file, also after derived data was deleted. The transaction that appends also
+looks for the keyed message. A plain append pays nothing for it.
 """
 
 from __future__ import annotations
@@ -30,35 +29,37 @@ if TYPE_CHECKING:
     from capsule.format.tree.tree import Link
 
 Entry = dict[str, Any]
-_LONGEST_KEY = 256
+_MAX_KEY_LENGTH = 256
 #: The fields that a second request under the same key must repeat.
-_SAME = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
+_REPEATED_FIELDS = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
 
 
-def completed_message(message: Entry, stamp: str) -> Entry:
-    """A checked message, with a time and an id if it had none, in canonical order."""
+def completed_message(message: Entry, timestamp: str) -> Entry:
+    """Return a checked message in canonical order, with this time and a new id if it has none."""
     if len(message) == 2:  # A role and a text: the common case.
         return {
             "role": message["role"],
             "content": message["content"],
-            "timestamp": stamp,
+            "timestamp": timestamp,
             "id": new_message_id(),
         }
     if "timestamp" in message and "id" in message:
         return message
-    return order_message({"timestamp": stamp, "id": new_message_id()} | message)
+    return order_message({"timestamp": timestamp, "id": new_message_id()} | message)
 
 
-def message_model(entry: Entry, place: int) -> Message:
-    """A message as callers get it, with its place."""
+def message_model(entry: Entry, position: int) -> Message:
+    """Return a message as callers get it, with its position."""
     from capsule.format.models import Message
 
-    return Message.model_validate(entry).placed(place)
+    return Message.model_validate(entry).placed(position)
 
 
 def with_sender(message: Entry, agent: str | None) -> Entry:
-    """A checked message, from this agent. Raises Refused if it is from another one; None:
-    as it is.
+    """Return a checked message with the agent as its sender. If `agent` is None, the message is
+    unchanged.
+
+    Raises Refused: the message is from another agent.
     """
     if agent is None:
         return message
@@ -73,8 +74,9 @@ def with_sender(message: Entry, agent: str | None) -> Entry:
 
 
 def encoded_within(entry: Entry, limit: int) -> bytes:
-    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold
-    the entry.
+    """Return the bytes of an entry.
+
+    Raises InvalidInput: there are more than `limit`, or JSON can't hold the entry.
     """
     if len(entry["content"]) <= limit:
         encoded = codec.encode_entry(entry)
@@ -87,11 +89,11 @@ def encoded_within(entry: Entry, limit: int) -> bytes:
 
 
 def with_parents(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entry], bool]:
-    """The entries with the parents they need when they are appended in this order.
+    """Return the entries with the parents that they need when they are appended in this order.
 
     Args:
         transaction: The transaction of the conversation.
-        entries: Complete messages; not to be changed in place.
+        entries: Complete messages. They are not changed.
 
     Returns:
         The entries, and whether the last entry becomes the end of the active branch.
@@ -100,36 +102,56 @@ def with_parents(transaction: Transaction, entries: list[Entry]) -> tuple[list[E
         InvalidInput: A parent is not a message of the conversation.
     """
     current = transaction.head.current
-    if current is None:  # The last message is the end of the active branch, whatever it answers.
-        there = set[str]()
-        for entry in entries:
-            parent = entry.get("parent")
-            if parent is not None and parent not in there and transaction.find(parent) is None:
-                raise _unknown(transaction.id, parent)
-            there.add(entry["id"])
+    if current is None:  # The last message is the end of the active branch, whatever its parent is.
+        _check_parents(transaction, entries)
         return entries, True
     if transaction.state.ends_active and not any("parent" in entry for entry in entries):
         return entries, True
+    return _with_parents_on_branch(transaction, entries, current)
+
+
+def _check_parents(transaction: Transaction, entries: list[Entry]) -> None:
+    """Raise InvalidInput if a parent is neither in the conversation nor an earlier entry."""
+    valid_parents: set[str | None] = {None}
+    for entry in entries:
+        parent: Any = entry.get("parent")
+        if parent not in valid_parents and transaction.find(parent) is None:
+            raise _unknown_parent(transaction.id, parent)
+        valid_parents.add(entry["id"])
+
+
+def _with_parents_on_branch(
+    transaction: Transaction, entries: list[Entry], current: str
+) -> tuple[list[Entry], bool]:
+    """Do `with_parents` in a conversation that was switched to the branch of message `current`.
+
+    An entry without a parent continues the active branch. It needs the field only if the end of
+    that branch is not the message before it in the file.
+    """
     from capsule.format.tree.tree import Tree, link_of
 
     links: list[Link] = [link_of(entry) for entry in transaction.document()["history"]]
     ids = {id for id, _ in links}
-    result: list[Entry] = []
+    linked_entries: list[Entry] = []
     leaf = Tree.of_links(links).active_leaf(current)
     for entry in entries:
+        linked = entry
         if "parent" in entry:
             if entry["parent"] is not None and entry["parent"] not in ids:
-                raise _unknown(transaction.id, entry["parent"])
+                raise _unknown_parent(transaction.id, entry["parent"])
         elif 0 <= leaf < len(links) - 1:
-            entry = order_message(entry | {"parent": links[leaf][0]})
-        links.append(link_of(entry))
-        ids.add(entry["id"])
-        result.append(entry)
-        leaf = Tree.of_links(links).active_leaf(current) if "parent" in entry else len(links) - 1
-    return result, leaf == len(links) - 1
+            linked = order_message(entry | {"parent": links[leaf][0]})
+        links.append(link_of(linked))
+        ids.add(linked["id"])
+        linked_entries.append(linked)
+        if "parent" in linked:
+            leaf = Tree.of_links(links).active_leaf(current)
+        else:
+            leaf = len(links) - 1
+    return linked_entries, leaf == len(links) - 1
 
 
-def _unknown(id: str, parent: str) -> InvalidInput:
+def _unknown_parent(id: str, parent: str) -> InvalidInput:
     return InvalidInput(
         f"message.parent: {parent[:130]!r} is not the id of a message in conversation {id}; "
         "nothing was written",
@@ -138,45 +160,48 @@ def _unknown(id: str, parent: str) -> InvalidInput:
 
 
 def ensure_nothing_newer(transaction: Transaction, seen: str, *, is_active: bool = True) -> None:
-    """Raise InvalidInput if messages stand behind the last one that a writer saw, in the branch
-    that it writes to.
+    """Check that the last message that a writer read is still the end of the branch that it writes
+    to.
 
     Args:
         transaction: The transaction of the conversation.
         seen: The id of the message.
-        is_active: Whether it writes to the active branch, and not to the one of that message.
+        is_active: Whether it writes to the active branch, and not to the branch of that message.
 
     Raises:
-        InvalidInput: Its field `came` says how many there are; 0: the message is not in that branch
-            by now.
+        InvalidInput: Messages follow it. The error's field `came` is their number. 0: the message
+            is not in that branch any more.
 
-    Cost: finding the message; unless it is the last one, reading the document.
+    Cost: finding the message. Reading the document, unless the message is the last one.
     """
     current = transaction.head.current
-    place, _ = transaction.find(seen) or (-1, None)
-    is_ended = not is_active or current is None or transaction.state.ends_active
-    if is_ended and place >= 0 and place == transaction.state.entries - 1:
+    position, _ = transaction.find(seen) or (-1, None)
+    last_is_leaf = not is_active or current is None or transaction.state.ends_active
+    if last_is_leaf and position >= 0 and position == transaction.state.entries - 1:
         return
     from capsule.format.tree.tree import Tree
 
     tree = Tree(transaction.document()["history"])
-    path = tree.path_to(
-        tree.active_leaf(current) if is_active or place < 0 else tree.leaf_at(place)
-    )
-    if path[-1:] == [place]:
+    if is_active or position < 0:
+        leaf = tree.active_leaf(current)
+    else:
+        leaf = tree.leaf_at(position)
+    branch = tree.path_to(leaf)
+    if branch[-1:] == [position]:
         return
-    came = len(path) - 1 - path.index(place) if place in path else 0
-    what = f"{came} message{'' if came == 1 else 's'} came after the last one that was seen"
-    gone = "the last message that was seen is no longer on the active branch"
+    newer = 0
+    reason = "the last message that was seen is no longer on the active branch"
+    if position in branch:
+        newer = len(branch) - 1 - branch.index(position)
+        plural = "" if newer == 1 else "s"
+        reason = f"{newer} message{plural} came after the last one that was seen"
     raise InvalidInput(
-        f"{what if came else gone}; nothing was written",
-        remedy=Remedy("show", transaction.id),
-        came=came,
+        f"{reason}; nothing was written", remedy=Remedy("show", transaction.id), came=newer
     )
 
 
-def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[str, Any]:
-    """A message to be appended once under `key`, checked.
+def keyed_message(conversation: str, key: str, message: Entry) -> Entry:
+    """Return a checked message with the id for `key`, to be appended once.
 
     Raises:
         InvalidInput: The key or the message can't be accepted.
@@ -185,38 +210,40 @@ def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[
 
 
 def check_key(key: str) -> str:
-    """`key`, if it is valid. Raises InvalidInput."""
-    if not key.strip() or len(key) > _LONGEST_KEY:
+    """Return `key`, if it is valid. Raises InvalidInput."""
+    if not key.strip() or len(key) > _MAX_KEY_LENGTH:
         raise InvalidInput(
-            f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}"
+            f"an idempotency key has 1 to {_MAX_KEY_LENGTH} characters; this one has {len(key)}"
         )
     return key
 
 
 def earlier_keyed_append(
-    transaction: Transaction, message: dict[str, Any], same: Iterable[str] = _SAME
-) -> tuple[int, dict[str, Any]] | None:
-    """The place of a keyed message and the message, if it was appended before; else None.
+    transaction: Transaction, message: Entry, repeated_fields: Iterable[str] = _REPEATED_FIELDS
+) -> tuple[int, Entry] | None:
+    """Return the position of a keyed message and the message, if it was appended before.
 
     Args:
         transaction: The transaction of the conversation.
-        message: As `keyed_message` gives it.
-        same: The fields that a retry must repeat.
+        message: As `keyed_message` returns it.
+        repeated_fields: The fields that a retry must repeat.
 
     Raises:
         InvalidInput: The key was used for another message.
     """
-    placed = transaction.find(message["id"])
-    if placed is None:
+    positioned = transaction.find(message["id"])
+    if positioned is None:
         return None
-    at, entry = placed
-    # The store itself adds a parent on another branch, and a topic in a channel that has one.
-    same = [name for name in same if name not in ("parent", "topic") or name in message]
-    if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
-        raise InvalidInput(
-            f"this idempotency key was used before in conversation {transaction.id}, for another "
-            f"message (@{at}); "
-            "nothing was written. Use a new key for a new message"
-        )
+    position, entry = positioned
+    if "editedAt" not in entry:
+        for name in repeated_fields:
+            # The store itself adds a parent on another branch, and a topic in a channel with one.
+            may_be_added = name in ("parent", "topic") and name not in message
+            if not may_be_added and entry.get(name) != message.get(name):
+                raise InvalidInput(
+                    "this idempotency key was used before in conversation "
+                    f"{transaction.id}, for another message (@{position}); "
+                    "nothing was written. Use a new key for a new message"
+                )
     transaction.ensure_durable()  # The first writer may have died or failed before it was.
-    return placed
+    return positioned

@@ -1,19 +1,24 @@
 """One change of one conversation, in a transaction of the engine.
 
-What must stay true: every change of a conversation goes through `Conversation`. A change without
-effect writes nothing. A change of the lock alone keeps `updatedAt`. Times never go back within a
-conversation.
+`Conversation` wraps the transaction. Its methods `append`, `change_head`, `set_context` and
+`rewrite` each check the permission and the lock, and then make one write. If another program wrote
+the file meanwhile, the engine raises `ConcurrentWrite`. `StoreInternals.change` then begins a new
+transaction with a new `Conversation`.
+
+What must stay true: a change without effect writes nothing. A change of the lock alone keeps
+`updatedAt`. Times never go back within a conversation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import migrations
-from capsule.format.documents import creation
+from capsule.format.documents.creation import inactive_lock
 from capsule.format.fields import field_names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import automatic_title
@@ -35,46 +40,61 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 #: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
-#: How often a write is begun while another program writes in between.
+#: The number of times that a write is begun while another program writes in between.
 TRIES = 50
-_LOCK = frozenset(field_names("metadata.lock"))
+_LOCK_FIELDS = frozenset(field_names("metadata.lock"))
 
 
 def ensure_permitted(
     agent: str | None,
     action: Action,
-    object: PolicyTarget,
-    state_of: InputsFor,
+    target: PolicyTarget,
+    inputs_for: InputsFor,
     others: Collection[str] = (),
-    known: PolicyInputs | None = None,
+    inputs: PolicyInputs | None = None,
 ) -> ReadSet:
-    """What else this was decided on; `known` is the state, if it was read already.
+    """Check a permission, and return the read set of the decision.
 
-    Raises Refused, or NotFound where it is hidden, if the agent may not do it.
+    Args:
+        agent: The agent that acts. None: the store's owner.
+        action: The action.
+        target: The conversation.
+        inputs_for: Reads the other inputs of the decision.
+        others: The other agents that the action concerns, such as those that are invited.
+        inputs: What `inputs_for` would return, if it was read already.
+
+    Raises:
+        Refused: The agent may not do it.
+        NotFound: The agent may not know of the conversation.
     """
     from capsule.rules import policy
     from capsule.rules.consent import PolicyInputs
 
-    state = known or (PolicyInputs() if agent is None else state_of(object, others))
-    policy.raise_if_denied(policy.decide(agent, action, object, state), object.id, state_of)
-    return state.read_versions
+    if inputs is None:
+        inputs = PolicyInputs() if agent is None else inputs_for(target, others)
+    policy.raise_if_denied(policy.decide(agent, action, target, inputs), target.id, inputs_for)
+    return inputs.read_versions
 
 
 class Conversation:
-    """A conversation in a transaction. It keeps the rules of every change: times, active branch,
-    title, lock.
+    """A conversation in a transaction. It keeps the rules of every change: permission, lock, times,
+    active branch and title.
 
     Args:
         transaction: The transaction.
-        admit: Called once, before the first write: raises, or gives the lock to record with it
-            (None: as it is).
+        admit: Decides whether this instance may write. It is called once, before the first write.
+            It raises `Locked` or `LockLost`, or returns the lock to record with the write (None:
+            the lock stays as it is).
         tries: The number of earlier tries of this write that another writer interrupted.
-        agent: The agent that writes; None: the store's owner.
-        state_of: Gives what a decision of the rule depends on besides the conversation.
-        limits: The store's settings.
-        own: Where the change is remembered as the store's own; None: its watchers see it as
+        agent: The agent that writes. None: the store's owner.
+        inputs_for: Reads what a decision depends on besides the conversation.
+        settings: The store's settings, for their limits.
+        own_writes: Remembers the change as the store's own. None: its watchers see the change as
             another's.
-        is_ruled: Whether each write must be one that the agent or the owner may make.
+        checks_permissions: Whether each write must be one that the agent or the owner may make.
+
+    Attributes:
+        recorded_lock: The lock that the last write recorded. None: the lock was left alone.
     """
 
     def __init__(
@@ -84,31 +104,33 @@ class Conversation:
         tries: int,
         *,
         agent: str | None,
-        state_of: InputsFor,
-        limits: Settings,
-        own: OwnWrites | None,
-        is_ruled: bool,
+        inputs_for: InputsFor,
+        settings: Settings,
+        own_writes: OwnWrites | None,
+        checks_permissions: bool,
     ) -> None:
         self.transaction = transaction
         self.id = transaction.id
         self.name = transaction.name
+        self.recorded_lock: Document | None = None
         self._tries = tries
-        self._limits = limits
+        self._settings = settings
         self._admit = admit
         self._is_admitted = False
         self._lock: Document | None = None
-        self._own = own
+        self._own_writes = own_writes
         self._agent = agent
-        self._state_of = state_of
-        self._is_ruled = is_ruled
-        #: What may be done with the conversation as it is.
-        self._allowed: set[Action] = set()
-        #: The lock that was recorded.
-        self.recorded: Document | None = None
+        self._inputs_for = inputs_for
+        self._checks_permissions = checks_permissions
+        #: The actions on the conversation, as it was read, that passed a check.
+        self._allowed_actions: set[Action] = set()
 
-    def admitted(self) -> Document | None:
-        """The lock to record with the next write; None: as it is. Raises `Locked` or `LockLost` if
-        a write would.
+    # -- Who may write -----------------------------------------------------------------------------
+
+    def lock_to_record(self) -> Document | None:
+        """Return the lock to record with the next write, or None to leave it alone.
+
+        Raises Locked, LockLost: this instance may not write.
         """
         if not self._is_admitted:
             self._lock = self._admit(self)
@@ -116,45 +138,56 @@ class Conversation:
         return self._lock
 
     def ensure_permitted(
-        self, action: Action, object: PolicyTarget | None = None, others: Collection[str] = ()
+        self, action: Action, target: PolicyTarget | None = None, others: Collection[str] = ()
     ) -> None:
-        """As `ensure_permitted`, for who writes here; without an object, for the conversation as
-        it is.
+        """Check a permission of the writing agent, as the function `ensure_permitted` does. The
+        transaction remembers what the decision depended on.
+
+        Args:
+            action: The action.
+            target: The conversation, if it is not the one that was read, such as its new version.
+            others: The other agents that the action concerns.
         """
-        from capsule.rules.policy import PolicyTarget
+        from capsule.rules.policy import PolicyTarget  # A command that only reads needs no rules.
 
-        if object is not None or action not in self._allowed:
-            about, judged = (
-                object or PolicyTarget.from_parsed_head(self.head),
-                self.transaction.decision_inputs,
+        if target is not None or action not in self._allowed_actions:
+            checked = target or PolicyTarget.from_parsed_head(self.head)
+            inputs = None
+            decision = self.transaction.decision_inputs
+            if decision is not None and decision[0] is checked and not others:
+                inputs = decision[1]
+            read_set = ensure_permitted(
+                self._agent, action, checked, self._inputs_for, others, inputs
             )
-            known = judged[1] if judged is not None and judged[0] is about and not others else None
-            read_set = ensure_permitted(self._agent, action, about, self._state_of, others, known)
-            # Of what was read twice the earlier version counts: so all decisions are about one
-            # state.
+            # If a version was read twice, the earlier one counts. So all decisions are about the
+            # same state.
             self.transaction.read_set = {**read_set, **self.transaction.read_set}
-        if object is None:
-            self._allowed.add(action)
+        if target is None:
+            self._allowed_actions.add(action)
 
-    def _ensure_ruled(self, before: Document, after: Document, *, is_agreed: bool) -> None:
+    def _check_permissions(self, old: Document, new: Document, *, is_agreed: bool) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do.
 
-        `is_agreed`: A person said yes to it, so in an open conversation the agent may change
+        `is_agreed`: a person said yes to it. In an open conversation the agent may then change
         messages of others.
         """
-        if not self._is_ruled:
+        if not self._checks_permissions:
             return
         from capsule.rules import policy, write_actions
 
-        if (object := policy.PolicyTarget.from_parsed_head(self.head)).is_closed:
-            for action in sorted(write_actions.actions_of_write(self._agent, before, after)):
-                self.ensure_permitted(action, object, write_actions.added_agents(before, after))
+        target = policy.PolicyTarget.from_parsed_head(self.head)
+        if target.is_closed:
+            for action in sorted(write_actions.actions_of_write(self._agent, old, new)):
+                self.ensure_permitted(action, target, write_actions.added_agents(old, new))
         elif self._agent is not None:
             self.ensure_permitted("change")
-            if not is_agreed and write_actions.changes_others(self._agent, before, after):
+            if not is_agreed and write_actions.changes_others(self._agent, old, new):
                 self.ensure_permitted("moderate")
-            if (closed := policy.PolicyTarget.from_document(after)).is_closed:
-                self.ensure_permitted("rewrite", closed)  # It would take away what others wrote.
+            new_target = policy.PolicyTarget.from_document(new)
+            if new_target.is_closed:
+                self.ensure_permitted("rewrite", new_target)  # Others would lose their messages.
+
+    # -- Reading -----------------------------------------------------------------------------------
 
     @property
     def head(self) -> ParsedHead:
@@ -162,42 +195,19 @@ class Conversation:
         return self.transaction.head
 
     def document(self) -> Document:
-        """The whole conversation. Cost: one parse."""
+        """Return the whole conversation. Cost: one parse."""
         return self.transaction.document()
 
-    def _stamp(self) -> str:
-        """The new `updatedAt`: later than all earlier ones of the conversation, so that it names
-        one write.
+    def _current_head(self) -> Document:
+        return self.head.document | {"updatedAt": self.transaction.state.updated_at}
+
+    def _new_updated_at(self) -> str:
+        """Return a time later than every `updatedAt` of the conversation, so that it identifies one
+        write.
         """
         return timestamps.later_than(self.transaction.state.newest_updated_at)
 
-    def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
-        """The place and the messages as an earlier, interrupted try has written them; None: it has
-        not. A message that was written and is not in the document was removed since, and stays
-        removed."""
-        times = {message.get("id"): message.get("timestamp") for message in messages}
-        first = messages[0].get("id")
-
-        def written(entries: list[Document]) -> dict[int, Document]:
-            those = (
-                (place, entry) for place, entry in enumerate(entries) if entry.get("id") in times
-            )
-            return {
-                place: entry
-                for place, entry in those
-                if times[entry["id"]] in (None, entry.get("timestamp"))
-            }
-
-        recorded = written(self.transaction.appended())
-        if not recorded and (first is None or self.transaction.find(first) is None):
-            return None
-        there = before = written(self.document()["history"])
-        if len(there) < len(messages):
-            before = recorded
-        if len(before) < len(messages):
-            return None
-        self.transaction.ensure_durable()
-        return next(iter(there), self.transaction.state.entries), list(before.values())
+    # -- Appending ---------------------------------------------------------------------------------
 
     def append(
         self, messages: list[Document], *, move: bool = False, wait: bool = True
@@ -206,86 +216,129 @@ class Conversation:
         active branch.
 
         Args:
-            messages: As `check_message` gives them; at least one. They get their ids in this list,
-                so that another try writes the same messages; their times are those of the try that
+            messages: One or more, as `check_message` returns them. Their ids are set in this list,
+                so that another try writes the same messages. Their times are those of the try that
                 wrote them.
             move: Whether the last message becomes the end of the active branch.
-            wait: Whether they are durable when the transaction ends, and not a second later.
+            wait: Whether they are durable when the transaction ends, instead of a second later.
 
         Returns:
             The position of the first message, and the messages as written.
 
         Raises:
-            InvalidInput: A message is too large, or its parent does not exist; nothing was written.
-            Refused: The agent may not write here, or a message is from another one.
-            Interfered: Another program wrote the document meanwhile.
+            InvalidInput: A message is too large, or its parent does not exist. Nothing was written.
+            Refused: The agent may not write here, or a message is from another agent.
+            ConcurrentWrite: Another program wrote the document meanwhile.
         """
         self.transaction.waits_for_flush = wait
-        if self._agent is not None:
-            self.ensure_permitted("append")
-            given = set[str]().union(*messages)
-            if move or "parent" in given or ("timestamp" in given and not self._tries):
-                self.ensure_permitted("rewrite")
-            messages[:] = [with_sender(message, self._agent) for message in messages]
-        if self._tries and (before := self._appended_before(messages)) is not None:
-            return before
-        lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
+        self._check_append(messages, move)
+        if self._tries:
+            written = self._written_by_earlier_try(messages)
+            if written is not None:
+                return written
+        lock = self.lock_to_record()
+        state = self.transaction.state
+        head = self.transaction.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than
-        # the last message's, nor than the last participant joined, who reads from there on.
-        time = timestamps.now(max(at.newest_message_time or at.updated_at, head_before.joined))
-        is_plain, entries, is_active = head_before.current is None, list[Document](), False
-        for place, message in enumerate(messages):
-            is_plain = is_plain and "parent" not in message
-            entries.append(entry := completed_message(message, time))
-            messages[place] = message | {"id": entry["id"]}
-        if is_plain:
-            move = False
+        # the last message's time. It is also never earlier than the time when the last participant
+        # joined, because that participant reads the messages from there on.
+        time = timestamps.now(max(state.newest_message_time or state.updated_at, head.joined))
+        entries = _completed_messages(messages, time)
+        needs_tree = head.current is not None or any("parent" in entry for entry in entries)
+        if needs_tree:
+            entries, ends_active = with_parents(self.transaction, entries)
+            moves_branch = move and not ends_active
         else:
-            entries, is_active = with_parents(self.transaction, entries)
-            move = move and not is_active
-        encoded, size = [], at.size
+            ends_active = False
+            moves_branch = False
+        encoded = self._encoded(entries, state.size)
+        if self._own_writes is not None:
+            self._own_writes.remember_appended(self.id, entries)
+        title = automatic_title(entries) if head.untitled else ""
+        updated_at = (
+            time
+            if time > state.newest_updated_at
+            else timestamps.later_than(state.newest_updated_at)
+        )
+        new_head = None
+        if lock is not None or title or moves_branch:
+            leaf = entries[-1]["id"] if moves_branch else None
+            new_head = self._changed_head(partial(_set_title_and_leaf, title, leaf), updated_at)
+        self.transaction.append(
+            entries,
+            encoded,
+            updated_at,
+            time=time,
+            head=new_head,
+            ends_active=ends_active or moves_branch,
+        )
+        self.recorded_lock = lock
+        # The position is known only now: others may have appended just before.
+        return self.transaction.state.entries - len(entries), entries
+
+    def _check_append(self, messages: list[Document], move: bool) -> None:
+        """Check that the agent may append these messages, and set their sender in the list."""
+        if self._agent is None:
+            return
+        self.ensure_permitted("append")
+        fields = set[str]().union(*messages)
+        if move or "parent" in fields or "timestamp" in fields:
+            self.ensure_permitted("rewrite")
+        messages[:] = [with_sender(message, self._agent) for message in messages]
+
+    def _encoded(self, entries: list[Document], size: int) -> list[bytes]:
+        """Return the bytes of each entry. Raises InvalidInput if an entry, or the file of `size`
+        bytes with all of them, would be too large.
+        """
+        encoded = []
         for entry in entries:
-            encoded.append(data := encoded_within(entry, self._limits.message_bytes))
+            data = encoded_within(entry, self._settings.message_bytes)
+            encoded.append(data)
             size += len(data)
-        if size > self._limits.document_bytes:
+        if size > self._settings.document_bytes:
             raise InvalidInput(
-                f"conversation {self.id} would have more than {self._limits.document_bytes:,} "
+                f"conversation {self.id} would have more than {self._settings.document_bytes:,} "
                 "bytes; continue in a new one, or raise limits.document_bytes in capsule.toml"
             )
-        if self._own is not None:
-            self._own.remember_appended(self.id, entries)
-        title = automatic_title(entries) if head_before.untitled else ""
-        newest = at.newest_updated_at
-        stamp, head = time if time > newest else timestamps.later_than(newest), None
-        if lock is not None or title or move:
+        return encoded
 
-            def change(head: Document) -> None:
-                if title:
-                    head["title"] = title
-                if move:
-                    head["metadata"]["currentNode"] = entries[-1]["id"]
+    def _written_by_earlier_try(
+        self, messages: list[Document]
+    ) -> tuple[int, list[Document]] | None:
+        """Return the position of the first message and the messages, if an earlier try wrote them
+        before it was interrupted.
 
-            head = self._changed(change, stamp)
-        self.transaction.append(
-            entries, encoded, stamp, time=time, head=head, ends_active=is_active or move
-        )
-        self.recorded = lock
-        return self.transaction.state.entries - len(
-            entries
-        ), entries  # Others may have appended before, just now.
+        The log tells what the earlier try wrote. A message that is in the log and not in the
+        document was removed since, and stays removed.
+        """
+        requested_times = {message.get("id"): message.get("timestamp") for message in messages}
+        logged = _requested_entries(self.transaction.appended(), requested_times)
+        if not logged:
+            first_id = messages[0].get("id")
+            if first_id is None or self.transaction.find(first_id) is None:
+                return None
+        present = _requested_entries(self.document()["history"], requested_times)
+        written = present
+        if len(present) < len(messages):
+            written = logged
+        if len(written) < len(messages):
+            return None
+        self.transaction.ensure_durable()
+        first_position = next(iter(present), self.transaction.state.entries)
+        return first_position, list(written.values())
 
-    def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
-        """The head with a change, `updatedAt` already in it."""
-        lock, before = self.admitted(), self._before()
-        head = _copied(before) | {"updatedAt": stamp}
+    # -- Changing the head -------------------------------------------------------------------------
+
+    def _changed_head(self, change: Callable[[Document], None], updated_at: str) -> Document:
+        """Return the head with a change, the lock to record, and this `updatedAt`."""
+        lock = self.lock_to_record()
+        old = self._current_head()
+        head = _copied(old) | {"updatedAt": updated_at}
         change(head)
         if lock is not None:
             head["metadata"]["lock"] = lock
-        _keep_lock_fields(before, head)
+        _keep_lock_fields(old, head)
         return canonical.in_order(head)
-
-    def _before(self) -> Document:
-        return self.head.document | {"updatedAt": self.transaction.state.updated_at}
 
     def change_head(
         self, change: Callable[[Document], None], *, ends_active: bool | None = None
@@ -294,33 +347,61 @@ class Conversation:
 
         Args:
             change: Changes the given head in place. If it raises, nothing is written.
-            ends_active: Whether the last message is then the end of the active branch; None: as it
-                is.
+            ends_active: Whether the last message is then the end of the active branch. None: this
+                does not change.
 
         Returns:
-            The head as it is now.
+            The present head.
         """
-        head = _keep_time_if_only_lock_changed(self._before(), self._changed(change, self._stamp()))
+        changed = self._changed_head(change, self._new_updated_at())
+        head = _with_time_of_change(self._current_head(), changed)
         if head is not None:
-            self._ensure_ruled(self.head.document, head, is_agreed=False)
+            self._check_permissions(self.head.document, head, is_agreed=False)
             self.transaction.set_head(head, ends_active=ends_active)
-            self.recorded = self._lock
-        return self._before()
+            self.recorded_lock = self._lock
+        return self._current_head()
 
     def set_context(self, context: Callable[[], Iterable[bytes]]) -> Document:
         """Replace the context, without parsing messages.
 
         Args:
-            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; called
-                once for each try.
+            context: Returns the pieces of the new context, a JSON object as `Transaction.set_head`
+                takes it. It is called once for each try.
 
         Returns:
             The head as written.
         """
         self.ensure_permitted("change")
-        self.transaction.set_head(self._changed(lambda head: None, self._stamp()), context=context)
-        self.recorded = self._lock
-        return self._before()
+        head = self._changed_head(lambda head: None, self._new_updated_at())
+        self.transaction.set_head(head, context=context)
+        self.recorded_lock = self._lock
+        return self._current_head()
+
+    def set_lock(self, lock: Document | None) -> None:
+        """Record a lock. None: no instance holds it."""
+        self.change_head(lambda head: head["metadata"].update(lock=lock or inactive_lock()))
+
+    def record_deletion(self) -> None:
+        """Record, before the conversation is deleted, which agent deletes it, and release its
+        lock.
+        """
+        if self.head.lock is None and self.head.metadata.get("deletedBy") == self._agent:
+            return
+
+        def change(head: Document) -> None:
+            head["metadata"]["lock"] = inactive_lock()
+            head["metadata"].pop("deletedBy", None)
+            if self._agent is not None:
+                head["metadata"]["deletedBy"] = self._agent
+
+        self.change_head(change)
+
+    def refreshed_lock(self) -> Document:
+        """Return the lock with the present time, to record with a write."""
+        lock: Document = self.head.document["metadata"]["lock"]
+        return lock | {"timestamp": timestamps.now()}
+
+    # -- Changing everything -----------------------------------------------------------------------
 
     def rewrite(
         self,
@@ -330,99 +411,126 @@ class Conversation:
         keeps_time: bool = False,
         is_agreed: bool = False,
     ) -> Document:
-        """Change anything.
+        """Change any part of the conversation.
 
         Args:
             change: Changes the given document, which has the new `updatedAt`, or returns another.
-            reason: The reason to remove or change messages, as `removal_record` takes it; they go to the
-                trash first. Empty: no message goes to the trash, because the present version is
-                kept elsewhere.
-            keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any
-                case.
+            reason: The reason to remove or change messages, for their record in the trash. Empty:
+                no message goes to the trash, because the present version is kept elsewhere.
+            keeps_time: Whether `change` sets `updatedAt`. The document is then written in any case.
             is_agreed: Whether a person said yes to this change. An agent may then change messages
                 of others in a chat.
 
         Returns:
-            The document as it is now.
+            The present document.
+        """
+        lock = self.lock_to_record()
+        old = self.document()
+        updated_at = None if keeps_time else self._new_updated_at()
+        new = self._changed_document(old, change, lock, updated_at)
+        if updated_at is not None:
+            dated = _with_time_of_change(old, new)
+            if dated is None:
+                return old
+            new = dated
+        if reason == "restored":
+            # An agent that may make a change may also undo it.
+            self._check_permissions(new, old, is_agreed=is_agreed)
+        else:
+            self._check_permissions(old, new, is_agreed=is_agreed)
+        if self._own_writes is not None:
+            old_ids = {entry.get("id") for entry in old["history"]}
+            added = [entry for entry in new["history"] if entry.get("id") not in old_ids]
+            self._own_writes.remember_appended(self.id, added)
+        self.transaction.replace(new, self._trash_record(old, new, reason))
+        self.recorded_lock = lock
+        return new
+
+    def _changed_document(
+        self,
+        old: Document,
+        change: Callable[[Document], Document | None],
+        lock: Document | None,
+        updated_at: str | None,
+    ) -> Document:
+        """Return the document with a change, in canonical order. `updated_at` is None if the change
+        sets the time itself.
+        """
+        new = _copied(old)
+        if updated_at is not None:
+            new["updatedAt"] = updated_at
+        new = change(new) or new
+        if lock is not None:
+            new["metadata"] = new["metadata"] | {"lock": lock}
+        _keep_lock_fields(old, new)
+        if updated_at is not None:
+            new["updatedAt"] = updated_at
+        upgraded, _ = migrations.upgrade(new, self.name)
+        return canonical.in_order(upgraded)
+
+    def _trash_record(
+        self, old: Document, new: Document, reason: str
+    ) -> tuple[str, Document] | None:
+        """Return what goes to the trash: its kind, and a document of the messages that `new` lacks.
+        None: nothing goes there.
         """
         from capsule.format.tree.branches import removal_record
 
-        lock, before = self.admitted(), self.document()
-        stamp = before["updatedAt"] if keeps_time else self._stamp()
-        after = _copied(before)
-        after["updatedAt"] = stamp
-        after = change(after) or after
-        if lock is not None:
-            after["metadata"] = after["metadata"] | {"lock": lock}
-        _keep_lock_fields(before, after)
-        if not keeps_time:
-            after["updatedAt"] = stamp
-        after, _ = migrations.upgrade(after, self.name)
-        after = canonical.in_order(after)
-        if not keeps_time:
-            stamped = _keep_time_if_only_lock_changed(before, after)
-            if stamped is None:
-                return before
-            after = stamped
-        if reason == "restored":
-            self._ensure_ruled(
-                after, before, is_agreed=is_agreed
-            )  # Who may do a change may undo it.
-        else:
-            self._ensure_ruled(before, after, is_agreed=is_agreed)
-        if self._own is not None:
-            there = {entry.get("id") for entry in before["history"]}
-            self._own.remember_appended(
-                self.id, [entry for entry in after["history"] if entry.get("id") not in there]
-            )
-        gone = removal_record(before, after, reason) if reason else None
-        if gone is not None and self._agent is not None:
-            gone["removed"]["by"] = self._agent
-        self.transaction.replace(after, None if gone is None else (REMOVED, gone))
-        self.recorded = lock
-        return after
-
-    def set_lock(self, lock: Document | None) -> None:
-        """Record a lock; None: nobody holds one."""
-        self.change_head(
-            lambda head: head["metadata"].update(lock=lock or creation.inactive_lock())
-        )
-
-    def sign_off(self) -> None:
-        """Record, before the conversation is deleted, which agent does so, and that nobody holds
-        its lock.
-        """
-        if self.head.lock is None and self.head.metadata.get("deletedBy") == self._agent:
-            return
-
-        def change(head: Document) -> None:
-            head["metadata"]["lock"] = creation.inactive_lock()
-            head["metadata"].pop("deletedBy", None)
-            if self._agent is not None:
-                head["metadata"]["deletedBy"] = self._agent
-
-        self.change_head(change)
-
-    def refreshed_lock(self) -> Document:
-        """The lock with the present time, to record with a write."""
-        lock: Document = self.head.document["metadata"]["lock"]
-        return lock | {"timestamp": timestamps.now()}
+        record = removal_record(old, new, reason) if reason else None
+        if record is None:
+            return None
+        if self._agent is not None:
+            record["removed"]["by"] = self._agent
+        return REMOVED, record
 
 
 def admit_any_instance(conversation: Conversation) -> None:
-    """Admits every instance, and records no lock: for changes that were permitted already."""
+    """Admit every instance, and record no lock, for changes that were permitted already."""
 
 
-def _keep_lock_fields(before: Document, after: Document) -> None:
-    """Copy the fields that this version doesn't know from the old lock to the new one."""
-    there, lock = before["metadata"].get("lock"), after["metadata"].get("lock")
-    if isinstance(there, dict) and isinstance(lock, dict):
-        after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
+def _completed_messages(messages: list[Document], time: str) -> list[Document]:
+    """Return the messages with an id and a time each, and set the ids in `messages`."""
+    entries = []
+    for index, message in enumerate(messages):
+        entry = completed_message(message, time)
+        entries.append(entry)
+        messages[index] = message | {"id": entry["id"]}
+    return entries
 
 
-def _keep_time_if_only_lock_changed(before: Document, after: Document) -> Document | None:
-    """The document to write; `updatedAt` is new only if more than the lock changed. None: nothing
-    changed.
+def _requested_entries(
+    entries: Iterable[Document], requested_times: dict[str | None, str | None]
+) -> dict[int, Document]:
+    """Return, by position, the entries with a requested id, and with its time if one was given."""
+    found = {}
+    for position, entry in enumerate(entries):
+        if entry.get("id") in requested_times:
+            time = requested_times[entry["id"]]
+            if time is None or time == entry.get("timestamp"):
+                found[position] = entry
+    return found
+
+
+def _set_title_and_leaf(title: str, leaf: str | None, head: Document) -> None:
+    """Set the title of a head unless it is empty, and the end of its active branch unless None."""
+    if title:
+        head["title"] = title
+    if leaf is not None:
+        head["metadata"]["currentNode"] = leaf
+
+
+def _keep_lock_fields(old: Document, new: Document) -> None:
+    """Copy the fields that this version does not know from the old lock to the new one."""
+    old_lock = old["metadata"].get("lock")
+    new_lock = new["metadata"].get("lock")
+    if isinstance(old_lock, dict) and isinstance(new_lock, dict):
+        unknown = {key: value for key, value in old_lock.items() if key not in _LOCK_FIELDS}
+        new["metadata"]["lock"] = unknown | new_lock
+
+
+def _with_time_of_change(old: Document, new: Document) -> Document | None:
+    """Return `new` with the `updatedAt` to write, or None if nothing changed. If only the lock
+    changed, it keeps the time of `old`.
     """
 
     def undated(document: Document, **metadata: Any) -> bytes:
@@ -430,16 +538,16 @@ def _keep_time_if_only_lock_changed(before: Document, after: Document) -> Docume
             document | {"updatedAt": "", "metadata": document["metadata"] | metadata}
         )
 
-    if undated(before, lock=None) != undated(after, lock=None):
-        return after
-    if undated(before) == undated(after):
+    if undated(old, lock=None) != undated(new, lock=None):
+        return new
+    if undated(old) == undated(new):
         return None
-    return after | {"updatedAt": before["updatedAt"]}
+    return new | {"updatedAt": old["updatedAt"]}
 
 
 def _copied(value: Any) -> Any:
-    """A copy of dicts and lists. Other values are shared, as a number's `Fragment` can't
-    be copied.
+    """Return a copy of dicts and lists. Other values are shared, because a number's
+    `orjson.Fragment` can't be copied.
     """
     if isinstance(value, dict):
         return {key: _copied(field) for key, field in value.items()}

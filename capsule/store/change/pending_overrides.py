@@ -1,11 +1,12 @@
-"""The switches of MCP servers that were set before there is a conversation, for the next new one.
+"""The switches of MCP servers that were set while there was no conversation, for the next new one.
 
-They are one document (`overrides/next`). The next conversation that is made gets them, and then
-they are cleared. Two processes that make a conversation take turns by a lease, so only one of the
-two conversations gets them.
+They are one document (`overrides/next`). The next new conversation gets them, and then they are
+cleared. Two processes that make a conversation take turns by a lease, so only one of the two
+conversations gets them. If the file can't be parsed, no conversation is made until it is corrected
+or removed.
 
-What must stay true: the switches are written into the new conversation before they are cleared, so
-a crash in between gives them to two conversations, and loses none.
+What must stay true: the switches are written into the new conversation before they are cleared. A
+crash in between gives them to two conversations, and loses none.
 """
 
 from __future__ import annotations
@@ -43,52 +44,57 @@ def _path(engine: Engine) -> str:
 
 
 def pending_overrides(engine: Engine) -> Overrides:
-    """The overrides that wait."""
+    """Return the overrides for the next new conversation."""
     if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
         return {}
-    return overrides_in(
-        _decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))["mcpServers"]
-    )
+    document = _decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))
+    return overrides_in(document["mcpServers"])
 
 
 def change_pending_overrides(engine: Engine, change: Callable[[Overrides], Overrides]) -> Overrides:
-    """Change the overrides that wait, and return them. `change` runs again if another program wrote
+    """Change the pending overrides, and return them. `change` runs again if another program wrote
     them meanwhile.
     """
-    after: Overrides = {}
+    new_overrides: Overrides = {}
 
     def edit(data: bytes | None) -> bytes | None:
-        nonlocal after
-        document = (
-            {"version": creation.CURRENT, "mcpServers": {}}
-            if data is None
-            else _decoded(data, _path(engine))
-        )
-        there = overrides_in(document["mcpServers"])
-        after = change(there)
-        return None if after == there else codec.encode(document | {"mcpServers": after})
+        nonlocal new_overrides
+        if data is None:
+            document = {"version": creation.CURRENT, "mcpServers": {}}
+        else:
+            document = _decoded(data, _path(engine))
+        old_overrides = overrides_in(document["mcpServers"])
+        new_overrides = change(old_overrides)
+        if new_overrides == old_overrides:
+            return None
+        return codec.encode(document | {"mcpServers": new_overrides})
 
     edit_document(engine, KIND_OF_OVERRIDES, _NEXT, edit)
-    return after
+    return new_overrides
 
 
 def create_with_pending_overrides(engine: Engine, make: Callable[[Overrides | None], Head]) -> Head:
-    """Make a conversation with the overrides that wait, and clear them. Another one waits
-    meanwhile, and gets none.
+    """Make a conversation with the pending overrides, and clear them. Another process that makes a
+    conversation waits meanwhile, and gets none.
+
+    Args:
+        engine: The engine.
+        make: Makes the conversation. Gets the overrides, or None if there are none.
     """
     if not pending_overrides(engine):
         return make(None)
+
     with engine.leases.acquire(KIND_OF_OVERRIDES, timeout_s=_PATIENCE_S):
-        taken = pending_overrides(engine)
-        head = make(taken or None)
+        applied = pending_overrides(engine)
+        head = make(applied or None)
+
+        def without_applied(overrides: Overrides) -> Overrides:
+            return {name: is_on for name, is_on in overrides.items() if applied.get(name) != is_on}
+
         try:
-            change_pending_overrides(
-                engine,
-                lambda there: {name: on for name, on in there.items() if taken.get(name) != on},
-            )
-        except (
-            CapsuleError
-        ) as error:  # The conversation exists: after an error the caller would make it again.
+            change_pending_overrides(engine, without_applied)
+        except CapsuleError as error:
+            # The conversation exists: after an error the caller would make it again.
             _log.warning(
                 "the overrides of MCP servers in %s are in the new conversation and could not be "
                 "cleared, so the next "
@@ -100,7 +106,9 @@ def create_with_pending_overrides(engine: Engine, make: Callable[[Overrides | No
 
 
 def pending_override_problems(engine: Engine) -> list[Problem]:
-    """The problems of the document of waiting overrides; empty if there is no document."""
+    """Return the problems of the document of pending overrides. Without a document there are
+    none.
+    """
     path = _path(engine)
     try:
         if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
@@ -113,7 +121,7 @@ def pending_override_problems(engine: Engine) -> list[Problem]:
 
 
 def problems_of(data: bytes, path: str) -> list[Problem]:
-    """The problems of a file of waiting overrides."""
+    """Return the problems of a file of pending overrides."""
     try:
         _decoded(data, path)
     except InvalidDocument as error:
@@ -122,13 +130,12 @@ def problems_of(data: bytes, path: str) -> list[Problem]:
 
 
 def _decoded(data: bytes, path: str) -> dict[str, Any]:
-    """The document, with `mcpServers`. Raises InvalidDocument, which says what to do."""
+    """Return the document, with `mcpServers`. Raises InvalidDocument, which says what to do."""
     try:
         document = codec.decode(data, path)
-        for where, wrong in _wrong(document):
-            raise InvalidDocument.of(
-                [Problem(path, *locations.locate(data, (where,)), where, wrong)]
-            )
+        for field, reason in _field_problems(document):
+            line, column = locations.locate(data, (field,))
+            raise InvalidDocument.of([Problem(path, line, column, field, reason)])
     except InvalidDocument as error:
         problem = error.problems[0]
         advice = (
@@ -140,22 +147,21 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
     return document
 
 
-def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    had = document.get("version", creation.CURRENT)
-    version = migrations.parse_version(had)
-    if version is None:
-        yield "version", f'must be a text like "2.1", is {codec.kind_of(had)}'
-    elif version[0] != migrations.LATEST_VERSION[0]:
-        yield (
-            "version",
-            migrations.newer_version_message(had)
-            if version > migrations.LATEST_VERSION
-            else "must be 2.1",
-        )
+def _field_problems(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each problem, as the field and the reason, and add a missing `mcpServers`."""
+    version = document.get("version", creation.CURRENT)
+    parsed = migrations.parse_version(version)
+    if parsed is None:
+        yield "version", f'must be a text like "2.1", is {codec.kind_of(version)}'
+    elif parsed[0] != migrations.LATEST_VERSION[0]:
+        if parsed > migrations.LATEST_VERSION:
+            yield "version", migrations.newer_version_message(version)
+        else:
+            yield "version", "must be 2.1"
     servers = document.setdefault("mcpServers", {})
-    if (
-        wrong := problem_with(_FIELD, servers)
-        if servers is not None
-        else f"must be an object, is {codec.kind_of(servers)}"
-    ):
-        yield "mcpServers", wrong
+    if servers is None:
+        reason = f"must be an object, is {codec.kind_of(servers)}"
+    else:
+        reason = problem_with(_FIELD, servers)
+    if reason:
+        yield "mcpServers", reason

@@ -1,14 +1,11 @@
-"""Changes of the head of a conversation: title, tags, flags, and which MCP servers are switched on
-or off.
+"""Suggested titles of conversations, and the MCP servers that are switched on or off in them.
+
+Both are fields of the head. `capsule.format.text.titles` makes titles by rule. Switches can be set
+before there is a conversation. `capsule.store.change.pending_overrides` stores them for the next
+new one.
 
 What must stay true: only the given fields change. A suggestion replaces a person's title only if
-that person agreed, and only the title that the person was shown. `capsule.format.text.titles` has
-the rules for titles and tags.
-
-Overrides of MCP servers can wait for the next new conversation. They are copied into it before they
-are cleared, so that after a crash they apply twice rather than not at all. Of two conversations
-made at once, only one gets them. They are in a document, `overrides/next.json`, because a person's
-choice can't be derived from other data.
+that person agreed, and only the title that the person was shown.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _TitleSetByPerson(Exception):
-    """A person gave the title, so it stays. The exception never leaves this module."""
+    """Ends a write that would replace a person's title. The exception never leaves this module."""
 
 
 class Titles:
@@ -41,8 +38,7 @@ class Titles:
         self._store = store
 
     def by_rule(self, id: str) -> str:
-        """Make a title from the first user message that contains a word. Empty: there is no such
-        message.
+        """Make a title from the first user message that contains a word. Empty if no message does.
 
         Args:
             id: The conversation.
@@ -69,13 +65,13 @@ class Titles:
         title = check_title(title)
 
         def change(head: dict[str, Any]) -> None:
-            metadata, present = head["metadata"], head["title"]
-            if present and metadata.get("titleSetBy") != "auto":
-                if present != instead_of:
-                    raise _TitleSetByPerson
+            is_persons_title = head["title"] and head["metadata"].get("titleSetBy") != "auto"
+            if not is_persons_title:
+                set_title(head, title, "auto")
+            elif head["title"] == instead_of:
                 set_title(head, title, "user")
             else:
-                set_title(head, title, "auto")
+                raise _TitleSetByPerson
 
         try:
             return self._store.inner.change_head(id, change)
@@ -114,10 +110,11 @@ class McpServerSwitches:
         Returns:
             All switches that the conversation then has.
 
-        Raises the errors of `append`; InvalidInput if a name is not valid for a server. Cost:
-        copying the file.
+        Raises the errors of `append`, and InvalidInput if a name is not valid for a server.
+
+        Cost: copying the file.
         """
-        return self._override(id, lambda there: with_switches(there, switches))
+        return self._override(id, lambda overrides: with_switches(overrides, switches))
 
     def toggle(self, id: str | None, name: str) -> dict[str, bool]:
         """Switch an MCP server off if it is on, and on if it is off. A server without a switch
@@ -130,15 +127,19 @@ class McpServerSwitches:
         Returns all switches. Raises the errors of `set`. Cost: copying the file.
         """
         check_server(name)
-        return self._override(
-            id, lambda there: with_switches(there, {name: not switches_in(there).get(name, True)})
-        )
+
+        def toggled(overrides: Any) -> Overrides:
+            is_on = switches_in(overrides).get(name, True)
+            return with_switches(overrides, {name: not is_on})
+
+        return self._override(id, toggled)
 
     def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:
+        """Change the overrides of a conversation, or the pending ones, and return the switches."""
         if id is None:
             return switches_in(change_pending_overrides(self._store.engine, change))
 
-        def act(head: dict[str, Any]) -> None:
+        def change_overrides(head: dict[str, Any]) -> None:
             set_overrides(head["metadata"], change(head["metadata"].get("mcpServers")))
 
-        return self._store.inner.change_head(id, act).mcp_servers
+        return self._store.inner.change_head(id, change_overrides).mcp_servers

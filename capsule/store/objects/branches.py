@@ -1,8 +1,11 @@
 """The branches of a conversation: reading, switching, making and removing them.
 
-What must stay true: a removal changes no answer between messages that stay. The write that
-invalidates the active branch also corrects it. Each operation is one write, under the same rule as
-all other writes.
+The messages of a conversation form a tree: each message answers its parent. `currentNode` in the
+metadata is the end of the active branch, once the conversation was switched to a branch.
+`capsule.format.tree` has the functions on the tree. Here they run inside one write each.
+
+What must stay true: a removal changes no answer between messages that stay. A write that removes
+the end of the active branch also sets the new end.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.change.appends import check_key, earlier_keyed_append, message_model
-from capsule.store.objects.edits import named, whose
+from capsule.store.objects.edits import author_relation, message_label
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -27,8 +30,8 @@ if TYPE_CHECKING:
     from capsule.store.change.conversation import Conversation
 
 Entry = dict[str, Any]
-#: What a new version of a message takes over from the old one.
-_SAME_IN_A_BRANCH = ("from", "replyTo", "thread", "topic", "toolCallId", "attachments")
+#: The fields that a new version of a message takes over from the old one.
+_INHERITED_FIELDS = ("from", "replyTo", "thread", "topic", "toolCallId", "attachments")
 
 
 class Branches:
@@ -50,11 +53,8 @@ class Branches:
         from capsule.format.tree.tree import Tree
 
         document = self._store.document(id)
-        return (
-            document["history"],
-            Tree(document["history"]),
-            document["metadata"].get("currentNode"),
-        )
+        history = document["history"]
+        return history, Tree(history), document["metadata"].get("currentNode")
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
         """Read the messages of the active branch, oldest first; each answers the one before.
@@ -69,12 +69,11 @@ class Branches:
         from capsule.format.models import parse_messages
 
         entries = self._store.page(id, sys.maxsize, around=message_id).entries
-        messages = parse_messages(
-            b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]"
-        )
-        return [
-            message.placed(place) for message, (place, _) in zip(messages, entries, strict=True)
-        ]
+        encoded = b",".join(codec.encode_entry(entry) for _, entry in entries)
+        messages = []
+        for message, (position, _) in zip(parse_messages(b"[%b]" % encoded), entries, strict=True):
+            messages.append(message.placed(position))
+        return messages
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
         """List a message and the others that answer the same message.
@@ -88,13 +87,14 @@ class Branches:
         from capsule.format.tree.branches import Alternatives
 
         history, tree, _ = self.tree(id)
-        place = find_message(history, message_id, id)
-        siblings = tree.siblings_at(place)
-        ids, leaves = (
-            tuple(history[at]["id"] for at in places)
-            for places in (siblings, map(tree.leaf_at, siblings))
+        position = find_message(history, message_id, id)
+        siblings = tree.siblings_at(position)
+        return Alternatives(
+            history[position]["id"],
+            siblings.index(position),
+            tuple(history[sibling]["id"] for sibling in siblings),
+            tuple(history[tree.leaf_at(sibling)]["id"] for sibling in siblings),
         )
-        return Alternatives(history[place]["id"], siblings.index(place), ids, leaves)
 
     def descendants(self, id: str, message_id: str) -> list[str]:
         """List the ids of the answers to a message, and of the answers to these, breadth first.
@@ -106,9 +106,8 @@ class Branches:
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         history, tree, _ = self.tree(id)
-        return [
-            history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))
-        ]
+        position = find_message(history, message_id, id)
+        return [history[descendant]["id"] for descendant in tree.descendants_at(position)]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
         """Find the place of another answer: give `Slot.parent` to `append`.
@@ -123,8 +122,8 @@ class Branches:
         from capsule.format.tree.branches import Slot, find_answer
 
         history, tree, current = self.tree(id)
-        place = find_answer(id, history, tree, current, message_id)
-        return Slot(history[place]["id"], tree.id_at(tree.parents[place]))
+        position = find_answer(id, history, tree, current, message_id)
+        return Slot(history[position]["id"], tree.id_at(tree.parents[position]))
 
     # -- Switching ---------------------------------------------------------------------------------
 
@@ -135,32 +134,35 @@ class Branches:
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it. None: the last message of the
-                active branch that has alternatives; this needs a `step`.
+                active branch that has alternatives. This needs a `step`.
             step: Switch to an alternative of this message, this many places further: 1 is the next,
-                -1 the one before.
+                -1 the previous one.
 
-        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if there
-        is no alternative that many places further, or `message_id` fits several messages.
+        Raises the errors of `append`, and
+
+            NotFound: The message does not exist.
+            InvalidInput: No alternative is that many places further, or `message_id` fits several
+                messages.
 
         Cost: parsing the file, and copying it.
         """
         if message_id is None and not step:
             raise InvalidInput("give the message to switch to, or a step from the active one")
         if message_id is not None:
-            message_id = named(self._store, id, message_id)
+            message_id = message_label(self._store, id, message_id)
         from capsule.format.tree.branches import plan_switch
 
-        def act(conversation: Conversation) -> Switched:
-            history, current = conversation.document()["history"], conversation.head.current
-            done = plan_switch(history, current, message_id, step, id)
-            if done.changed:
+        def switch_branch(conversation: Conversation) -> Switched:
+            history = conversation.document()["history"]
+            switched = plan_switch(history, conversation.head.current, message_id, step, id)
+            if switched.changed:
                 conversation.change_head(
-                    lambda head: head["metadata"].update(currentNode=done.leaf),
-                    ends_active=done.is_last,
+                    lambda head: head["metadata"].update(currentNode=switched.leaf),
+                    ends_active=switched.is_last,
                 )
-            return done
+            return switched
 
-        return self._store.inner.change(id, act)
+        return self._store.inner.change(id, switch_branch)
 
     # -- Branching off -----------------------------------------------------------------------------
 
@@ -192,16 +194,17 @@ class Branches:
         """
         fields = fields_given(fields, extra)
         check_message({"role": "user", "content": content, **fields})
-        message_id = named(self._store, id, message_id)
+        message_id = message_label(self._store, id, message_id)
 
-        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
-            place = find_message(history, message_id, id)
-            old = history[place]
-            kept = {name: old[name] for name in _SAME_IN_A_BRANCH if name in old}
-            parent = tree.id_at(tree.parents[place])
-            return {"role": old["role"], "content": content, "parent": parent, **kept, **fields}
+        def new_version(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            position = find_message(history, message_id, id)
+            old = history[position]
+            inherited = {name: old[name] for name in _INHERITED_FIELDS if name in old}
+            parent = tree.id_at(tree.parents[position])
+            message = {"role": old["role"], "content": content, "parent": parent}
+            return message | inherited | fields
 
-        return self._beside(id, made, content, key)
+        return self._append_alternative(id, new_version, content, key)
 
     def regenerate(
         self,
@@ -223,8 +226,10 @@ class Branches:
             key: As `revise` takes it.
             extra, fields: Further fields of the new answer, as `append` takes them.
 
-        Raises the errors of `append_once`; NotFound if there is no such message, or no answer at
-        all; InvalidInput if the message is no answer.
+        Raises the errors of `append_once`, and
+
+            NotFound: The message does not exist, or the branch has no answer.
+            InvalidInput: The message is no answer.
 
         Cost: as `revise`.
         """
@@ -232,45 +237,57 @@ class Branches:
         check_message(message)
         from capsule.format.tree.branches import find_answer
 
-        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
-            place = find_answer(id, history, tree, current, message_id)
-            return {**message, "parent": tree.id_at(tree.parents[place])}
+        def new_answer(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            position = find_answer(id, history, tree, current, message_id)
+            return message | {"parent": tree.id_at(tree.parents[position])}
 
-        return self._beside(id, made, content, key)
+        return self._append_alternative(id, new_answer, content, key)
 
-    def _beside(
+    def _append_alternative(
         self,
         id: str,
-        made: Callable[[list[Entry], Tree, str | None], Entry],
+        make_message: Callable[[list[Entry], Tree, str | None], Entry],
         content: str,
         key: str | None,
     ) -> Message:
-        """Append the message that `made` gives, and make it the end of the active branch."""
+        """Append a message that answers the same message as an existing one, and make it the end of
+        the active branch.
+
+        Args:
+            id: The conversation.
+            make_message: Makes the message from the history, its tree and `currentNode`.
+            content: The text of the message.
+            key: An idempotency key. If it was used before, the earlier message is returned.
+        """
         from capsule.format.tree.tree import Tree
 
         # The id is made before the first try, so that a second try finds the message that the first
         # has written.
-        new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
-        author = {"from": self._store.agent} if self._store.agent else {}
+        if key is None:
+            new_id = new_message_id()
+        else:
+            new_id = keyed_message_id(check_id(id), check_key(key))
+        own_fields = {"from": self._store.agent} if self._store.agent else {}
+        own_fields["id"] = new_id
 
-        def act(conversation: Conversation) -> tuple[int, Entry]:
+        def append(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
-                before = earlier_keyed_append(
-                    conversation.transaction, {"id": new, "content": content}, ("content",)
+                earlier = earlier_keyed_append(
+                    conversation.transaction, {"id": new_id, "content": content}, ("content",)
                 )
-                if before is not None:
-                    return before
+                if earlier is not None:
+                    return earlier
             history = conversation.document()["history"]
-            message = check_message(
-                {**made(history, Tree(history), conversation.head.current), **author, "id": new}
+            message = make_message(history, Tree(history), conversation.head.current)
+            position, entries = conversation.append(
+                [check_message(message | own_fields)], move=True
             )
-            at, entries = conversation.append([message], move=True)
-            return at, entries[0]
+            return position, entries[0]
 
-        at, entry = self._store.inner.change(id, act)
-        return message_model(entry, at)
+        position, entry = self._store.inner.change(id, append)
+        return message_model(entry, position)
 
-    # -- Taking out --------------------------------------------------------------------------------
+    # -- Removing ----------------------------------------------------------------------------------
 
     def remove(
         self,
@@ -300,26 +317,26 @@ class Branches:
             is_agreed: Whether a person said yes to this removal. An agent may then remove any
                 message of a chat.
 
-        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if other
-        messages than the expected ones would be removed.
+        Raises the errors of `append`, and
+
+            NotFound: The message does not exist.
+            InvalidInput: Other messages than the expected ones would be removed.
 
         Cost: reading and writing the whole file.
         """
-        message_id = named(self._store, id, message_id)
+        message_id = message_label(self._store, id, message_id)
+        agent = self._store.agent
 
-        def chosen(
+        def choose(
             history: list[Entry], tree: Tree, current: str | None
         ) -> tuple[set[int], int | None]:
-            place = find_message(history, message_id, id)
-            is_own = (
-                self._store.agent is not None and whose(history[place], self._store.agent) == "own"
-            )
-            return {place} if keep_children or is_own else {
-                place,
-                *tree.descendants_at(place),
-            }, place
+            position = find_message(history, message_id, id)
+            is_own = agent is not None and author_relation(history[position], agent) == "own"
+            if keep_children or is_own:
+                return {position}, position
+            return {position, *tree.descendants_at(position)}, position
 
-        return self._remove(id, chosen, dry_run, expected, "deleted", is_agreed)
+        return self._remove(id, choose, dry_run, expected, "deleted", is_agreed)
 
     def trim(
         self,
@@ -335,41 +352,50 @@ class Branches:
             id: The conversation.
             dry_run, expected, is_agreed: As `remove` takes them.
 
-        Raises the errors of `append`; InvalidInput as `remove`. Cost: reading and writing the whole
-        file.
+        Raises the errors of `append`, and InvalidInput as `remove`. Cost: reading and writing the
+        whole file.
         """
 
-        def chosen(
+        def choose(
             history: list[Entry], tree: Tree, current: str | None
         ) -> tuple[set[int], int | None]:
             return set(range(len(history))) - set(tree.path(current)), None
 
-        return self._remove(id, chosen, dry_run, expected, "pruned", is_agreed)
+        return self._remove(id, choose, dry_run, expected, "pruned", is_agreed)
 
     def _remove(
         self,
         id: str,
-        chosen: Choose,
+        choose: Choose,
         dry_run: bool,
         expected: Collection[str] | None,
         reason: str,
         is_agreed: bool,
     ) -> Removal:
+        """Remove messages, and return what was removed.
+
+        Args:
+            id: The conversation.
+            choose: Returns the positions of the messages to remove, and the position of the message
+                that the caller named, if any. Gets the history, its tree and `currentNode`.
+            dry_run, expected, is_agreed: As `remove` takes them.
+            reason: As `Conversation.rewrite` takes it.
+        """
         from capsule.format.tree.branches import PrunedHistory
 
         if dry_run:
-            return PrunedHistory(self._store.document(id), chosen).removal
+            return PrunedHistory(self._store.document(id), choose).removal
 
-        def act(conversation: Conversation) -> Removal:
-            planned = PrunedHistory(conversation.document(), chosen)
-            if expected is not None and set(planned.removal.ids) != set(expected):
+        def remove(conversation: Conversation) -> Removal:
+            pruned = PrunedHistory(conversation.document(), choose)
+            if expected is not None and set(pruned.removal.ids) != set(expected):
                 raise InvalidInput(
-                    f"conversation {id} was changed meanwhile: {planned.removal} would be "
+                    f"conversation {id} was changed meanwhile: {pruned.removal} would be "
                     f"removed now, not the {len(expected)} expected; nothing was removed; read "
                     "the conversation again, then try again"
                 )
-            if planned.removal.ids:
-                conversation.rewrite(planned.applied, reason=reason, is_agreed=is_agreed)
-            return planned.removal
+            if pruned.removal.ids:
+                conversation.rewrite(pruned.applied, reason=reason, is_agreed=is_agreed)
+            return pruned.removal
 
-        return self._store.inner.change(id, act)
+        return self._store.inner.change(id, remove)

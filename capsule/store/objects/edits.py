@@ -1,11 +1,11 @@
-"""Changes of what is there: one message, a whole conversation saved by a person, its project
-context, or its layout.
+"""Changes of existing content: one message, a whole conversation that a person saved in an editor,
+its project context, or its layout.
 
-What must stay true: an edited message keeps its place. A file that a person edited is validated as
-any file is, and keeps the messages that were appended while the editor was open. `editedAt` says
-when a message changed; it is later than all earlier times, whatever the clock says, so that a
-summary knows which messages changed since. A context is written piece by piece, as it may be larger
-than all messages, which are neither parsed nor rewritten for it.
+What must stay true: an edited message keeps its position. A file that a person edited is validated
+like any file, and keeps the messages that were appended while the editor was open. `editedAt` is
+the time when a message changed. It is later than all earlier times, whatever the clock says, so
+that a summary knows which messages changed since. A context is written piece by piece, because it
+may be larger than all messages. The messages are neither parsed nor rewritten for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import orjson
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS
 from capsule.format import migrations, validation
-from capsule.format.documents import creation
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.message import check_message
 from capsule.format.json import canonical, codec, layout
 from capsule.format.references import find_message
 from capsule.format.tree.branches import mark_edited, retitle
 from capsule.format.validation import decode_checked
-from capsule.store.base import KIND
 from capsule.store.change.appends import encoded_within, message_model
 
 if TYPE_CHECKING:
@@ -32,17 +32,20 @@ if TYPE_CHECKING:
     from capsule.store.base import BaseStore
     from capsule.store.change.conversation import Conversation
 
-Whose = Literal["own", "agent", "person"]
-_TEXT_FIRST = b'{\n    "fullContext": "'
+AuthorRelation = Literal["own", "agent", "person"]
+#: The beginning of a context in the canonical layout, up to its text.
+_TEXT_PREFIX = b'{\n    "fullContext": "'
 
 
-def named(store: BaseStore, id: str, message_id: str) -> str:
-    """How to name a message inside a write: an agent's words for it are taken from what it may
-    read.
+def message_label(store: BaseStore, id: str, message_id: str) -> str:
+    """Return how to name a message inside a write.
+
+    A write sees all messages. An agent's prefix or `@N` is therefore resolved to an id first, among
+    the messages that the agent may read.
     """
-    return (
-        message_id if store.agent is None else store.find_message(id, message_id).id or message_id
-    )
+    if store.agent is None:
+        return message_id
+    return store.find_message(id, message_id).id or message_id
 
 
 class Edits:
@@ -70,23 +73,26 @@ class Edits:
         Raises the errors of `append`. Cost: reading and writing the whole file.
         """
         check_message({"role": "user", "content": content})
-        message_id = named(self._store, id, message_id)
+        message_id = message_label(self._store, id, message_id)
 
-        def act(conversation: Conversation) -> tuple[dict[str, Any], int]:
-            place = find_message(conversation.document()["history"], message_id, id)
+        def edit(conversation: Conversation) -> tuple[dict[str, Any], int]:
+            position = find_message(conversation.document()["history"], message_id, id)
 
             def change(document: dict[str, Any]) -> None:
                 history = document["history"]
-                if history[place]["content"] != content:
-                    changed = history[place] | {"content": content}
-                    history[place] = mark_edited(changed, document["updatedAt"], self._store.agent)
-                encoded_within(history[place], self._store.settings.message_bytes)
+                if history[position]["content"] != content:
+                    changed = history[position] | {"content": content}
+                    history[position] = mark_edited(
+                        changed, document["updatedAt"], self._store.agent
+                    )
+                encoded_within(history[position], self._store.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
 
-            after = conversation.rewrite(change, reason="edited", is_agreed=is_agreed)
-            return after["history"][place], place
+            written = conversation.rewrite(change, reason="edited", is_agreed=is_agreed)
+            return written["history"][position], position
 
-        return message_model(*self._store.inner.change(id, act))
+        entry, position = self._store.inner.change(id, edit)
+        return message_model(entry, position)
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
         """Save a conversation that a person edited as a whole. Removed and changed messages go to
@@ -97,36 +103,36 @@ class Edits:
             data: The file as the person left it.
             read: The file as the person got it. Messages appended since are merged into `data`.
 
-        Raises the errors of `append`; InvalidDocument if `data` is not a capsule, or of another
-        conversation, and nothing was written.
+        Raises the errors of `append`, and InvalidDocument if `data` is not a capsule, or of another
+        conversation. Nothing was written then.
 
         Cost: reading and writing the whole file.
         """
         merge = _merged_edit(data, read, id, self._store.agent)
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
-            after = merge(document)
-            after["metadata"]["lock"] = document["metadata"]["lock"]
-            return after
+            merged = merge(document)
+            merged["metadata"]["lock"] = document["metadata"]["lock"]
+            return merged
 
-        after = self._store.inner.change(
+        written = self._store.inner.change(
             id, lambda conversation: conversation.rewrite(change, reason="edited")
         )
-        return self._store.inner.parsed_head(id, after)
+        return self._store.inner.parsed_head(id, written)
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.
 
         Args:
             id: The conversation.
-            check: Change nothing; only return the changes.
+            check: Change nothing, and only return the changes.
 
         Returns:
-            The changes, in words; empty if the file is current and canonical.
+            The changes, in words. Empty if the file is current and canonical.
 
         Raises the errors of `append`. Cost: reading the whole file, and writing it if it changes.
         """
-        path = self._store.engine.name(KIND, id)
+        path = self._store.engine.name(CONVERSATIONS, id)
         data = self._store.read(id)
         document, changes = migrations.upgrade(codec.decode(data, path), path)
         if not changes and codec.encode(canonical.in_order(document)) != data:
@@ -146,65 +152,62 @@ def _merged_edit(
 
     Args:
         data, read, id: As `Edits.rewrite` takes them.
-        by: The agent that edited it; None: a person.
+        by: The agent that edited it. None: a person.
 
     Raises:
-        InvalidDocument: `data` is not a capsule, or of another conversation; its path is given as
+        InvalidDocument: `data` is not a capsule, or of another conversation. Its path is given as
             `{id}.json`.
     """
     path = f"{id}.json"
     saved, _ = migrations.upgrade(decode_checked(data, path, id), path)
-    seen, _ = migrations.upgrade(decode_checked(read, path, id), path)
-    seen_by_id = {message.get("id"): message for message in seen["history"]}
+    original, _ = migrations.upgrade(decode_checked(read, path, id), path)
+    original_by_id = {message.get("id"): message for message in original["history"]}
+    saved_ids = {message.get("id") for message in saved["history"]}
 
-    def merge(now: dict[str, Any]) -> dict[str, Any]:
-        there = {message.get("id") for message in saved["history"]}
-        unseen = [
-            message
-            for message in now["history"]
-            if message.get("id") not in seen_by_id and message["id"] not in there
-        ]
-        stamp = now["updatedAt"]
-        history = [
-            _dated(message, seen_by_id.get(message.get("id")), stamp, by)
-            for message in saved["history"]
-        ]
-        title_set_by = (
-            "user" if saved["title"] != seen["title"] else saved["metadata"].get("titleSetBy")
-        )
-        metadata = saved["metadata"] | ({"titleSetBy": title_set_by} if title_set_by else {})
-        return saved | {"metadata": metadata, "history": [*history, *unseen]}
+    def merge(present: dict[str, Any]) -> dict[str, Any]:
+        history = []
+        for message in saved["history"]:
+            original_message = original_by_id.get(message.get("id"))
+            history.append(_with_edit_mark(message, original_message, present["updatedAt"], by))
+        for message in present["history"]:
+            was_appended_since = message.get("id") not in original_by_id
+            if was_appended_since and message["id"] not in saved_ids:
+                history.append(message)
+        metadata = saved["metadata"]
+        if saved["title"] != original["title"]:
+            metadata = metadata | {"titleSetBy": "user"}
+        return saved | {"metadata": dict(metadata), "history": history}
 
     return merge
 
 
-def _dated(
-    message: dict[str, Any], seen: dict[str, Any] | None, stamp: str, by: str | None
+def _with_edit_mark(
+    message: dict[str, Any], original: dict[str, Any] | None, updated_at: str, by: str | None
 ) -> dict[str, Any]:
-    """Return a message as it was saved. If its text changed, it says by whom, and when unless that
-    was typed.
+    """Return a message as it was saved. If its text changed, `editedBy` is its editor, and
+    `editedAt` the time of the write, unless the person typed another time.
     """
-    if seen is None or message["content"] == seen["content"]:
+    if original is None or message["content"] == original["content"]:
         return message
-    typed = message.get("editedAt")
-    if typed is None or typed == seen.get("editedAt"):
-        return mark_edited(message, stamp, by)
-    return mark_edited(message, typed, by)
+    typed_time = message.get("editedAt")
+    if typed_time is None or typed_time == original.get("editedAt"):
+        return mark_edited(message, updated_at, by)
+    return mark_edited(message, typed_time, by)
 
 
-def whose(message: Mapping[str, Any], me: str | None) -> Whose:
-    """The author of a message, for an agent that wants to change or remove it. Every door that acts
-    for an agent asks.
+def author_relation(message: Mapping[str, Any], me: str | None) -> AuthorRelation:
+    """Return how the author of a message is related to an agent that wants to change or remove it.
+    Every door that acts for an agent asks.
 
-    A person's message is changed only when that person says so, and an agent's only by that agent.
+    A person's message may be changed only if that person agrees, and an agent's only by that agent.
 
     Args:
-        message: As it stands in the file.
-        me: The agent that asks; None: an agent without a name, which may be the author of any
-            agent's message.
+        message: The message as in the file.
+        me: The agent. None: an agent without a name, which may be the author of any agent's
+            message.
 
     Returns:
-        `own`; `agent`: another agent; `person`: a person, or an unknown author.
+        `own`: The agent itself. `agent`: another agent. `person`: a person, or an unknown author.
     """
     author = message.get("from")
     if me is not None and author == me:
@@ -221,8 +224,8 @@ class EncodableContext(Protocol):
     """A context that encodes itself."""
 
     def encoded(self) -> Iterable[bytes]:
-        """The context as a JSON object in the canonical layout, piece by piece;
-        `anatomy.context_lines` says how.
+        """Yield the context as a JSON object in the canonical layout, piece by piece, as
+        `layout.context_lines` does.
         """
 
 
@@ -233,22 +236,21 @@ class ProjectContexts:
         self._store = store
 
     def get(self, id: str) -> dict[str, Any]:
-        """Read the project context of a conversation, as it stands in the file.
+        """Read the project context of a conversation, as in the file.
 
         Args:
             id: The conversation.
 
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
-        name = self._store.engine.name(KIND, id)
+        name = self._store.engine.name(CONVERSATIONS, id)
 
         def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
             span = layout.context_in(data) if is_canonical else None
             if span is not None:
-                return _decoded(data, span, name)
-            context: dict[str, Any] = migrations.upgrade(codec.decode(data, name), name)[0][
-                "context"
-            ]
+                return _decode_context(data, span, name)
+            document, _ = migrations.upgrade(codec.decode(data, name), name)
+            context: dict[str, Any] = document["context"]
             return context
 
         return self._store.engine.parsed(id, parse)
@@ -263,23 +265,19 @@ class ProjectContexts:
 
         Raises the errors of `append`. Cost: writing the context, and copying the rest of the file.
         """
+        inner = self._store.inner
         if isinstance(context, EncodableContext):
             encoded = context.encoded
         else:
-            data = _encoded(id, context)
-            if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
-                return self._store.inner.parsed_head(
-                    id,
-                    self._store.inner.change(
-                        id, lambda conversation: conversation.change_head(_nothing)
-                    ),
-                )
+            data = _encode_checked(id, context)
+            if data == _encode_context({"context": self.get(id)}):
+                return inner.change_head(id, _change_nothing)
 
             def encoded() -> Iterable[bytes]:
                 return (data,)
 
-        return self._store.inner.parsed_head(
-            id, self._store.inner.change(id, lambda conversation: conversation.set_context(encoded))
+        return inner.parsed_head(
+            id, inner.change(id, lambda conversation: conversation.set_context(encoded))
         )
 
     def clear(self, id: str) -> Head:
@@ -289,30 +287,42 @@ class ProjectContexts:
         Args:
             id: The conversation.
         """
-        return self.set(id, creation.new_capsule(id, "", timestamps.now())["context"])
+        return self.set(id, new_capsule(id, "", timestamps.now())["context"])
 
 
-def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
-    """The context at a place in a canonical capsule.
+def _decode_context(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
+    """Return the context in a part of a canonical capsule.
 
-    The faster reader reads its text, which may be large. The reader that keeps every digit of
-    numbers reads the rest.
+    Its text may be large, and is read by the faster JSON reader. The rest is read by the reader
+    that keeps every digit of numbers.
+
+    Args:
+        data: The capsule.
+        span: The offsets of the context: its start, and its end.
+        path: The file, for errors.
     """
     start, end = span
-    if not data.startswith(_TEXT_FIRST, start):
+    if not data.startswith(_TEXT_PREFIX, start):
         return codec.decode(data[start:end], path)
-    line = data.index(b"\n", start + len(_TEXT_FIRST))
-    last = line - 1 if data.startswith(b",", line - 1) else line
-    text = orjson.loads(memoryview(data)[start + len(_TEXT_FIRST) - 1 : last])
-    return {"fullContext": text, **codec.decode(b"{" + data[line:end], path)}
+    line_end = data.index(b"\n", start + len(_TEXT_PREFIX))
+    text_end = line_end
+    if data.startswith(b",", line_end - 1):
+        text_end = line_end - 1
+    text = orjson.loads(memoryview(data)[start + len(_TEXT_PREFIX) - 1 : text_end])
+    return {"fullContext": text, **codec.decode(b"{" + data[line_end:end], path)}
 
 
-def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
-    """The bytes of a checked context. Raises InvalidInput."""
-    document = creation.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
+def _encode_checked(id: str, context: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a context. Raises InvalidInput if it can't be accepted."""
+    document = new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
     validation.check_arguments(document)
+    return _encode_context(document)
+
+
+def _encode_context(document: dict[str, Any]) -> bytes:
+    """Return the bytes of the context of a document, without the line end."""
     return codec.encode(canonical.in_order(document)["context"])[:-1]
 
 
-def _nothing(head: dict[str, Any]) -> None:
-    """Changes nothing; the write then only records the lock."""
+def _change_nothing(head: dict[str, Any]) -> None:
+    """Change nothing, so that the write only records the lock."""

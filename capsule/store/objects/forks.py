@@ -1,7 +1,11 @@
-"""Forks: conversations made from a branch of another one.
+"""Forks: conversations made from a branch of another one, the source.
+
+`metadata.forkedFrom` of a fork is the id of its source. If a source is deleted, its forks become
+forks of the source of the source.
 
 What must stay true: a fork's messages have ids of their own, so that it shares only text with its
-source. Deleting a conversation deletes no fork, unless the caller asks for it.
+source. Deleting a conversation deletes no fork, unless the caller asks for it. A fork is as private
+as its source.
 """
 
 from __future__ import annotations
@@ -12,19 +16,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
-from capsule.engines.interface import Trashed
+from capsule.engines.interface import CONVERSATIONS, Trashed
 from capsule.engines.queries import ListRequest
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
-from capsule.format.documents import creation
 from capsule.format.documents.channels import channel_in
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import Head
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, derived_title
 from capsule.ids import check_id
 from capsule.rules import locking
-from capsule.store.base import KIND
 from capsule.store.creation import create_once, write_new
-from capsule.store.objects.trash import discard
+from capsule.store.objects.trash import delete_without_forks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,32 +37,36 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 #: The fields of the source's metadata that a fork copies.
-_COPIED = ("mcpServers", "description")
-#: Characters of a channel's name, and of the copy's id, in the name of a copy.
-_OF_EACH = 39
-#: Fields that name another message, besides `parent`.
-_NAMING = ("replyTo", "thread")
+_COPIED_FIELDS = ("mcpServers", "description")
+#: The number of characters that the channel's name and the copy's id each give to the name of a
+#: copied channel.
+_NAME_PART_LENGTH = 39
+#: The fields of a message that name another message, besides `parent`.
+_REFERENCES = ("replyTo", "thread")
 
 
-def inherited_privacy(about: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """The fields of the metadata that close a copy to whom its source is closed.
+def inherited_privacy(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """Return the metadata fields that hide a copy from all agents that may not read its source.
+
+    The copy of a channel is another channel with a name of its own. The copy of a channel that is
+    not open is private. So what was written for invited members stays with them, and whoever made
+    the copy can't let others in.
 
     Args:
-        about: The metadata of the source.
-        id: The copy. Of a channel it is another channel, of a name of its own; who made it lets
-            nobody into a private one, in which what was said by invitation stays with those who
-            were invited.
+        metadata: The metadata of the source.
+        id: The id of the copy.
     """
-    fields = {name: about.get(name) for name in ("participants", "history")}
-    if (channel := channel_in(about)) is None:
+    fields = {name: metadata.get(name) for name in ("participants", "history")}
+    channel = channel_in(metadata)
+    if channel is None:
         return fields
-    name = (
-        f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
+    id_part = re.sub("[^a-z0-9]+", "-", id.lower())[:_NAME_PART_LENGTH].strip("-")
+    copy = channel._replace(
+        name=f"{channel.name[:_NAME_PART_LENGTH]}-{id_part}",
+        access="open" if channel.access == "open" else "private",
+        is_default=False,
     )
-    access = "open" if channel.access == "open" else "private"
-    return fields | {
-        "channel": channel._replace(name=name, access=access, is_default=False).as_json()
-    }
+    return fields | {"channel": copy.as_json()}
 
 
 class Forks:
@@ -95,15 +102,16 @@ class Forks:
             created_by: The agent that makes it.
             key: An idempotency key in place of `new_id`, as `store.create` takes it.
 
-        Raises the errors of `load` and of `store.create`; NotFound if there is no such message.
+        Raises the errors of `load` and of `store.create`, and NotFound if the message does not
+        exist.
 
         Cost: reading the source, and writing the new file.
         """
         if key is not None and new_id is not None:
             raise InvalidInput("give new_id or key, not both: the key determines the id")
 
-        def make(made: str) -> Head:
-            return self._fork(id, at, title, attachments, made, created_by)
+        def make(fork_id: str) -> Head:
+            return self._fork(id, at, title, attachments, fork_id, created_by)
 
         if key is not None:
             return create_once(self._store.inner, "fork", check_id(id), key, make)
@@ -115,78 +123,74 @@ class Forks:
         at: str | None,
         title: str | None,
         attachments: bool,
-        new_id: str,
+        fork_id: str,
         created_by: str | None,
     ) -> Head:
+        """Make a fork under an id. The other arguments are those of `create`."""
         from capsule.format.tree.tree import Tree
 
         source = self._store.document(check_id(id))
-        history, about = source["history"], source["metadata"]
+        history = source["history"]
+        metadata = source["metadata"]
         tree = Tree(history)
-        place = (
-            tree.active_leaf(about.get("currentNode"))
-            if at is None
-            else find_message(history, at, id)
-        )
-        path = [history[place] for place in tree.path_to(place)]
-        first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
-        new_ids = ids.message_ids_at(
-            timestamps.ms_of(str(entry.get("timestamp"))) for entry in path
-        )
-        renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
-        left_out = {"parent", *_NAMING} if attachments else {"parent", *_NAMING, "attachments"}
-        type = str(about.get("type") or "chat")
-        document = creation.new_capsule(
-            new_id,
-            derived_title("Fork of ", source["title"], first_text)
-            if title is None
-            else check_title(title),
-            timestamps.now(),
-            str(about.get("mode") or "api"),
-            type,
-            about.get("tags") or (),
-            "auto" if title is None else "user",
-            self._store.inner.instance_locks.lock_for_new(type),
-            [
-                {key: value for key, value in entry.items() if key not in left_out}
-                | {"id": message}
-                | {name: renamed[entry[name]] for name in _NAMING if entry.get(name) in renamed}
-                for entry, message in zip(path, new_ids, strict=True)
-            ],
+        if at is None:
+            last = tree.active_leaf(metadata.get("currentNode"))
+        else:
+            last = find_message(history, at, id)
+        branch = [history[position] for position in tree.path_to(last)]
+        if title is None:
+            user_texts = (str(entry["content"]) for entry in branch if entry["role"] == "user")
+            fork_title = derived_title("Fork of ", source["title"], next(user_texts, ""))
+        else:
+            fork_title = check_title(title)
+        type = str(metadata.get("type") or "chat")
+        copied_fields = {name: metadata.get(name) for name in _COPIED_FIELDS}
+        origin = {"forkedFrom": id, "createdBy": self._store.agent or created_by}
+        document = new_capsule(
+            fork_id,
+            title=fork_title,
+            stamp=timestamps.now(),
+            mode=str(metadata.get("mode") or "api"),
+            type=type,
+            tags=metadata.get("tags") or (),
+            title_set_by="auto" if title is None else "user",
+            lock=self._store.inner.instance_locks.lock_for_new(type),
+            messages=_with_new_ids(branch, attachments),
             context=source.get("context"),
-            metadata={name: about.get(name) for name in _COPIED}
-            | inherited_privacy(about, new_id)
-            | {"forkedFrom": id, "createdBy": self._store.agent or created_by},
+            metadata=copied_fields | inherited_privacy(metadata, fork_id) | origin,
         )
         return write_new(self._store.inner, document)
 
     def delete(self, id: str) -> list[Trashed]:
-        """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
+        """Move a conversation, its forks, and their forks to the trash. The conversation goes last.
 
         An agent deletes only conversations whose messages are all from it.
 
         Args:
             id: The conversation.
 
-        Raises NotFound, Locked, LockLost; if another instance has locked one of them, nothing is
-        deleted. Cost: as `store.delete` for each.
+        Raises NotFound, Locked, LockLost. If another instance has locked one of them, nothing is
+        deleted.
+
+        Cost: as `store.delete` for each.
         """
         family = [id, *self.list(check_id(id), deep=True)]
-        holder, deleted = self._store.inner.instance_locks, []
-        for each in family:
+        instance_locks = self._store.inner.instance_locks
+        for member in family:
             with suppress(InvalidDocument, NotFound):
                 locking.check_writable(
-                    each,
-                    self._store.head(each).lock,
-                    holder.identity,
+                    member,
+                    self._store.head(member).lock,
+                    instance_locks.identity,
                     held=False,
-                    state=holder.state_of,
+                    state=instance_locks.state_of,
                 )
-        for each in reversed(family):
+        deleted = []
+        for member in reversed(family):
             try:
-                deleted.append(discard(self._store, each))
+                deleted.append(delete_without_forks(self._store, member))
             except NotFound:
-                if each == id:
+                if member == id:
                     raise
         return deleted
 
@@ -200,18 +204,41 @@ class Forks:
 
         Raises StorageFailed, StoreBusy. Cost: as `heads`.
         """
-        all_, left = dict[str, None](), [id]
-        for source in left:
+        found = dict[str, None]()  # A set that keeps the order.
+        sources = [id]
+        for source in sources:  # It grows while it is read.
             forks = self._store.queries.conversations(ListRequest(forks_of=source)).heads
-            new = [head.id for head in forks if head.id not in all_]
-            all_ |= dict.fromkeys(new)
-            left += new if deep else ()
-        all_.pop(id, None)
-        return list(all_)
+            new_ids = [head.id for head in forks if head.id not in found]
+            found |= dict.fromkeys(new_ids)
+            if deep:
+                sources += new_ids
+        found.pop(id, None)
+        return list(found)
 
 
-def delete_alone(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
-    """Move a conversation to the trash; its forks become forks of its own source. See
+def _with_new_ids(branch: list[dict[str, Any]], attachments: bool) -> list[dict[str, Any]]:
+    """Return copies of the messages of a branch, with new ids and the same times. They need no
+    parents. A reference to a message outside the branch is left out.
+    """
+    times_ms = [timestamps.ms_of(str(entry.get("timestamp"))) for entry in branch]
+    new_ids = ids.message_ids_at(times_ms)
+    new_id_by_old = dict(zip((entry["id"] for entry in branch), new_ids, strict=True))
+    omitted = {"parent", *_REFERENCES}
+    if not attachments:
+        omitted.add("attachments")
+    copies = []
+    for entry, new_id in zip(branch, new_ids, strict=True):
+        copy = {name: value for name, value in entry.items() if name not in omitted}
+        copy["id"] = new_id
+        for name in _REFERENCES:
+            if entry.get(name) in new_id_by_old:
+                copy[name] = new_id_by_old[entry[name]]
+        copies.append(copy)
+    return copies
+
+
+def delete_and_relink_forks(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
+    """Move a conversation to the trash. Its forks become forks of its own source. See
     `Store.delete`.
     """
     # The search for forks comes first: it puts the conversation into the index, which later reports
@@ -219,22 +246,25 @@ def delete_alone(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trash
     forks: list[str] = []
     source = None
     try:
-        forks = Forks(store).list(id) if store.engine.exists(KIND, check_id(id)) else []
+        if store.engine.exists(CONVERSATIONS, check_id(id)):
+            forks = Forks(store).list(id)
     except CapsuleError as error:
         _log.warning("could not look for the forks of %s: %s", id, error.message)
     if forks:
         with suppress(CapsuleError):
             source = store.head(id).forked_from
-    trashed = discard(store, id, is_agreed=is_agreed)
+    trashed = delete_without_forks(store, id, is_agreed=is_agreed)
     for fork in forks:
         _set_source(store, fork, id, source)
     return trashed
 
 
 def _set_source(store: BaseStore, fork: str, deleted: str, source: str | None) -> None:
-    """Give a fork of `deleted` another source; None: it is then no fork."""
+    """Give a fork of `deleted` another source. With None it is no fork any more. A failure is
+    logged.
+    """
 
-    def act(conversation: Conversation) -> None:
+    def set_source(conversation: Conversation) -> None:
         if conversation.head.metadata.get("forkedFrom") != deleted:
             return
 
@@ -247,7 +277,7 @@ def _set_source(store: BaseStore, fork: str, deleted: str, source: str | None) -
         conversation.change_head(change)
 
     try:
-        store.inner.change(fork, act, store.inner.instance_locks.admit_once)
+        store.inner.change(fork, set_source, store.inner.instance_locks.admit_once)
     except NotFound:
         pass
     except CapsuleError as error:

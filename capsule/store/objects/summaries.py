@@ -1,8 +1,11 @@
-"""Summaries: conversations that sum up another one, and record how far that one went.
+"""Summaries: conversations that sum up another one, the source.
 
-What must stay true: the caller writes the text of a summary; it is never made here. A summary
-records the state of its source when the source was read, so that messages written since count as
-new.
+A summary has one message, its text. `metadata.summaryOf` records how far the source went when it
+was read for the summary: a `Mark`. `standing_of` compares the mark with the present source, and
+reports whether the summary is still current.
+
+What must stay true: the caller writes the text of a summary. It is never made here. Messages that
+were written after the source was read count as new. A summary is as private as its source.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.queries import Filter
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.format.documents import creation
+from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.message import check_message
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, derived_title
@@ -32,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a conversation went at a time.
+    """How far a conversation went when it was read for a summary.
 
     Attributes:
         message: The id of the last message of its active branch, or of the last message that was
-            summed up; None: it had no messages.
-        messages: The number of messages up to that message, itself included.
-        updated_at: The conversation's `updatedAt` then.
+            summed up. None: it had no messages.
+        messages: The number of messages up to and including that message.
+        updated_at: The conversation's `updatedAt` at that time.
     """
 
     message: str | None
@@ -47,41 +50,45 @@ class Mark:
 
     @classmethod
     def of(cls, document: Mapping[str, Any], up_to: str | None = None) -> Mark:
-        """The mark of a conversation as `Store.document` gives it.
+        """Return the mark of a conversation.
 
         Args:
-            document: The conversation.
-            up_to: A message of its active branch, as `Store.find_message` takes it; None: the end
+            document: The conversation, as `Store.document` returns it.
+            up_to: A message of its active branch, as `Store.find_message` takes it. None: the end
                 of the branch.
 
         Raises:
             NotFound, InvalidInput: `up_to` is not a message of the active branch.
         """
-        path = active_path(document)
+        branch = active_path(document)
         if up_to is not None:
             history = document["history"]
-            wanted = history[find_message(history, up_to, document["id"])]["id"]
-            place = next((place for place, entry in enumerate(path) if entry["id"] == wanted), -1)
-            if place < 0:
+            last_id = history[find_message(history, up_to, document["id"])]["id"]
+            index = _index_of(branch, last_id)
+            if index is None:
                 raise InvalidInput(
                     f"message {up_to} of conversation {document['id']} is not on its active branch"
                 )
-            path = path[: place + 1]
-        return cls(path[-1]["id"] if path else None, len(path), document["updatedAt"])
+            branch = branch[: index + 1]
+        return cls(
+            message=branch[-1]["id"] if branch else None,
+            messages=len(branch),
+            updated_at=document["updatedAt"],
+        )
 
     def as_json(self) -> dict[str, Any]:
-        """The value of `metadata.summaryOf`."""
+        """Return the value of `metadata.summaryOf`."""
         return {"message": self.message, "messages": self.messages, "updatedAt": self.updated_at}
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of a summary's source.
+    """How a summary compares with its present source.
 
     Attributes:
-        state: `current`; `behind`: it has newer messages or edits; `elsewhere`: another branch is
-            active, or messages were removed; `gone`: it can't be read; `unknown`: the summary does
-            not record what it summed up.
+        state: `current`: nothing changed. `behind`: the source has newer messages or edits.
+            `elsewhere`: another branch is active, or messages were removed. `gone`: the source
+            can't be read. `unknown`: the summary does not record what it summed up.
         added: The number of newer messages on the active branch.
         edited: The number of messages that were edited after they were summed up.
     """
@@ -92,20 +99,26 @@ class Standing:
 
     def __str__(self) -> str:
         if self.state == "behind":
-            added = counted(self.added, "new message") if self.added else ""
-            edited = f"{self.edited} edited" if self.edited else ""
-            return f"its source has changed since: {', '.join(filter(None, (added, edited)))}"
-        return {
-            "current": "its source is unchanged",
-            "elsewhere": "its source has changed since: some of the messages it covers are no "
-            "longer on the active branch",
-            "gone": "its source is gone, or can't be read",
-            "unknown": "it does not record how far its source had got",
-        }[self.state]
+            changes = []
+            if self.added:
+                changes.append(counted(self.added, "new message"))
+            if self.edited:
+                changes.append(f"{self.edited} edited")
+            return f"its source has changed since: {', '.join(changes)}"
+        return _STATE_TEXTS[self.state]
 
     def as_json(self) -> dict[str, Any]:
-        """The fields for `--json`."""
+        """Return the fields for `--json`."""
         return {"state": self.state, "added": self.added, "edited": self.edited}
+
+
+_STATE_TEXTS = {
+    "current": "its source is unchanged",
+    "elsewhere": "its source has changed since: some of the messages it covers are no longer on the "
+    "active branch",
+    "gone": "its source is gone, or can't be read",
+    "unknown": "it does not record how far its source had got",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +130,39 @@ class Summary:
 
 
 def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) -> Standing:
-    """The state of a summary's source.
+    """Compare a summary with its source.
 
     Args:
-        summary: The summary, as `Store.document` gives it.
-        source: Its source, likewise; None: it can't be read.
+        summary: The summary, as `Store.document` returns it.
+        source: Its source, likewise. None: it can't be read.
     """
     if source is None:
         return Standing("gone")
-    summed_up = summary["metadata"].get("summaryOf")
-    if not summed_up:
+    mark = summary["metadata"].get("summaryOf")
+    if not mark:
         return Standing("unknown")
-    path = active_path(source)
-    last, since = summed_up.get("message"), timestamps.sortable(summed_up.get("updatedAt") or "")
-    place = next((place for place, entry in enumerate(path) if entry["id"] == last), -1)
-    if last is not None and (place < 0 or place + 1 != summed_up.get("messages", place + 1)):
+    branch = active_path(source)
+    last_id = mark.get("message")
+    index = _index_of(branch, last_id)
+    summed_up = 0 if index is None else index + 1
+    is_as_far = index is not None and summed_up == mark.get("messages", summed_up)
+    if last_id is not None and not is_as_far:
         return Standing("elsewhere")
-    edited = sum(
-        timestamps.sortable(entry.get("editedAt") or "") > since for entry in path[: place + 1]
-    )
-    added = len(path) - place - 1
+    marked_at = timestamps.sortable(mark.get("updatedAt") or "")
+    edited = 0
+    for entry in branch[:summed_up]:
+        if timestamps.sortable(entry.get("editedAt") or "") > marked_at:
+            edited += 1
+    added = len(branch) - summed_up
     return Standing("behind" if added or edited else "current", added, edited)
+
+
+def _index_of(branch: Iterable[Mapping[str, Any]], id: str | None) -> int | None:
+    """Return the index of the message with an id. None: it is not on the branch."""
+    for index, entry in enumerate(branch):
+        if entry["id"] == id:
+            return index
+    return None
 
 
 class Summaries:
@@ -171,7 +196,7 @@ class Summaries:
         created_by: str | None = None,
         key: str | None = None,
     ) -> Head:
-        """Make a conversation that sums up another one, with its tags; it is durable when this
+        """Make a conversation that sums up another one, with its tags. It is durable when this
         returns.
 
         Args:
@@ -181,8 +206,8 @@ class Summaries:
             tags: Tags in addition to those of the source.
             of: The `mark` of the source, made when it was read for the summary. None: the source as
                 it is now.
-            type: The new conversation's type; that of a closed source is its source's, and it is as
-                closed.
+            type: The new conversation's type. The summary of a closed source has the type of the
+                source instead, and is as closed.
             role: The role of the message that holds the summary.
             created_by: The agent that wrote the summary.
             key: As `store.create` takes it.
@@ -200,18 +225,15 @@ class Summaries:
             {"role": role, "content": text, "from": self._store.agent or created_by}
         )
 
-        def make(made: str) -> Head:
+        def make(summary_id: str) -> Head:
             source = self._store.document(id)
-            return write_new(
-                self._store.inner,
-                self._summary(made, source, message, title, tags, of or Mark.of(source), type),
-            )
+            mark = of or Mark.of(source)
+            document = self._summary(summary_id, source, message, title, tags, mark, type)
+            return write_new(self._store.inner, document)
 
-        return (
-            make(new_id())
-            if key is None
-            else create_once(self._store.inner, "summarize", id, key, make, title, message)
-        )
+        if key is None:
+            return make(new_id())
+        return create_once(self._store.inner, "summarize", id, key, make, title, message)
 
     def _summary(
         self,
@@ -220,30 +242,38 @@ class Summaries:
         message: dict[str, Any],
         title: str | None,
         tags: Iterable[str],
-        of: Mark,
+        mark: Mark,
         type: str,
     ) -> dict[str, Any]:
+        """Return the document of a summary under an id. The other arguments are those of `add`,
+        checked.
+        """
         from capsule.rules.policy import PolicyTarget
 
-        stamp, about = timestamps.now(), source["metadata"]
-        is_closed = PolicyTarget.from_document(source).is_closed
-        type = about["type"] if is_closed else type
-        return creation.new_capsule(
+        created_at = timestamps.now()
+        source_metadata = source["metadata"]
+        metadata = {"createdBy": message.get("from"), "summaryOf": mark.as_json()}
+        summary_type = type
+        if PolicyTarget.from_document(source).is_closed:
+            summary_type = source_metadata["type"]
+            metadata |= inherited_privacy(source_metadata, id)
+        if title is None:
+            summary_title = derived_title("Summary: ", source["title"], message["content"])
+        else:
+            summary_title = check_title(title)
+        return new_capsule(
             id,
-            check_title(title)
-            if title is not None
-            else derived_title("Summary: ", source["title"], message["content"]),
-            stamp,
-            str(about.get("mode") or "api"),
-            type,
-            tags=dict.fromkeys([*(about.get("tags") or ()), *check_tags(tags)]),
+            title=summary_title,
+            stamp=created_at,
+            mode=str(source_metadata.get("mode") or "api"),
+            type=summary_type,
+            tags=dict.fromkeys([*(source_metadata.get("tags") or ()), *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
-            lock=self._store.inner.instance_locks.lock_for_new(type),
-            messages=[completed_message(message, stamp)],
+            lock=self._store.inner.instance_locks.lock_for_new(summary_type),
+            messages=[completed_message(message, created_at)],
             is_summary=True,
             source_conversation_id=source["id"],
-            metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()}
-            | (inherited_privacy(about, id) if is_closed else {}),
+            metadata=metadata,
         )
 
     def standing(self, id: str) -> Standing | None:
@@ -258,10 +288,13 @@ class Summaries:
         metadata = document["metadata"]
         if metadata.get("isSummary") is not True:
             return None
-        source = metadata.get("sourceConversationId")
-        return standing_of(document, self._source(source)) if source else Standing("unknown")
+        source_id = metadata.get("sourceConversationId")
+        if not source_id:
+            return Standing("unknown")
+        return standing_of(document, self._document_or_none(source_id))
 
-    def _source(self, id: str) -> dict[str, Any] | None:
+    def _document_or_none(self, id: str) -> dict[str, Any] | None:
+        """Return a conversation, or None if it can't be read."""
         try:
             return self._store.document(id)
         except CapsuleError:
@@ -277,5 +310,5 @@ class Summaries:
         summaries.
         """
         heads = self._store.list(Filter(archived=None, summaries_of=id), "created").heads
-        source = self._source(id) if heads else None
+        source = self._document_or_none(id) if heads else None
         return [Summary(head, standing_of(self._store.document(head.id), source)) for head in heads]

@@ -1,10 +1,14 @@
-"""What comes back: deleted conversations and removed messages, from the trash, and earlier
-versions, from anywhere.
+"""The trash, and earlier versions: deleting conversations, and restoring conversations, messages
+and versions.
 
-What must stay true: a write puts what it removes into the trash first, and a restored version what
-it replaces into the quarantine. Only `purge` empties the trash, and only of entries that are old
-enough. The same rule as for a save decides who may write. Restored messages keep their ids, so that
-a merge recognizes them.
+The trash has two kinds of entries. A deleted conversation is its file. Removed messages are a
+document (kind `REMOVED`) with the messages before the write, and under `removed` what is needed to
+put them back. A version that a restored one replaces goes to the quarantine, the directory for
+overruled and damaged versions.
+
+What must stay true: content goes to the trash or the quarantine before it is removed or replaced.
+Only `purge` erases entries of the trash, and only old enough ones. Restored messages keep their
+ids, so that a merge recognizes them.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.interface import Trashed, retry
+from capsule.engines.interface import CONVERSATIONS, Trashed, retry
 from capsule.errors import CapsuleError, ConcurrentWrite, InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.documents.creation import inactive_lock
@@ -25,7 +29,6 @@ from capsule.format.references import resolve_prefix
 from capsule.format.tree.branches import restore_removed
 from capsule.format.validation import decode_checked
 from capsule.ids import check_id
-from capsule.store.base import KIND
 from capsule.store.change.appends import with_sender
 from capsule.store.change.conversation import REMOVED, Conversation, admit_any_instance
 from capsule.store.creation import write_new
@@ -40,10 +43,10 @@ class RemovedMessages:
 
     Attributes:
         trashed: The entry in the trash.
-        title: The conversation's title then.
-        reason: `deleted`, `pruned`, `edit_document` or `restored` (restored messages replaced them).
+        title: The conversation's title at that time.
+        reason: `deleted`, `pruned`, `edited` or `restored` (restored messages replaced them).
         messages: The messages before the write.
-        by: The agent that wrote; empty: the store's owner, or it is unknown.
+        by: The agent that wrote. Empty: the store's owner, or it is unknown.
     """
 
     trashed: Trashed
@@ -63,9 +66,10 @@ class StoreTrash:
         """Read the head of a deleted conversation, as far as it can be read.
 
         Args:
-            trashed: The conversation, as `list` gives it.
+            trashed: The conversation, as `list` returns it.
 
-        Raises nothing: `Head.damaged` says why the file can't be read. Cost: reading the file.
+        Raises nothing: `Head.damaged` is the reason if the file can't be read. Cost: reading the
+        file.
         """
         data = b""
         try:
@@ -81,8 +85,8 @@ class StoreTrash:
 
         Args:
             id: Its id, or a unique prefix of it.
-            trashed: The entry to restore if several were deleted under this id, as `list` gives it.
-                None: the newest.
+            trashed: The entry to restore if several were deleted under this id, as `list` returns
+                it. None: the newest.
 
         Raises:
             NotFound: The trash has no such conversation.
@@ -91,16 +95,16 @@ class StoreTrash:
         Cost: a link and two flushes of a directory.
         """
         deleted = self.list()
-        wanted = resolve_prefix(
-            sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash")
-        )
-        latest = trashed or next(entry for entry in deleted if entry.id == wanted)
-        self._store.inner.remember_own_write(wanted, "restored")
-        self._store.engine.trash.restore(KIND, wanted, latest.token)
+        deleted_ids = sorted({entry.id for entry in deleted})
+        full_id = resolve_prefix(deleted_ids, id, "deleted conversation", Remedy("trash"))
+        restored = trashed or next(entry for entry in deleted if entry.id == full_id)
+        self._store.inner.remember_own_write(full_id, "restored")
+        self._store.engine.trash.restore(CONVERSATIONS, full_id, restored.token)
         try:
-            return self._store.head(wanted)
+            return self._store.head(full_id)
         except InvalidDocument as error:
-            return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
+            path = self._store.engine.name(CONVERSATIONS, full_id)
+            return Head(full_id, path=path, damaged=error.message)
 
     def removed(
         self,
@@ -114,9 +118,9 @@ class StoreTrash:
 
         Args:
             id: Only of this conversation. None: of all conversations.
-            before: Only what comes behind an entry in the list: its `deleted_at` and its `token`.
-                None: all.
-            limit: The largest number of entries; None: no limit.
+            before: Only the entries that follow this one in the list: its `deleted_at` and its
+                `token`. None: all.
+            limit: The largest number of entries. None: no limit.
 
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
@@ -124,20 +128,21 @@ class StoreTrash:
         for trashed in self._store.engine.trash.entries(REMOVED):
             if len(removed) == limit:
                 break
-            if id in (None, trashed.id) and (
-                before is None or (trashed.deleted_at, trashed.token) < before
-            ):
-                kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
-                about = kept["removed"]
-                removed.append(
-                    RemovedMessages(
-                        trashed,
-                        kept["title"],
-                        about["reason"],
-                        kept["history"],
-                        about.get("by") or "",
-                    )
+            if id not in (None, trashed.id):
+                continue
+            if before is not None and (trashed.deleted_at, trashed.token) >= before:
+                continue
+            document = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
+            record = document["removed"]
+            removed.append(
+                RemovedMessages(
+                    trashed=trashed,
+                    title=document["title"],
+                    reason=record["reason"],
+                    messages=document["history"],
+                    by=record.get("by") or "",
                 )
+            )
         return removed
 
     def restore_messages(self, trashed: Trashed) -> list[str]:
@@ -145,54 +150,57 @@ class StoreTrash:
 
         An agent puts back only what it removed or changed.
 
-        A removed message returns under the message that it answered. An edited message gets its
+        A removed message becomes an answer to its former parent again. An edited message gets its
         former text, and its present text goes to the trash.
 
         Args:
-            trashed: The messages, as `removal_record` gives them.
+            trashed: The messages, as `removed` returns them.
 
         Returns:
-            The ids of the messages that came back or changed.
+            The ids of the messages that were put back or changed.
 
-        Raises the errors of `append`; NotFound if they are not in the trash, or the conversation
-        was deleted. Cost: reading and writing the whole file.
+        Raises the errors of `append`, and NotFound if they are not in the trash, or the
+        conversation was deleted.
+
+        Cost: reading and writing the whole file.
         """
-        kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
+        removed = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
 
-        def act(conversation: Conversation) -> list[str]:
-            before = conversation.document()
-            after = conversation.rewrite(
-                lambda document: restore_removed(document, kept, self._store.agent),
+        def put_messages_back(conversation: Conversation) -> list[str]:
+            old = conversation.document()
+            new = conversation.rewrite(
+                lambda document: restore_removed(document, removed, self._store.agent),
                 reason="restored",
             )
             self._store.engine.trash.erase(trashed.token)
-            there = {entry["id"]: entry["content"] for entry in before["history"]}
-            wanted = {entry["id"] for entry in kept["history"]}
-            return [
-                entry["id"]
-                for entry in after["history"]
-                if entry["id"] in wanted and there.get(entry["id"]) != entry["content"]
-            ]
+            old_texts = {entry["id"]: entry["content"] for entry in old["history"]}
+            removed_ids = {entry["id"] for entry in removed["history"]}
+            changed_ids = []
+            for entry in new["history"]:
+                id = entry["id"]
+                if id in removed_ids and old_texts.get(id) != entry["content"]:
+                    changed_ids.append(id)
+            return changed_ids
 
-        return self._store.inner.change(trashed.id, act)
+        return self._store.inner.change(trashed.id, put_messages_back)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
 
         Afterwards no file in `.capsule/` has a text that was removed from a conversation, except
-        texts that came to the trash or the quarantine since, and no session has a message that is
-        done, nor its files. Conversations and attachments stay as they are. If a document does not
-        parse, the store keeps its records of that document, because a repair may need them.
+        texts that came to the trash or the quarantine since. No session has a message that is done,
+        nor its files. Conversations and attachments do not change. If a document does not parse,
+        the store keeps its records of that document, because a repair may need them.
 
         Args:
-            older_than_s: Only entries older than this many seconds; 0: everything.
+            older_than_s: Only entries older than this many seconds. 0: everything.
 
         Returns:
             The paths that were removed from the trash and the quarantine.
 
         Raises:
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
-            Refused, StorageFailed: The system refused a read or a write; the next purge removes
+            Refused, StorageFailed: The system refused a read or a write. The next purge removes
                 the rest.
 
         Cost: reading every conversation that was written here. The next use of the index rebuilds
@@ -210,22 +218,22 @@ class StoreTrash:
 
         Cost: listing a directory.
         """
-        return self._store.engine.trash.entries(KIND)
+        return self._store.engine.trash.entries(CONVERSATIONS)
 
 
-def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
+def delete_without_forks(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
     """Move a conversation or a damaged file to the trash, without its forks.
 
     Args:
         store: The store.
         id: The conversation.
-        is_agreed: Whether a person said yes to it. An agent may then delete messages of others with
-            it.
+        is_agreed: Whether a person agreed. An agent may then delete a conversation with messages of
+            others.
 
     Raises the errors of `Store.delete`.
     """
 
-    def act(conversation: Conversation) -> Trashed:
+    def delete(conversation: Conversation) -> Trashed:
         conversation.ensure_permitted("delete")
         if store.agent is not None and not is_agreed:
             authors = {entry.get("from") for entry in conversation.document()["history"]}
@@ -236,10 +244,10 @@ def discard(store: BaseStore, id: str, *, is_agreed: bool = False) -> Trashed:
         return trashed
 
     try:
-        return store.inner.change(check_id(id), act, admit_any_instance)
+        return store.inner.change(check_id(id), delete, admit_any_instance)
     except InvalidDocument:
-        with store.engine.external_edits().hold(KIND, id) as held:
-            trashed = store.inner.instance_locks.delete_damaged(held)
+        with store.engine.external_edits().hold(CONVERSATIONS, id) as held_file:
+            trashed = store.inner.instance_locks.delete_damaged(held_file)
             store.inner.remember_own_write(id, "deleted")
             return trashed
 
@@ -249,8 +257,8 @@ class Restored:
     """A restored version.
 
     Attributes:
-        head: The head as it is now.
-        kept: The path of the replaced version in the quarantine; None: nothing was replaced.
+        head: The present head.
+        kept: The path of the replaced version in the quarantine. None: nothing was replaced.
     """
 
     head: Head
@@ -267,11 +275,11 @@ class EarlierVersions:
         """Write an earlier version of a conversation, with a new `updatedAt`.
 
         The present file goes to the quarantine first, even if it does not parse. A deleted
-        conversation is made again; an agent does so only if all messages are from it.
+        conversation is made again. An agent may do that only if all messages are from it.
 
         Args:
             id: The conversation.
-            document: The version, as `Store.document` gives it. Its lock is ignored. It is not
+            document: The version, as `Store.document` returns it. Its lock is ignored. It is not
                 changed.
 
         Raises:
@@ -285,70 +293,74 @@ class EarlierVersions:
         Cost: writing the file twice.
         """
         check_id(id)
-        wanted = _without_lock(migrations.upgrade(dict(document), f"{id}.json")[0])
-        wanted = decode_checked(
-            codec.encode(wanted), f"{id}.json", id
-        )  # It must still be a capsule, and this one.
-        self._store.inner.remember_own_write(
-            id, "restored"
-        )  # Watchers that saw it deleted see this change.
+        path = f"{id}.json"
+        current, _ = migrations.upgrade(dict(document), path)
+        # Decoded again, to check that it still is a capsule, and the one of this conversation.
+        version = decode_checked(codec.encode(_without_lock(current)), path, id)
+        # Remembered first: watchers that saw the conversation deleted see it restored.
+        self._store.inner.remember_own_write(id, "restored")
         try:
             return self._store.inner.change(
-                id, lambda conversation: self._in_its_place(conversation, wanted)
+                id, lambda conversation: self._replace(conversation, version)
             )
         except NotFound:
-            return self._anew(wanted)
+            return self._recreate(version)
         except InvalidDocument:
-            return retry(lambda: self._in_place_of_damaged(id, wanted))
+            return retry(lambda: self._replace_damaged(id, version))
 
-    def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
+    def _replace(self, conversation: Conversation, version: dict[str, Any]) -> Restored:
         """Replace a valid file."""
-        conversation.admitted()
-        kept = conversation.transaction.quarantine_copy("replaced")
+        conversation.lock_to_record()
+        quarantine_path = conversation.transaction.quarantine_copy("replaced")
 
-        def change(now: dict[str, Any]) -> dict[str, Any]:
-            return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
+        def change(present: dict[str, Any]) -> dict[str, Any]:
+            metadata = version["metadata"] | {"lock": present["metadata"]["lock"]}
+            return version | {"metadata": metadata}
 
-        after = conversation.rewrite(change)
-        return Restored(self._store.inner.parsed_head(conversation.id, after), kept)
+        written = conversation.rewrite(change)
+        head = self._store.inner.parsed_head(conversation.id, written)
+        return Restored(head, quarantine_path)
 
-    def _anew(self, wanted: dict[str, Any]) -> Restored:
+    def _recreate(self, version: dict[str, Any]) -> Restored:
         """Make a deleted conversation again."""
-        kind = str(wanted["metadata"].get("type", "chat"))
-        lock = self._store.inner.instance_locks.lock_for_new(kind) or inactive_lock()
-        stamp = timestamps.now(wanted["updatedAt"])
-        metadata = wanted["metadata"] | {"lock": lock}
-        history = [with_sender(message, self._store.agent) for message in wanted["history"]]
-        retry = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
-        return Restored(write_new(self._store.inner, canonical.in_order(retry)), None)
+        type = str(version["metadata"].get("type", "chat"))
+        lock = self._store.inner.instance_locks.lock_for_new(type) or inactive_lock()
+        document = version | {
+            "updatedAt": timestamps.now(version["updatedAt"]),
+            "metadata": version["metadata"] | {"lock": lock},
+            "history": [with_sender(entry, self._store.agent) for entry in version["history"]],
+        }
+        return Restored(write_new(self._store.inner, canonical.in_order(document)), None)
 
-    def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
-        """Replace a file that does not parse, so that its lock is unknown."""
-        with self._store.engine.external_edits().hold(KIND, id) as held:
-            got = held.read()
-            if got is None or _is_sound(got[0], held.path, id):
+    def _replace_damaged(self, id: str, version: dict[str, Any]) -> Restored:
+        """Replace a file that does not parse. Its lock is unknown, and not respected.
+
+        Raises ConcurrentWrite if the file was repaired or deleted meanwhile.
+        """
+        with self._store.engine.external_edits().hold(CONVERSATIONS, id) as held_file:
+            content = held_file.read()
+            if content is None or _is_valid(content[0], held_file.path, id):
                 raise ConcurrentWrite
-            kept = held.quarantine(got[0], "replaced")
+            data, signature = content
+            quarantine_path = held_file.quarantine(data, "replaced")
             # Messages that are not in this version stay out: the caller asked for this version.
-            taken_in = reconcile(wanted, held.records(), deliberate=True)
-            if taken_in.taken_away:
-                held.quarantine(taken_in.kept, "overruled")
-            document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
-            data = codec.encode(document)
-            records = [
-                *taken_in.seen,
-                head_record(document["updatedAt"], document, len(document["history"])),
-            ]
-            self._store.inner.remember_own_write(id, held.put(got[1], data, records))
-        return Restored(self._store.inner.parsed_head(id, document), kept)
+            reconciled = reconcile(version, held_file.records(), deliberate=True)
+            if reconciled.taken_away:
+                held_file.quarantine(reconciled.kept, "overruled")
+            document = version | {"updatedAt": timestamps.later_than(reconciled.newest)}
+            head_change = head_record(document["updatedAt"], document, len(document["history"]))
+            records = [*reconciled.seen, head_change]
+            tag = held_file.put(signature, codec.encode(document), records)
+            self._store.inner.remember_own_write(id, tag)
+        return Restored(self._store.inner.parsed_head(id, document), quarantine_path)
 
 
 def _without_lock(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"metadata": document["metadata"] | {"lock": inactive_lock()}}
 
 
-def _is_sound(data: bytes, path: str, id: str) -> bool:
-    """Whether a file is the capsule of this conversation."""
+def _is_valid(data: bytes, path: str, id: str) -> bool:
+    """Return whether a file is the capsule of this conversation."""
     try:
         decode_checked(data, path, id)
     except InvalidDocument:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 import capsule
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
-from capsule.store.base import KIND
 from capsule.transfer.drafts.digests import provenance_of
 from capsule.transfer.drafts.report import ImportResult
 from capsule.transfer.records.round_trip import CAPSULE_KEY
@@ -116,7 +116,9 @@ class ImportMemory:
         """
         self.files = {}
         self.conversations = {
-            id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)
+            id: last
+            for id, last in self.conversations.items()
+            if self._engine.exists(CONVERSATIONS, id)
         }
         if self._engine.local.read(_KIND, _ID) is not None:
             self._write()

@@ -10,7 +10,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.store.objects.edits import whose
+from capsule.store.objects.edits import author_relation
 from tests.core.store.files import is_canonical
 
 PLAIN = {"role": "user", "content": "hello"}
@@ -224,4 +224,4 @@ def test_role_and_sender_decide_the_author_of_a_message() -> None:
         ({"role": "assistant", "from": "other"}, "agent", "own"),
         ({"role": "assistant"}, "person", "own"),
     ]:
-        assert (whose(message, "bot"), whose(message, None)) == (named, unnamed)
+        assert (author_relation(message, "bot"), author_relation(message, None)) == (named, unnamed)

@@ -16,7 +16,7 @@ from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
     from capsule.git.setup.installation import SetupStep
-    from capsule.git.setup.status import CloneStatus
+    from capsule.git.setup.status import RepositoryStatus
 
 
 def setup(
@@ -68,7 +68,7 @@ def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     print_answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
 
 
-def _of_state(state: CloneStatus) -> Iterator[str]:
+def _of_state(state: RepositoryStatus) -> Iterator[str]:
     for todo, findings in groupby(state.findings, lambda finding: finding.todo):
         yield from (finding.what for finding in findings)
         yield f"  {todo}"
