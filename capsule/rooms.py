@@ -50,7 +50,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _not_added(*arguments: Any, **options: Any) -> Any:
-    raise NotImplementedError("this room does not add what it is asked for")
+    raise NotImplementedError("this room does not add this")
 
 
 def _nothing(*arguments: Any) -> None:
@@ -236,9 +236,7 @@ def of_others(name: str) -> Room:
     for point in entry_points(group=GROUP, name=name):
         room: Room = point.load()
         return room
-    raise Refused(
-        f"capsule.toml names the room {name!r}, and no package that is installed has one", path=""
-    )
+    raise Refused(f"capsule.toml names the room {name!r}, but no installed package has it", path="")
 
 
 def objects_of(store: object, room: Room) -> SimpleNamespace:

@@ -139,7 +139,7 @@ def text(value: Any) -> str:
     """`value`, if it is a text."""
     if isinstance(value, str):
         return value
-    raise InvalidInput(f"{_shown(value)} is no text")
+    raise InvalidInput(f"{_shown(value)} is not a text")
 
 
 def names(value: Any) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def parse(data: bytes, path: str) -> Settings:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (0, 0)
         raise InvalidDocument.of(
-            [Problem(path, line, column, "", f"is no TOML: {error}")]
+            [Problem(path, line, column, "", f"is not valid TOML: {error}")]
         ) from error
     values: dict[str, Any] = {}
     unknown = []

@@ -98,7 +98,9 @@ def _fields(data: bytes, path: str) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         place = getattr(error, "problem_mark", None)
         line, column = (place.line + 1, place.column + 1) if place else (0, 0)
-        reason = f"has a frontmatter that is no YAML: {getattr(error, 'problem', None) or error}"
+        reason = (
+            f"has a frontmatter that is not valid YAML: {getattr(error, 'problem', None) or error}"
+        )
         raise InvalidDocument.of([Problem(path, line, column, "", reason)]) from error
     channels = given.pop("channels", None) or {}
     fields = {str(name): value for name, value in given.items()}

@@ -198,7 +198,8 @@ class Agents:
                 return each
         if id is not None:
             raise InvalidInput(
-                f"agent {id} is in no project, and stays there", remedy=Remedy("move", id)
+                f"agent {id} belongs to no project, and is not moved into one",
+                remedy=Remedy("move", id),
             )
         raise InvalidInput(
             f"{plain} and {suffixed} are agents of other projects; choose another id"
@@ -265,7 +266,7 @@ class Agents:
         if any(
             each.id != about.id and {about.id, about.name} & {each.id, each.name} for each in there
         ):
-            raise InvalidInput(f"the project {path} has an agent of the name {about.name} already")
+            raise InvalidInput(f"the project {path} already has an agent of the name {about.name}")
         self._documents.edit(about.id, lambda document: document.update(where))
         self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
         self._set_home(about.id, path)
@@ -375,7 +376,7 @@ class Agents:
         if conversation is not None:
             object = self._object(conversation)
         elif not others:
-            raise InvalidInput("say where the agent would do it, or which other agent it is about")
+            raise InvalidInput("name the conversation, or the other agent")
         elif action in ("find", "manage", "delete", "move"):
             object = PolicyTarget(others[0], "agent")
         else:
@@ -389,7 +390,7 @@ class Agents:
         said = decide(me, cast("Action", action), object, state)
         hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
         return Permission(
-            said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint
+            said.allowed, said.reason, f"{me} can't see that it exists" if said.hidden else hint
         )
 
     def _object(self, conversation: str) -> PolicyTarget:
@@ -606,7 +607,9 @@ class Agents:
             self._say(agent, other, None)
             return
         if id is None:
-            raise InvalidInput("say which agent to forget, or of which other one")
+            raise InvalidInput(
+                "name the agent to forget, or the other agent whose permission to forget"
+            )
         raise_if_denied(decide(self._store.agent, "delete", PolicyTarget(id, "agent")), id)
         from capsule.messaging import notices
 

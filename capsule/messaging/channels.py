@@ -188,7 +188,7 @@ class Channels(TypedConversations):
             )
             if source != "manual" and stays_out:
                 raise Refused(
-                    f"{who} has left {id}, and comes back only by joining it itself", id=id, path=""
+                    f"{who} has left {id}, and can come back only by joining again", id=id, path=""
                 )
             # Who was invited and left by itself comes back on that invitation.
             is_back = was is not None and was.is_invited and was.opted_out_at

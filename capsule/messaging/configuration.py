@@ -499,7 +499,9 @@ class _Planner:
         # The access of a channel that is only named stays as it is.
         action = Action(*key, before, (before or "open") if after is None else after, by, file)
         if (before, after) == ("block", "allow"):
-            action = action.refused(f"{key[1]} has blocked {key[2]}, and a file does not lift that")
+            action = action.refused(
+                f"{key[1]} has blocked {key[2]}, and a file can't lift the block"
+            )
         if (
             key not in self._declared
             and action.before != action.after

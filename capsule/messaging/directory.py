@@ -481,7 +481,7 @@ class AgentDirectory(AccessGuard):
         if len(visible) == 1:
             return visible[0]
         names = ", ".join(visible) or "you find none of them"
-        raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {names}")
+        raise InvalidInput(f"several agents are called {text[:80]!r}; give the id of one: {names}")
 
     def _nearest(
         self, candidates: list[AgentProfile], name: str, own_project: str
@@ -553,7 +553,7 @@ class AgentDirectory(AccessGuard):
         ids = [text] if text in there else [id for id in there if self.project_name(id) == text]
         if len(ids) > 1:
             raise InvalidInput(
-                f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}"
+                f"several projects are called {text[:80]!r}; give the id of one: {', '.join(ids)}"
             )
         if not ids:
             raise self.projects.listing_only(lambda: there).missing(text)
@@ -676,7 +676,7 @@ def acting_agent(name: str, project: str | None, agents: Iterable[AgentProfile])
     own = [each.id for each in named if each.project == project]
     if len(own) > 1 and name not in own:
         raise InvalidInput(
-            f"{name[:80]!r} may be several agents; give the id of one: {', '.join(own)}"
+            f"several agents are called {name[:80]!r}; give the id of one: {', '.join(own)}"
         )
     elsewhere = [
         each.id for each in named if each.id == name and (project is None or each.project == GLOBAL)

@@ -93,7 +93,7 @@ class TypedConversations:
         def act(conversation: Conversation) -> Document:
             if conversation.head.type != self._type:
                 raise InvalidInput(
-                    f"conversation {id} is no {self._type}, but a {conversation.head.type}"
+                    f"conversation {id} is not a {self._type}, but a {conversation.head.type}"
                 )
             # Later than each message that there is, so that times tell who reads what.
             stamp = timestamps.later_than(

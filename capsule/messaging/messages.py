@@ -294,7 +294,7 @@ class Messages:
                 entry = message_at(acting, *position)
         if not entry:
             raise InvalidInput(
-                f"{field}: {id[:80]!r} is the id of no message in conversation {conversation}"
+                f"{field}: {id[:80]!r} is not the id of a message in conversation {conversation}"
             )
         return entry
 
@@ -798,7 +798,8 @@ class Messages:
         reader = self._people.registered_agent(agent)
         if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
             raise InvalidInput(
-                f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more"
+                f"state: one of {', '.join(_STATES)}; kind: one of {', '.join(KINDS)}; limit: "
+                "1 or more"
             )
         return self._unread.mentions(reader, _STATES[state], kind, limit)
 
@@ -875,7 +876,7 @@ class Messages:
 
         acting = self._store_of_reader(agent)
         if before is not None and after is not None:
-            raise InvalidInput("give `before` or `after`, and not both")
+            raise InvalidInput("give `before` or `after`, not both")
         conditions: list[Mapping[str, Any]] = []
         part = choose_part(topic, thread)
         if part is not None:

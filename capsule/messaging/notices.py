@@ -96,7 +96,7 @@ def _find_block(data: bytes, agent: str, path: str) -> tuple[int, int, bool]:
     where it would.
     """
     if b"\0" in data:
-        raise _invalid_block(path, 0, "is no text of UTF-8, so no block can be put into it")
+        raise _invalid_block(path, 0, "is not valid UTF-8 text, so no block can be added")
     start = len(_BOM) if data.startswith(_BOM) else 0
     begins = list(
         _line_pattern(rf"capsule: unread by {agent}( \(made this file\))?").finditer(data)
@@ -107,8 +107,8 @@ def _find_block(data: bytes, agent: str, path: str) -> tuple[int, int, bool]:
     if len(begins) != 1 or len(ends) != 1 or begins[0].end() > ends[0].start():
         line = data.count(b"\n", 0, (begins or ends)[0].start()) + 1
         reason = (
-            f"the block for {agent} has not one beginning and one end: correct it, or remove "
-            "what is left of it"
+            f"the block for {agent} lacks its beginning or its end: correct it, or remove the "
+            "rest of it"
         )
         raise _invalid_block(path, line, reason)
     return begins[0].start(), ends[0].end(), begins[0][1] is not None

@@ -154,7 +154,7 @@ class Projects:
         raise_if_denied(decide(self._store.agent, "link", PolicyTarget(a, "project")), a)
         first, second = self._directory.resolve_project(a), self._directory.resolve_project(b)
         if first == second:
-            raise InvalidInput(f"{first} is linked to another project, not to itself")
+            raise InvalidInput(f"{first} can be linked to another project, not to itself")
         for id, to, link in ((first, second, there), (second, first, back)):
 
             def change(document: Document, to: str = to, link: Document | None = link) -> None:

@@ -119,7 +119,7 @@ class Receipts:
         try:
             doorbells.record_read(self._store, agent)
         except CapsuleError as error:
-            _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
+            _log.warning("could not reset the doorbells of %s after it read: %s", agent, error)
         notices.update(self._store, agent)
 
     def _move_cursors(self, agent: str, document: Document, marks: ReadMarks) -> None:

@@ -137,7 +137,7 @@ def marks_in_cursor(cursor: Any) -> tuple[ReadMark, ...]:
 def choose_part(topic: str | None, thread: str | None) -> Part | None:
     """Return the part that a caller names. None: everything. Raises InvalidInput if it names both."""
     if topic is not None and thread is not None:
-        raise InvalidInput("give a topic or a thread, and not both: a thread is of one topic")
+        raise InvalidInput("give a topic or a thread, not both: a thread has one topic")
     if topic is not None:
         return ("topic", topic)
     if thread is not None:

@@ -77,7 +77,7 @@ def _times(
             yield at.astimezone(UTC)
     except (CronSimError, OverflowError) as error:
         raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
-    raise InvalidInput(f"the cron expression {cron[:80]!r} fits no time within 50 years")
+    raise InvalidInput(f"the cron expression {cron[:80]!r} matches no time within 50 years")
 
 
 def _written(times: Iterator[datetime]) -> str:

@@ -197,7 +197,7 @@ class ChangeHub:
                     self._follow(bell)
                 return
             except Exception:
-                _log.exception("watching was interrupted, and begins again")
+                _log.exception("watching was interrupted, and starts again")
                 self._wake(None)
                 with self._condition:
                     if self._condition.wait_for(lambda: self._is_stopping, _AGAIN_S):

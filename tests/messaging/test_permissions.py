@@ -297,7 +297,7 @@ def test_the_rule_says_what_an_agent_may_do_and_why_not(store: Store) -> None:
     assert may("anna", "append", conversation="plans") == (True, "")
     assert not may("bob", "append", conversation=members)[0]
     assert "anna" in may("bob", "read", conversation=members)[1]
-    assert "not told" in may("bob", "find", conversation=hidden)[1]
+    assert "can't see" in may("bob", "find", conversation=hidden)[1]
     assert may("anna", "add", conversation=made, other="bob")[0]
     store.agents.block(agent="bob", other="anna")
     assert "blocked" in may("anna", "add", conversation=made, other="bob")[1]

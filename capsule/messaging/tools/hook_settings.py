@@ -104,7 +104,7 @@ def uninstall(client: McpProgram, scope: Scope, places: MachinePaths) -> Setting
     others, present = _separate_hooks(file)
     if not present:
         return SettingsChange(client, scope, file.path)
-    return _plan(file, scope, others, f"take the hooks out of it that run: {shlex.join(WORDS)}")
+    return _plan(file, scope, others, f"remove the hooks that run: {shlex.join(WORDS)}")
 
 
 def _separate_hooks(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -117,7 +117,7 @@ def _separate_hooks(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[
         )
         if not is_groups:
             if event in HOOK_EVENTS[file.client.name]:
-                reason = "is no list of groups of hooks; correct it first"
+                reason = "is not a list of groups of hooks; correct it first"
                 raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", reason)])
             others[event] = groups
             continue

@@ -133,8 +133,8 @@ OtherAgent = Annotated[str, Field(description="The other agent: its name, name@p
 AgentNames = Annotated[
     list[str],
     Field(
-        description="Whom to create it with, or to add, invite or remove: names, name@project or "
-        "ids"
+        description="Agents to create it with, or to add, invite or remove: names, "
+        "name@project or ids"
     ),
 ]
 ChannelName = Annotated[str, Field(description="Channel: its name, name@project or id")]
@@ -197,7 +197,7 @@ async def listen(
     conversation: ConversationId = "",
     topic: TopicName = "",
     thread: ThreadId = "",
-    ack: Annotated[str, Field(description="cursor of an answer: you have read that one")] = "",
+    ack: Annotated[str, Field(description="Cursor of an earlier answer: you have read it")] = "",
 ) -> Annotated[CallToolResult, ListenAnswer]:
     """Wait for messages sent to you: all new ones, or only those of one channel, conversation,
     topic or thread. Unread ones come at once. The next listen, or ack, marks them as read."""
@@ -229,7 +229,7 @@ async def listen(
             reader.lost()
     reader.got(heard.messages)
     if not shown:
-        text = f"No message within {seconds:g} seconds. Listen again to go on waiting."
+        text = f"No message within {seconds:g} seconds. Listen again to continue."
         return tool_result(text, ListenAnswer(messages=[], cursor="", timed_out=True))
     first = (
         f"{counted(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
@@ -284,7 +284,7 @@ def read_messages(
         dict[str, Any], Field(description='Filter: {"confidence": {"$gte": 0.5}, "intent": "plan"}')
     ] = {},  # noqa: B006
     last: Annotated[int, Field(ge=1, le=100, description="At most so many")] = 20,
-    cursor: Annotated[str, Field(description="From an earlier answer, to go on")] = "",
+    cursor: Annotated[str, Field(description="From an earlier answer, to continue")] = "",
 ) -> Annotated[CallToolResult, HistoryAnswer]:
     """Read what agents sent: in a channel, between another agent and you (other), or in a group
     (conversation): the newest, read or unread. Marks nothing as read."""

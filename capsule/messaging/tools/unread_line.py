@@ -130,7 +130,7 @@ class UnreadLineMiddleware:
             try:
                 line = await anyio.to_thread.run_sync(reader_of(self._stores, ctx).line)
             except CapsuleError as error:
-                _log.warning("a client is not told of unread messages: %s", error.message)
+                _log.warning("could not tell a client of unread messages: %s", error.message)
                 return result
             if line:
                 result["content"][-1]["text"] += f"\n{line}"
@@ -178,7 +178,7 @@ async def ring(stores: ClientStores) -> None:
             _log.warning("doorbells are not rung for now: %s", error.message)
             cursor = None  # It may be one that the store knows no more.
         except Exception:
-            _log.exception("doorbells are not rung any more")
+            _log.exception("doorbells are no longer rung")
             return
         await anyio.sleep(_PAUSE_S)
 

@@ -88,9 +88,7 @@ class ConversationAdapter(Adapter):
                         if self._store.inner.object_of(StoreAgents).documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
-                    _log.warning(
-                        "messages to agents could not be looked for: %s", error, exc_info=True
-                    )
+                    _log.warning("could not look for messages to agents: %s", error, exc_info=True)
                 self._woken.wait()
         hub.remove(waiter)
 
@@ -126,7 +124,7 @@ class ConversationAdapter(Adapter):
                     ]
                 )
             except Exception as error:
-                _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
+                _log.warning("the messages for %s in %s are brought later: %s", agent, id, error)
                 continue
             if mail:
                 marks[id] = mail[-1].at, mail[-1].front

@@ -109,7 +109,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> ReceivedM
     )
     wrong += [] if isinstance(hops, int) and 0 <= hops < 1000 else ["hops"]
     if wrong:
-        raise InvalidInput(f"{', '.join(wrong)}: not as in the description of a message")
+        raise InvalidInput(f"{', '.join(wrong)}: not of the type that a message needs")
     return ReceivedMessage(
         id=said.get("id") or id,
         channel=channel,

@@ -145,10 +145,10 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
     # Several signatures are there while a secret is being replaced.
     given = headers.get("webhook-signature", "").encode("utf-8", "replace").split(b" ")
     if not any(hmac.compare_digest(right, signature) for signature in given):
-        raise Refused("no webhook-signature is right", path="")
+        raise Refused("no webhook-signature is valid", path="")
     if abs(now_s - int(at)) > WINDOW_S:
         raise Refused(
-            f"webhook-timestamp differs from the time here by more than {WINDOW_S} s", path=""
+            f"webhook-timestamp differs from the local time by more than {WINDOW_S} s", path=""
         )
     return id
 
@@ -232,7 +232,7 @@ class WebhookAdapter(Adapter):
             return 401, {
                 "error": error.message
                 if isinstance(error, Refused)
-                else "no webhook-signature is right"
+                else "no webhook-signature is valid"
             }
         try:
             arrived = _arrived(hook.name, id, body)

@@ -200,7 +200,7 @@ def without_texts(registry_state: RegistryState) -> RegistryState:
 
 def _find(registry_state: RegistryState, id: str) -> Question:
     if id not in registry_state.questions:
-        raise NotFound(f"there is no question {id[:80]!r} any more", id=id)
+        raise NotFound(f"there is no longer a question {id[:80]!r}", id=id)
     return registry_state.questions[id]
 
 

@@ -251,7 +251,7 @@ def apply_task(
     if action == "make":
         first_id = reply_id(session_state.session, id, "next")
         if head is not None and head.id != first_id:  # It is not this task, tried before.
-            raise InvalidInput(f"there is a series {series[:80]!r}")
+            raise InvalidInput(f"there is already a series {series[:80]!r}")
         series_route = route or session_state.inbound.route
         fields = {"series": series, "route": series_route and series_route.as_json()}
         occurrence = _first_occurrence(session_state, task, id, now, fields, time_zone)

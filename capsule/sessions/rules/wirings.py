@@ -125,7 +125,7 @@ def _reason_to_ignore(
     if agent_setup is None:
         return "no workers are set up for the agent"
     if received.sender == wiring.agent:
-        return "the agent said it itself"
+        return "the agent itself wrote it"
     max_hops = agent_setup.settings.get("maxHops", MAX_HOPS)
     if not isinstance(max_hops, int):
         max_hops = MAX_HOPS

@@ -106,7 +106,7 @@ class Toolkit:
         self.session = check_id(session)
         row = Registry(self.engine).read().sessions.get(session)
         if store.agent not in (None, row and row.agent):
-            raise Refused(f"session {session} is none of {store.agent}", path="")
+            raise Refused(f"session {session} does not belong to {store.agent}", path="")
         self._instance = store.instance_id
         self._message = message
         self._folder = folder
@@ -327,7 +327,7 @@ class Toolkit:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
                     raise Refused(
-                        f"{path} can't be sent: it is no file, or has over {self._most} bytes",
+                        f"{path} can't be sent: it is not a file, or has over {self._most} bytes",
                         path=path,
                     )
                 return file.read()

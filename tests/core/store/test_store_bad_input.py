@@ -158,7 +158,7 @@ def test_invalid_settings_are_refused_by_name(root: Path) -> None:
         ("[" * 100_000, ":1:"),
         ("a = " + "[" * 100_000, ": its tables and lists are nested too deep"),
         (".".join("a" * 2_000) + " = 1", ": its tables and lists are nested too deep"),
-        ("a = " + "1" * 100_000, ": is no TOML: "),
+        ("a = " + "1" * 100_000, ": is not valid TOML: "),
     ]:
         (root / "capsule.toml").write_text(text)
         with pytest.raises(InvalidDocument, match=re.escape(f"capsule.toml{place}")):

@@ -93,8 +93,8 @@ async def test_what_an_earlier_try_sent_is_told_and_not_sent_again(store: Store,
         sent = await client.call_tool("send_message", {"text": "I begin."})
         assert text(sent) == (
             f'Not sent: an earlier try at these messages sent this instead, as {id}: "On it.". '
-            "Call again if yours is "
-            "to go out besides."
+            "Call again to send "
+            "yours too."
         )
         assert data(sent) == {"message": id, "earlier": "On it."}
         refused = await client.call_tool("send_message", {"text": "x", "to": "eve"})
@@ -127,7 +127,7 @@ async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
     async with working(store, era) as client:
         again = await client.call_tool("ask_question", {"text": "Ship it?", "options": OPTIONS})
     assert data(again) == {"question": asked, "earlier": "Ship?"}
-    assert text(again).endswith("or with question to wait on.")
+    assert text(again).endswith("or with question to wait for the answer.")
     assert len(session.read().outbound.messages) == 1
 
 
