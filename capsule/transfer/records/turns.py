@@ -209,18 +209,20 @@ class TurnPair:
         read: Our fields of the messages of a record, one at least. The last has its id, the first
             the parent.
         write: The record of such messages, as well as it can be made of them.
-        opened: A record of the source with its texts in pieces, which `read` takes.
-        closed: What `write` gives, as a record of the source. Neither changes what it is given.
+        from_source: A record of the source with its texts in pieces, which `read` takes.
+        to_source: What `write` gives, as a record of the source. Neither changes what it is given.
     """
 
     read: Callable[[Fields], list[Fields]]
     write: Callable[[list[Fields]], Fields]
-    opened: Callable[[Fields], Fields]
-    closed: Callable[[Fields], Fields]
+    from_source: Callable[[Fields], Fields]
+    to_source: Callable[[Fields], Fields]
 
     def to_capsule(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
-        record = self.opened({name: value for name, value in record.items() if name != CAPSULE_KEY})
+        record = self.from_source(
+            {name: value for name, value in record.items() if name != CAPSULE_KEY}
+        )
         entries = with_turn_ids(self.read(record))
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
@@ -229,7 +231,7 @@ class TurnPair:
         return entries
 
     def _written(self, entries: list[Fields]) -> Fields:
-        return self.opened(self.closed(self.write(entries)))
+        return self.from_source(self.to_source(self.write(entries)))
 
     def to_record(self, entries: list[Fields], parent: Any, *, is_edited: bool) -> Fields:
         """The record of messages, with what a source had besides.
@@ -246,7 +248,7 @@ class TurnPair:
             record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
             record = apply_difference(record, rest)
-        return self.closed(record)
+        return self.to_source(record)
 
 
 def records_of(

@@ -177,7 +177,7 @@ _HEAD = pair_of(
     Column("session_id", "id", text_of),
     Column("agent", default={"name": "capsule", "version": "2.1"}),
 )
-_STEP = TurnPair(read=_read, write=_write, opened=dict, closed=dict)
+_STEP = TurnPair(read=_read, write=_write, from_source=dict, to_source=dict)
 
 
 def _plain_draft(

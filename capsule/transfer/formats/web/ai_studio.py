@@ -1,9 +1,8 @@
-"""The prompts of Google AI Studio, which it keeps in Google Drive: a file of JSON for each chat,
-called by its title.
+"""Read the prompts of Google AI Studio, which it keeps in Google Drive: a JSON file for each chat.
 
-A chat is a line of chunks. A thought is a chunk before the answer that it belongs to. Neither
-chunks nor chats have ids: the place of a message counts, and the time at which a chat began, if it
-says that. Pure, and read-only.
+The name of the file is the title of the chat. A chat is a line of chunks. A thought is a chunk
+before its answer, and is joined with it. Neither chunks nor chats have ids: the position of a
+message is its id, and the start time of a chat, if it has one. Pure, and read-only.
 """
 
 from __future__ import annotations
@@ -32,71 +31,86 @@ from capsule.transfer.records.coercion import (
     without,
 )
 
-#: Files in a chunk, and those of Google Drive and YouTube, of which it has the id.
-_INLINE = ("inlineData", "inlineImage", "inlineFile", "inlineAudio")
-_ELSEWHERE = ("driveDocument", "driveImage", "driveVideo", "driveAudio", "youtubeVideo")
-_OF_A_CHUNK = (
+#: The fields of a chunk with a file in them, and those with the id of a file in Google Drive or of
+#: a video of YouTube.
+_INLINE_FILES = ("inlineData", "inlineImage", "inlineFile", "inlineAudio")
+_LINKED_FILES = ("driveDocument", "driveImage", "driveVideo", "driveAudio", "youtubeVideo")
+#: The fields of a chunk with a field of ours.
+_CHUNK_FIELDS = (
     "role",
     "text",
     "parts",
     "isThought",
     "createTime",
     "tokenCount",
-    *_INLINE,
-    *_ELSEWHERE,
+    *_INLINE_FILES,
+    *_LINKED_FILES,
 )
 
 
 def _text(value: Any) -> str:
-    """The text of a chunk or of instructions: its own, or that of its parts."""
+    """Return the text of a chunk or of instructions: its own, or that of its parts."""
     fields = object_of(value)
-    return text_of(fields.get("text")) or "".join(
-        filter(None, map(text_of_part, fields.get("parts") or ()))
-    )
+    texts = map(text_of_part, fields.get("parts") or ())
+    return text_of(fields.get("text")) or "".join(filter(None, texts))
 
 
 def _files(chunk: Fields) -> Iterator[Fields]:
+    """Return the attachments of a chunk and its parts. Damaged data is left out."""
     for holder in (chunk, *objects_of(chunk.get("parts"))):
-        for kind in _INLINE:
-            if file := object_of(holder.get(kind)):
-                made = {
-                    "name": text_of(file.get("fileName")) or kind,
-                    "type": text_of(file.get("mimeType")) or "file",
-                }
-                with suppress(ValueError):
-                    yield made | {"data": b64decode(text_of(file.get("data")))}
-    for kind in _ELSEWHERE:
-        if file := object_of(chunk.get(kind)):
+        for kind in _INLINE_FILES:
+            file = object_of(holder.get(kind))
+            if not file:
+                continue
+            name = text_of(file.get("fileName")) or kind
+            media_type = text_of(file.get("mimeType")) or "file"
+            with suppress(ValueError):
+                data = b64decode(text_of(file.get("data")))
+                yield {"name": name, "type": media_type, "data": data}
+    for kind in _LINKED_FILES:
+        file = object_of(chunk.get(kind))
+        if file:
             yield {"name": kind, "type": "file", "reference": text_of(file.get("id"))}
 
 
 def _entry(chunk: Fields, model: str) -> Fields:
-    is_thought, is_answer = chunk.get("isThought") is True, chunk.get("role") == "model"
-    count = "reasoningTokens" if is_thought else "outputTokens" if is_answer else "inputTokens"
-    entry = {
-        "role": "assistant" if is_answer else "user",
-        "content": "" if is_thought else _text(chunk),
-    }
-    about = with_nonempty(
-        {},
-        usage=counts_of(chunk, {count: "tokenCount"}),
-        source=with_nonempty({}, **without(chunk, *_OF_A_CHUNK)),
+    """Return the message of a chunk. `model` is the model of the chat."""
+    is_thought = chunk.get("isThought") is True
+    is_answer = chunk.get("role") == "model"
+    if is_thought:
+        count_name = "reasoningTokens"
+    elif is_answer:
+        count_name = "outputTokens"
+    else:
+        count_name = "inputTokens"
+    text = _text(chunk)
+    unmapped = with_nonempty({}, **without(chunk, *_CHUNK_FIELDS))
+    usage = counts_of(chunk, {count_name: "tokenCount"})
+    return with_nonempty(
+        {"role": "assistant" if is_answer else "user", "content": "" if is_thought else text},
+        timestamp=moment(chunk.get("createTime")),
+        model=model if is_answer else "",
+        metadata=with_nonempty({}, usage=usage, source=unmapped),
+        reasoning=text if is_thought else "",
+        attachments=[*_files(chunk)],
     )
-    entry = with_nonempty(
-        entry, timestamp=moment(chunk.get("createTime")), model=is_answer and model, metadata=about
-    )
-    return with_nonempty(entry, reasoning=is_thought and _text(chunk), attachments=[*_files(chunk)])
 
 
 def _joined(thought: Fields, answer: Fields) -> Fields:
-    """A thought with what follows it: an answer, or more thoughts."""
-    reasoning = "\n\n".join(filter(None, (thought.get("reasoning"), answer.get("reasoning"))))
-    files = [*thought.get("attachments", ()), *answer.get("attachments", ())]
-    before, after = thought.get("metadata", {}), answer.get("metadata", {})
-    about = with_nonempty(
-        {}, **{name: before.get(name, {}) | after.get(name, {}) for name in ("usage", "source")}
+    """Return a thought joined with the next message: an answer, or one more thought."""
+    reasoning = [thought.get("reasoning"), answer.get("reasoning")]
+    thought_metadata = thought.get("metadata", {})
+    answer_metadata = answer.get("metadata", {})
+    metadata = {
+        name: thought_metadata.get(name, {}) | answer_metadata.get(name, {})
+        for name in ("usage", "source")
+    }
+    return with_nonempty(
+        thought | answer,
+        reasoning="\n\n".join(filter(None, reasoning)),
+        attachments=[*thought.get("attachments", ()), *answer.get("attachments", ())],
+        metadata=with_nonempty({}, **metadata),
     )
-    return with_nonempty(thought | answer, reasoning=reasoning, attachments=files, metadata=about)
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft:
@@ -112,21 +126,33 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
         was_thought = chunk.get("isThought") is True
     # A branch begins as a copy of another chat, at the same time.
     is_branch = any("branchParent" in chunk for chunk in chunks)
-    id = "" if is_branch or not chunks else text_of(chunks[0].get("createTime"))
-    left = with_nonempty({}, **without(record, "chunkedPrompt", "systemInstruction"))
-    title, system = (
-        source.name.rpartition("/")[2].removesuffix(".json"),
-        _text(record.get("systemInstruction")),
-    )
+    id = ""
+    if chunks and not is_branch:
+        id = text_of(chunks[0].get("createTime"))
+    title = source.name.rpartition("/")[2].removesuffix(".json")
+    if title == "-":
+        title = ""
+    unmapped = with_nonempty({}, **without(record, "chunkedPrompt", "systemInstruction"))
+    instructions = _text(record.get("systemInstruction"))
     head = with_nonempty(
-        {}, id=id, title="" if title == "-" else title, metadata=with_nonempty({}, source=left)
+        {},
+        id=id,
+        title=title,
+        metadata=with_nonempty({}, source=unmapped),
+        context={"fullContext": instructions} if instructions else {},
     )
-    return Draft(
-        with_nonempty(head, context={"fullContext": system} if system else {}), history, line
-    )
+    return Draft(head, history, line)
 
 
-_recognizes = recognizes_record(
-    lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
-)
-FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, reader_of_items(_draft))]
+def _is_chat(record: Fields) -> bool:
+    return isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
+
+
+FORMATS = [
+    Format(
+        "ai-studio",
+        "Google AI Studio",
+        recognizes=recognizes_record(_is_chat),
+        read=reader_of_items(_draft),
+    )
+]

@@ -1,9 +1,11 @@
-"""The export of a conversation of LibreChat: a tree of messages, or a list of them with their
-parents.
+"""Read and write the export of a conversation of LibreChat.
 
-A message has a text, or parts in `content`: texts, thoughts, calls with what came back. Such a
-message is several messages here. Written is the list, which has no depth; what only tells how a
-file was exported is not kept. Pure.
+It is a tree of messages, or a list of messages with their parents. A message has a text, or parts
+in `content`: texts, thoughts, and calls with their results. Such a message becomes several messages
+here. A message that can't be read is reported and left out.
+
+The written form is the list, since a tree can be nested too deep for readers. Fields that describe
+the export itself are not kept. Pure.
 """
 
 from __future__ import annotations
@@ -36,23 +38,23 @@ from capsule.transfer.records.coercion import (
     without,
 )
 from capsule.transfer.records.round_trip import Column, Fields, context_of, pair_of, text_of_context
-from capsule.transfer.records.turns import (
-    Pieces,
-    RecordFieldNames,
-    TurnPair,
-    calls_with_results,
-    merge_marks,
-    pieces_of,
-)
+from capsule.transfer.records.turns import Pieces, RecordFieldNames, TurnPair
 
+#: The parent of a first message.
 _ROOT = "00000000-0000-0000-0000-000000000000"
-#: What tells how the file was made.
-_OF_THE_FILE = ("messages", "messagesTree", "exportAt", "branches", "recursive")
-_UNNAMED = "New Chat"
+#: The fields that describe the export.
+_EXPORT_FIELDS = ("messages", "messagesTree", "exportAt", "branches", "recursive")
+#: The title of a conversation without a title.
+_DEFAULT_TITLE = "New Chat"
 _THINKING = r"(?s)\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)"
-_SPOKEN = ("text", "think", "reasoning")
-#: So many levels of messages in messages are read as they are.
-_DEEP = 250
+#: The parts of a content with a text under the name of their type.
+_TEXT_PARTS = ("text", "think", "reasoning")
+#: The layouts of a message, in `metadata.form`: its text is one part of a list, or has marked
+#: reasoning.
+_FORM_PARTS = "parts"
+_FORM_THINKING = "thinking"
+#: A file with more nested messages than this is parsed by `_parsed`, which has no limit of depth.
+_MAX_NESTED = 250
 _TOKEN = r'(?s)\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)'
 
 
@@ -62,8 +64,8 @@ _HEAD = pair_of(
     Column(
         "title",
         "title",
-        lambda title: title if is_string(title) and title != _UNNAMED else "",
-        default=_UNNAMED,
+        lambda title: title if is_string(title) and title != _DEFAULT_TITLE else "",
+        default=_DEFAULT_TITLE,
     ),
     Column(
         "options",
@@ -82,78 +84,104 @@ _ATTACHED = pair_of(
 
 
 def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
+    """Return the steps of the parts of a content, for `turns.turn_messages`."""
     for part in parts:
         kind = part["type"]
-        if kind != "tool_call":
-            yield ("text" if kind == "text" else "reasoning"), part[kind]
-            continue
-        call = object_of(part.get("tool_call"))
-        inner = object_of(call.get(kind := text_of(call.get("type")))) or call
-        arguments = json_of(
-            inner.get("args", inner.get("arguments", {"input": inner.get("input")}))
-        )
-        made = {"name": text_of(inner.get("name")) or kind, "arguments": arguments}
-        made |= {"type": kind} if inner is not call else {}
-        id = call["id"] if isinstance(call.get("id"), str) else None
-        yield "call", ({"id": id} if id is not None else {}) | made
-        logs = "\n".join(text_of(run.get("logs")) for run in objects_of(inner.get("outputs")))
-        if isinstance(output := inner.get("output", logs or None), str):
-            yield "result", {"content": output} | ({"toolCallId": id} if id is not None else {})
+        if kind == "text":
+            yield "text", part[kind]
+        elif kind != "tool_call":
+            yield "reasoning", part[kind]
+        else:
+            yield from _call_steps(object_of(part.get("tool_call")))
+
+
+def _call_steps(call: Fields) -> Iterator[tuple[str, Any]]:
+    """Return the call of a part, and its result if it has one.
+
+    A call has its fields in it, or under the name of its type.
+    """
+    kind = text_of(call.get("type"))
+    typed_fields = object_of(call.get(kind))
+    inner = typed_fields or call
+    default_arguments = inner.get("arguments", {"input": inner.get("input")})
+    fields: Fields = {}
+    id = call["id"] if isinstance(call.get("id"), str) else None
+    if id is not None:
+        fields["id"] = id
+    fields["name"] = text_of(inner.get("name")) or kind
+    fields["arguments"] = json_of(inner.get("args", default_arguments))
+    if typed_fields:
+        fields["type"] = kind
+    yield "call", fields
+    logs = "\n".join(text_of(run.get("logs")) for run in objects_of(inner.get("outputs")))
+    output = inner.get("output", logs or None)
+    if isinstance(output, str):
+        result: Fields = {"content": output}
+        if id is not None:
+            result["toolCallId"] = id
+        yield "result", result
 
 
 def _parts(entries: list[Fields]) -> list[Fields]:
+    """Return the parts of the content for messages."""
     parts: list[Fields] = []
-    for place, (entry, results) in enumerate(calls_with_results(entries)):
+    for position, (entry, results) in enumerate(turns.calls_with_results(entries)):
         if "reasoning" in entry:
             parts.append({"type": "think", "think": entry["reasoning"]})
-        if entry["content"] or (place and "reasoning" not in entry):
+        if entry["content"] or (position and "reasoning" not in entry):
             parts.append({"type": "text", "text": entry["content"]})
-        for nth, call in enumerate(entry.get("toolCalls", ())):
-            output = [result["content"] for result in results[nth : nth + 1]]
-            made: Fields = {"id": call["id"]} if "id" in call else {}
-            name, arguments = text_of(call.get("name")), call.get("arguments", {})
-            if call.get("type") == "function":
-                inner = {"name": name, "arguments": text_of(arguments)} | (
-                    {"output": output[0]} if output else {}
-                )
-                made |= {"type": "function", "function": inner}
-            elif isinstance(call.get("type"), str):
-                inner = dict(arguments) if isinstance(arguments, dict) else {}
-                inner |= {"outputs": [{"type": "logs", "logs": text} for text in output]}
-                made |= {"type": call["type"], call["type"]: inner}
-            else:
-                made |= {
-                    "name": name,
-                    "args": text_of(arguments),
-                    "type": "tool_call",
-                    "progress": 1,
-                }
-                made |= {"output": output[0]} if output else {}
-            parts.append({"type": "tool_call", "tool_call": made})
+        for number, call in enumerate(entry.get("toolCalls", ())):
+            outputs = [result["content"] for result in results[number : number + 1]]
+            parts.append({"type": "tool_call", "tool_call": _write_call(call, outputs)})
     return parts
+
+
+def _write_call(call: Fields, outputs: list[str]) -> Fields:
+    """Return a call with its output. `outputs` has one text, or none."""
+    name = text_of(call.get("name"))
+    arguments = call.get("arguments", {})
+    fields: Fields = {"id": call["id"]} if "id" in call else {}
+    kind = call.get("type")
+    if kind == "function":
+        function = {"name": name, "arguments": text_of(arguments)}
+        if outputs:
+            function["output"] = outputs[0]
+        return fields | {"type": "function", "function": function}
+    if isinstance(kind, str):
+        inner = dict(arguments) if isinstance(arguments, dict) else {}
+        inner["outputs"] = [{"type": "logs", "logs": text} for text in outputs]
+        return fields | {"type": kind, kind: inner}
+    fields |= {"name": name, "args": text_of(arguments), "type": "tool_call", "progress": 1}
+    if outputs:
+        fields["output"] = outputs[0]
+    return fields
 
 
 _NAMES = RecordFieldNames("messageId", "parentMessageId", "createdAt", lambda time: time)
 
 
 def _read(record: Fields) -> list[Fields]:
-    text, parts, form = record.get("text"), record.get("content"), ""
-    role = "user" if record.get("isCreatedByUser") is True else "assistant"
-    role = "system" if record.get("sender") == "System" and role == "assistant" else role
-    entries: list[Fields] = [{"role": role, "content": text if isinstance(text, str) else ""}]
+    """Return the messages of a record."""
+    text = record.get("text")
+    parts = record.get("content")
+    role = _role(record)
+    form = ""
+    entries: list[Fields]
     if isinstance(parts, list) and parts:
         entries = turns.turn_messages(_steps(parts), at_once=True)
-        form = "" if len(entries) > 1 or {"reasoning", "toolCalls"} & entries[0].keys() else "parts"
+        if len(entries) == 1 and not {"reasoning", "toolCalls"} & entries[0].keys():
+            form = _FORM_PARTS
     elif turns.is_pieces(text):
-        form = "thinking"
-        entries = turns.turn_messages(
-            (kind, said) for piece in text for kind, said in piece.items() if kind != "mark"
-        )
+        form = _FORM_THINKING
+        steps = [next(iter(piece.items())) for piece in text if "mark" not in piece]
+        entries = turns.turn_messages(steps)
+    else:
+        entries = [{"role": role, "content": text if isinstance(text, str) else ""}]
     for entry in entries:
         if entry["role"] != "tool":
             entry["role"] = role
     counts = {"inputTokens": record.get("promptTokens")}
-    counts |= {"inputTokens" if role == "user" else "outputTokens": record.get("tokenCount")}
+    counts["inputTokens" if role == "user" else "outputTokens"] = record.get("tokenCount")
     usage = {name: count for name, count in counts.items() if isinstance(count, int)}
     files = [{"name": "file", **_ATTACHED.read(file)} for file in objects_of(record.get("files"))]
     entries = _NAMES.read(record, entries, files, usage, form)
@@ -162,110 +190,155 @@ def _read(record: Fields) -> list[Fields]:
     return entries
 
 
+def _role(record: Fields) -> str:
+    if record.get("isCreatedByUser") is True:
+        return "user"
+    return "system" if record.get("sender") == "System" else "assistant"
+
+
 def _write(entries: list[Fields]) -> Fields:
-    head, last = entries[0], entries[-1]
-    form, role = (
-        last.get("metadata", {}).get("form"),
-        "assistant" if len(entries) > 1 else last["role"],
-    )
+    """Return the record for messages."""
+    head = entries[0]
+    last = entries[-1]
+    form = last.get("metadata", {}).get("form")
+    role = "assistant" if len(entries) > 1 else last["role"]
     record = _NAMES.write(entries)
     if "parent" in head:
         record["parentMessageId"] = head["parent"] or _ROOT
-    record |= {"isCreatedByUser": role == "user", "text": last["content"]}
-    record["sender"] = {"user": "User", "system": "System"}.get(
-        role, record.get("model", "Assistant")
-    )
-    if form == "thinking":
-        record["text"] = _thinking(head)
-    elif form == "parts" or len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys():
+    record["isCreatedByUser"] = role == "user"
+    record["text"] = last["content"]
+    default_sender = record.get("model", "Assistant")
+    record["sender"] = {"user": "User", "system": "System"}.get(role, default_sender)
+    has_parts = len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys()
+    if form == _FORM_THINKING:
+        record["text"] = _with_thinking(head)
+    elif form == _FORM_PARTS or has_parts:
         del record["text"]
         record["content"] = _parts(entries)
-    files = [_ATTACHED.write(file) for file in head.get("attachments", ())]
-    return record | ({"files": files} if files else {})
+    attachments = head.get("attachments", ())
+    if attachments:
+        record["files"] = [_ATTACHED.write(attachment) for attachment in attachments]
+    return record
 
 
-def _thinking(entry: Fields) -> Pieces:
-    made: Pieces = [
+def _with_thinking(entry: Fields) -> Pieces:
+    """Return the text of a message in pieces, with marks around its reasoning."""
+    pieces: Pieces = [
         {"mark": ":::thinking\n"},
         {"reasoning": entry.get("reasoning", "")},
         {"mark": "\n:::\n"},
     ]
-    return merge_marks([*made, *([{"text": entry["content"]}] if entry["content"] else [])])
+    if entry["content"]:
+        pieces.append({"text": entry["content"]})
+    return turns.merge_marks(pieces)
 
 
-def _opened(record: Fields) -> Fields:
-    """A message with only the parts that are read, each with its text, and with its
-    thoughts apart.
+def _from_source(record: Fields) -> Fields:
+    """Return a record whose content has only parts that are read.
+
+    Neighbouring texts of one type are joined, with the places of the cuts in `$cuts`. A text in an
+    object is taken out, with the rest of the object in `$value`. Other parts are in `$others`, by
+    their places. A marked text is in pieces. `text` is True if it repeats the parts.
     """
-    record, text, content = dict(record), record.get("text"), record.get("content")
+    result = dict(record)
+    text = record.get("text")
+    content = record.get("content")
     if isinstance(text, str) and not content:
-        hits = re.finditer(_THINKING, text)
-        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in hits)
-        record["text"] = pieces_of(text, marks) or text
-    if not isinstance(content, list) or not content:
-        return record
-    parts, others = list[Fields](), dict[str, Any]()
-    for place, part in enumerate(content):
-        kind = text_of(part.get("type")) if isinstance(part, dict) else ""
-        item = dict(part) if kind else {}
-        if kind in _SPOKEN and isinstance(item.get(kind), dict):
-            value = item[kind]
-            item |= {kind: value.get("value"), "$value": without(value, "value")}
-        is_said = (
-            isinstance(item.get(kind), str) and kind in _SPOKEN and (item[kind] or bool(parts))
+        matches = re.finditer(_THINKING, text)
+        marks = (
+            (match.start(), match.end(), [("reasoning", *match.span("reasoning"))])
+            for match in matches
         )
-        if not is_said and not (kind == "tool_call" and isinstance(item.get(kind), dict)):
-            others[str(place)] = part
-        elif parts and kind in _SPOKEN and kind == parts[-1]["type"]:
-            former = parts[-1]
-            former.setdefault("$cuts", []).append([len(former[kind]), without(item, kind)])
-            former[kind] += f"\n\n{item[kind]}"
-        else:
-            parts.append(item)
-    record["content"] = parts
-    record |= {"$others": others} if others else {}
+        result["text"] = turns.pieces_of(text, marks) or text
+    if not isinstance(content, list) or not content:
+        return result
+    parts: list[Fields] = []
+    others: Fields = {}
+    for position, part in enumerate(content):
+        if not _add_part(parts, part):
+            others[str(position)] = part
+    result["content"] = parts
+    if others:
+        result["$others"] = others
     if text == "":
-        del record["text"]
-    elif isinstance(text, str) and text == "\n\n".join(
-        item["text"] for item in parts if item["type"] == "text"
-    ):
-        record["text"] = True
-    return record
+        del result["text"]
+    elif isinstance(text, str) and text == _joined_texts(parts):
+        result["text"] = True
+    return result
 
 
-def _closed(record: Fields) -> Fields:
+def _joined_texts(parts: list[Any]) -> str:
+    return "\n\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _add_part(parts: list[Fields], part: Any) -> bool:
+    """Add a part to the parts that are read. Return whether it is such a part."""
+    kind = text_of(part.get("type")) if isinstance(part, dict) else ""
+    if kind == "tool_call" and isinstance(part.get(kind), dict):
+        parts.append(dict(part))
+        return True
+    if kind not in _TEXT_PARTS:
+        return False
+    item = dict(part)
+    value = item.get(kind)
+    if isinstance(value, dict):
+        item |= {kind: value.get("value"), "$value": without(value, "value")}
+    if not isinstance(item.get(kind), str) or not (item[kind] or parts):
+        return False
+    if parts and kind == parts[-1]["type"]:
+        previous = parts[-1]
+        cut = [len(previous[kind]), without(item, kind)]
+        previous.setdefault("$cuts", []).append(cut)
+        previous[kind] += f"\n\n{item[kind]}"
+    else:
+        parts.append(item)
+    return True
+
+
+def _to_source(record: Fields) -> Fields:
+    """Return the record of LibreChat, the reverse of `_from_source`."""
     if not isinstance(record.get("content"), list):
         return record | turns.join_pieces(record, "text")
     content: list[Any] = []
     for part in record["content"]:
-        kind, start = part["type"], 0
-        whole, cuts = part[kind], part.get("$cuts", [])
-        ends = [*cuts, [len(whole) if isinstance(whole, str) else 0, {}]]
-        beside = without(part, kind, "$cuts")
-        for end, next_beside in ends:
-            value = whole[start:end] if cuts else whole
-            if "$value" in beside:
-                value = {"value": value, **beside["$value"]}
-            content.append({**without(beside, "$value"), kind: value})
-            start, beside = end + 2, next_beside
-    for place, part in record.get("$others", {}).items():
-        content.insert(int(place), part)
-    said = "\n\n".join(part["text"] for part in record["content"] if part["type"] == "text")
-    text = said if record.get("text") is True else record.get("text", "")
+        content += _cut_part(part)
+    for position, part in record.get("$others", {}).items():
+        content.insert(int(position), part)
+    text = record.get("text", "")
+    if text is True:
+        text = _joined_texts(record["content"])
     return without(record, "$others") | {"content": content, "text": text}
 
 
-_TURN = TurnPair(_read, _write, _opened, _closed)
+def _cut_part(part: Fields) -> Iterator[Fields]:
+    """Return the parts that were joined into one."""
+    kind = part["type"]
+    whole = part[kind]
+    cuts = part.get("$cuts", [])
+    start = 0
+    rest = without(part, kind, "$cuts")
+    whole_end = len(whole) if isinstance(whole, str) else 0
+    for end, next_rest in [*cuts, [whole_end, {}]]:
+        value = whole[start:end] if cuts else whole
+        if "$value" in rest:
+            value = {"value": value, **rest["$value"]}
+        yield {**without(rest, "$value"), kind: value}
+        start = end + len("\n\n")
+        rest = next_rest
+
+
+_TURN = TurnPair(read=_read, write=_write, from_source=_from_source, to_source=_to_source)
 
 
 def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
-    """The messages of a tree, or of a list, each with an id; those in others have these
-    as parents.
+    """Return the messages of a tree, or of a list, each with an id.
+
+    A message inside another one gets that one as its parent. Contradictions are reported.
     """
     stack: list[tuple[Any, str | None]] = [(item, None) for item in reversed(messages)]
     records: list[Fields] = []
     while stack:
-        message, above = stack.pop()
+        message, parent = stack.pop()
         if not isinstance(message, dict):
             source.tell("a message that is no object", line)
             continue
@@ -273,93 +346,107 @@ def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
         record = {**without(message, "children"), "messageId": id}
         if record.get("parentMessageId") is not None:
             record["parentMessageId"] = text_of(record["parentMessageId"])
-        if above is not None:
-            if record.get("parentMessageId", above) != above:
+        if parent is not None:
+            if record.get("parentMessageId", parent) != parent:
                 source.tell(f"message {id[:80]} stands under another one than it names", line)
-            record["parentMessageId"] = above
+            record["parentMessageId"] = parent
         for name, value in without(record, "files").items():
             if any("parentMessageId" in item for item in objects_of(value)):
                 source.tell(f"message {id[:80]} has messages under {name[:80]!r}, not read", line)
         children = message.get("children")
-        stack += [(item, id) for item in reversed(children)] if isinstance(children, list) else []
+        if isinstance(children, list):
+            stack += [(child, id) for child in reversed(children)]
         records.append(record)
     return records
 
 
 def _by_time(records: list[Fields]) -> list[Fields]:
-    """The messages from the oldest to the newest; as they are, if one has no time."""
+    """Return the messages from the oldest to the newest. If one has no time, the order stays."""
     times = [moment(record.get("createdAt")) for record in records]
     if None in times:
         return records
-    return [
-        records[place]
-        for place in sorted(range(len(records)), key=lambda place: text_of(times[place]))
-    ]
+    positions = sorted(range(len(records)), key=lambda position: text_of(times[position]))
+    return [records[position] for position in positions]
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     messages = record.get("messagesTree", record.get("messages"))
-    messages = [messages] if isinstance(messages, dict) else messages
+    if isinstance(messages, dict):
+        messages = [messages]
     if not isinstance(messages, list):
         source.tell("no conversation: it has no messages", line)
         return None
-    draft = Draft.of_head(_HEAD, without(record, *_OF_THE_FILE), line)
+    draft = Draft.of_head(_HEAD, without(record, *_EXPORT_FIELDS), line)
     records = _flat(messages, source, line)
-    records = records if draft.is_own else _by_time(records)
-    known = {entry["messageId"] for entry in records}
-    for place, message in enumerate(records):
+    if not draft.is_own:
+        records = _by_time(records)
+    ids = {message["messageId"] for message in records}
+    if records and records[0].get("parentMessageId") not in ids:
+        # The first message answers a root without a text.
+        root_id = records[0].get("parentMessageId") or _ROOT
+        draft.history.append({"id": root_id, "parent": None})
+    for message in records:
+        title = f"message {message['messageId'][:80]}"
         if message.get("conversationId") == record.get("conversationId"):
-            message = without(message, "conversationId")
-        if (time := message.get("createdAt")) is not None and moment(
-            time
-        ) is None:  # It has none until it is stored.
-            source.tell(
-                f"message {message['messageId'][:80]} has a createdAt that is not a time", line
-            )
-        if not place and message.get("parentMessageId") not in known:
-            draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
-        with reporting_damage(source.tell, f"message {message['messageId'][:80]}", line):
+            message.pop("conversationId", None)
+        # A message has no time until it is stored.
+        time = message.get("createdAt")
+        if time is not None and moment(time) is None:
+            source.tell(f"{title} has a createdAt that is not a time", line)
+        with reporting_damage(source.tell, title, line):
             draft.history += _TURN.to_capsule(message)
     turns.choose_newest_message(draft, "", {})
     return draft
 
 
 def _read_file_of(source: Source) -> Iterator[Draft]:
+    """Return the conversations of a file. A tree that is nested very deep is parsed apart."""
     data = read_bytes(source) if b'"children"' in source.head else b""
-    if data.count(b'"children"') > _DEEP:
+    if data.count(b'"children"') > _MAX_NESTED:
         try:
             draft = _draft(_parsed(data.decode("utf-8-sig")), 1, source)
-        except FORMAT_ERRORS:  # It is damaged.
+        except FORMAT_ERRORS:  # It is damaged, and is read around the damage below.
             pass
         else:
-            yield from [draft] if draft else []
+            if draft:
+                yield draft
             return
     yield from read_items(source, _draft)
 
 
 def _parsed(text: str) -> Fields:
-    """An object of JSON, however deep. Raises ValueError, or another one of `FORMAT_ERRORS`."""
+    """Return an object of JSON, however deep it is. Raises one of `FORMAT_ERRORS`."""
     whole: list[Any] = []
-    stack: list[Any] = [whole]
+    containers: list[Any] = [whole]
+    #: For each open object the key of the next value. None: the next token is a key.
     keys: list[Any] = [None]
     for token in re.findall(_TOKEN, text):
         if token in "}]":
-            stack.pop()
+            containers.pop()
             keys.pop()
-        elif token == ":" or token == ",":
             continue
-        elif isinstance(stack[-1], dict) and keys[-1] is None:
+        if token in (":", ","):
+            continue
+        container = containers[-1]
+        if isinstance(container, dict) and keys[-1] is None:
             keys[-1] = orjson.loads(token)
+            continue
+        value: Any
+        if token == "{":
+            value = {}
+        elif token == "[":
+            value = []
         else:
-            value: Any = {} if token == "{" else [] if token == "[" else orjson.loads(token)
-            if isinstance(stack[-1], list):
-                stack[-1].append(value)
-            else:
-                stack[-1][keys[-1]], keys[-1] = value, None
-            if token in "{[":
-                stack.append(value)
-                keys.append(None)
-    if len(stack) != 1:
+            value = orjson.loads(token)
+        if isinstance(container, list):
+            container.append(value)
+        else:
+            container[keys[-1]] = value
+            keys[-1] = None
+        if token in "{[":
+            containers.append(value)
+            keys.append(None)
+    if len(containers) != 1:
         raise ValueError("the end is missing")
     result: Fields = whole[0]
     return result
@@ -370,15 +457,25 @@ def _write_file_of(draft: Draft) -> bytes:
     if metadata.get("currentNode") == turns.newest_message_id(draft.history):
         metadata = without(metadata, "currentNode")
     records, _ = turns.records_of(draft, _TURN, turns.is_turn)
-    head = without(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
+    head = without(draft.head, "metadata")
+    if metadata:
+        head["metadata"] = metadata
     record = replace(draft, head=head).head_record(_HEAD)
-    messages = [{"conversationId": record.get("conversationId"), **entry} for entry in records]
+    messages = [{"conversationId": record.get("conversationId"), **message} for message in records]
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-_recognizes = recognizes_record(
-    lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it)
-)
+def _is_conversation(record: Fields) -> bool:
+    return "conversationId" in record and ("messages" in record or "messagesTree" in record)
+
+
 FORMATS = [
-    Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of, is_portable=False)
+    Format(
+        "librechat",
+        "LibreChat",
+        recognizes=recognizes_record(_is_conversation),
+        read=_read_file_of,
+        write=_write_file_of,
+        is_portable=False,
+    )
 ]

@@ -3,7 +3,10 @@
 A chat is a tree of messages, and names the current one. One message has everything that an agent
 did in a turn: as marked parts of its text (`<details type="reasoning">`), or as items in `output`,
 and then the text only repeats them. It becomes several messages here. They are written with the
-marks, which every version of Open WebUI shows. Pure.
+marks, which every version of Open WebUI shows.
+
+`metadata.form` of the last message says how its record was laid out: empty for the usual marks, or
+a `_FORM_...`. A message that can't be read is reported and left out. Pure.
 """
 
 from __future__ import annotations
@@ -46,14 +49,7 @@ from capsule.transfer.records.round_trip import (
     pair_of,
     text_of_context,
 )
-from capsule.transfer.records.turns import (
-    Pieces,
-    RecordFieldNames,
-    TurnPair,
-    calls_with_results,
-    merge_marks,
-    pieces_of,
-)
+from capsule.transfer.records.turns import Pieces, RecordFieldNames, TurnPair
 
 _DETAILS = (
     r'(?s)<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'
@@ -61,36 +57,42 @@ _DETAILS = (
 )
 _ATTRIBUTE = r'\b(id|name|arguments|result|output)="([^"]*)"'
 _CODE = r"(?s)\s*```\w*\n(.*?)(?:\n?```\s*)?\Z"
-#: What follows a part if the next message of the agent has no text.
+#: The end of a part if the next message of the agent has no text.
 _END = "</details>\n\n\n"
-#: The items of an output that say something to us.
-ITEMS = ("reasoning", "message", "function_call", "function_call_output")
+#: The items of an output that are read.
+_OUTPUT_ITEMS = ("reasoning", "message", "function_call", "function_call_output")
+#: The layouts of a record: reasoning in `<think>`, quoted lines that are not escaped, items with a
+#: text that repeats them, and items with another text.
+_FORM_THINK = "think"
+_FORM_QUOTE = "quote"
+_FORM_TEXT = "text"
+_FORM_OUTPUT = "output"
 
 
-def pieces(text: str) -> Pieces:
-    """A text in pieces; empty: it has no marks."""
-    return pieces_of(
-        text, ((match.start(), match.end(), _spans(match)) for match in re.finditer(_DETAILS, text))
-    )
+def _pieces(text: str) -> Pieces:
+    """Return a text in pieces. Empty: it has no marks."""
+    matches = re.finditer(_DETAILS, text)
+    parts = ((match.start(), match.end(), _spans(match)) for match in matches)
+    return turns.pieces_of(text, parts)
 
 
 def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
-    """What is between the marks of a part: the kind, where it begins and where it ends."""
+    """Return the kind, begin and end of each text between the marks of a part."""
     kind = match["type"]
-    begin, text = (
-        (match.start("think"), match["think"])
-        if kind is None
-        else (match.start("body"), match["body"])
-    )
-    body = (begin + len(text) - len(text.lstrip()), begin + len(text.rstrip()))
+    group = "think" if kind is None else "body"
+    begin = match.start(group)
+    text = match[group]
+    body_begin = begin + len(text) - len(text.lstrip())
+    body_end = begin + len(text.rstrip())
     if kind is None or kind == "reasoning":
-        return [(kind or "think", min(body), max(body))]
-    at = match.start("attributes")
+        return [(kind or "think", min(body_begin, body_end), max(body_begin, body_end))]
+    offset = match.start("attributes")
     spans = [
-        (pair[1], at + pair.start(2), at + pair.end(2))
-        for pair in re.finditer(_ATTRIBUTE, match["attributes"])
+        (attribute[1], offset + attribute.start(2), offset + attribute.end(2))
+        for attribute in re.finditer(_ATTRIBUTE, match["attributes"])
     ]
-    if kind == "code_interpreter" and (code := re.match(_CODE, text)):
+    code = re.match(_CODE, text) if kind == "code_interpreter" else None
+    if code:
         spans.append(("code", begin + code.start(1), begin + code.end(1)))
     return spans
 
@@ -99,8 +101,8 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
-def steps_of_text(pieces: Pieces) -> Iterator[tuple[str, Any]]:
-    """What a text with marks says, step by step."""
+def _steps_of_text(pieces: Pieces) -> Iterator[tuple[str, Any]]:
+    """Return the steps of a text with marks, for `turns.turn_messages`."""
     call: dict[str, str] = {}
     for piece in pieces:
         ((kind, text),) = piece.items()
@@ -113,163 +115,182 @@ def steps_of_text(pieces: Pieces) -> Iterator[tuple[str, Any]]:
         elif kind != "mark":
             call[kind] = text if kind == "code" else unescape(text)
         elif call and ("</details>" in text or piece is pieces[-1]):
-            made = {
-                "name": call.get("name", ""),
-                "arguments": json_of(json_of(call.get("arguments", "{}"))),
-            }
-            if "code" in call or not call.keys() & {"name", "arguments"}:
-                made = {"name": "code_interpreter", "arguments": {"code": call.get("code", "")}}
-            yield "call", ({"id": call["id"]} if call.get("id") else {}) | made
-            if {"result", "output"} & call.keys():
-                said = call["output"] if "output" in call else text_of(json_of(call["result"]))
-                yield (
-                    "result",
-                    {"content": said} | ({"toolCallId": call["id"]} if call.get("id") else {}),
-                )
+            yield from _steps_of_call(call)
             call = {}
         if kind == "mark" and _END in text:
             yield "end", None
+
+
+def _steps_of_call(call: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Return a call, and its result if it has one. `call` has the texts between its marks."""
+    fields: Fields = {"id": call["id"]} if call.get("id") else {}
+    if "code" in call or not call.keys() & {"name", "arguments"}:
+        fields["name"] = "code_interpreter"
+        fields["arguments"] = {"code": call.get("code", "")}
+    else:
+        fields["name"] = call.get("name", "")
+        fields["arguments"] = json_of(json_of(call.get("arguments", "{}")))
+    yield "call", fields
+    if "output" in call:
+        content = call["output"]
+    elif "result" in call:
+        content = text_of(json_of(call["result"]))
+    else:
+        return
+    result: Fields = {"content": content}
+    if call.get("id"):
+        result["toolCallId"] = call["id"]
+    yield "result", result
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def text_with_marks(entries: list[Fields], form: str) -> Pieces:
-    """The messages as a text with marks."""
-    made: Pieces = []
-    for place, (entry, results) in enumerate(calls_with_results(entries)):
-        if place and not entry["content"] and "reasoning" not in entry:
-            made[-1] = {"mark": made[-1]["mark"].replace("</details>\n", _END)}
-        if isinstance(text := entry.get("reasoning"), str):
-            marks = (
-                '<details type="reasoning" done="true">\n<summary>Thought</summary>\n',
-                "\n</details>\n",
-            )
-            piece = {"reasoning": _quoted(text) if form == "quote" else escape(_quoted(text))}
-            if form == "think":
-                marks, piece = ("<think>", "</think>\n"), {"think": text}
-            made += [{"mark": marks[0]}, piece, {"mark": marks[1]}]
+def _text_with_marks(entries: list[Fields], form: str) -> Pieces:
+    """Return the text of messages in pieces, with marks."""
+    pieces: Pieces = []
+    for position, (entry, results) in enumerate(turns.calls_with_results(entries)):
+        if position and not entry["content"] and "reasoning" not in entry:
+            pieces[-1] = {"mark": pieces[-1]["mark"].replace("</details>\n", _END)}
+        if isinstance(entry.get("reasoning"), str):
+            pieces += _marked_reasoning(entry["reasoning"], form)
         if entry["content"]:
-            made.append({"text": entry["content"]})
-        for nth, call in enumerate(entry.get("toolCalls", ())):
-            made += [{"mark": "\n"}] if made and "text" in made[-1] else []
-            made += _show_call(call, [result["content"] for result in results[nth : nth + 1]])
-    return merge_marks(made)
+            pieces.append({"text": entry["content"]})
+        for number, call in enumerate(entry.get("toolCalls", ())):
+            if pieces and "text" in pieces[-1]:
+                pieces.append({"mark": "\n"})
+            outputs = [result["content"] for result in results[number : number + 1]]
+            pieces += _marked_call(call, outputs)
+    return turns.merge_marks(pieces)
 
 
-def _show_call(call: Fields, result: list[str]) -> Pieces:
-    start, arguments = '<details type="{}" done="true"', call.get("arguments", {})
-    if (
-        call.get("name") == "code_interpreter"
-        and isinstance(arguments, dict)
-        and arguments.keys() == {"code"}
-    ):
-        made: Pieces = [{"mark": start.format("code_interpreter")}]
-        made += (
-            [{"mark": ' id="'}, {"id": escape(text_of(call["id"]))}, {"mark": '"'}]
-            if "id" in call
-            else []
-        )
-        for text in result:
-            made += [{"mark": ' output="'}, {"output": escape(text)}, {"mark": '"'}]
-        made += [
-            {"mark": ">\n<summary>Analyzed</summary>\n```python\n"},
-            {"code": text_of(arguments["code"])},
-        ]
-        return [*made, {"mark": "\n```\n</details>\n"}]
+def _marked_reasoning(reasoning: str, form: str) -> Pieces:
+    if form == _FORM_THINK:
+        return [{"mark": "<think>"}, {"think": reasoning}, {"mark": "</think>\n"}]
+    quoted = _quoted(reasoning)
+    return [
+        {"mark": '<details type="reasoning" done="true">\n<summary>Thought</summary>\n'},
+        {"reasoning": quoted if form == _FORM_QUOTE else escape(quoted)},
+        {"mark": "\n</details>\n"},
+    ]
+
+
+def _marked_call(call: Fields, outputs: list[str]) -> Pieces:
+    """Return a call with its output in marks. `outputs` has one text, or none."""
+    arguments = call.get("arguments", {})
+    is_code = call.get("name") == "code_interpreter" and isinstance(arguments, dict)
+    if is_code and arguments.keys() == {"code"}:
+        return _marked_code(call, text_of(arguments["code"]), outputs)
     text = arguments if isinstance(arguments, str) else _json(arguments)
-    made = [{"mark": start.format("tool_calls") + ' id="'}, {"id": escape(text_of(call.get("id")))}]
-    made += [{"mark": '" name="'}, {"name": escape(text_of(call.get("name")))}]
-    made += [{"mark": '" arguments="'}, {"arguments": escape(json.dumps(text))}]
-    for text in result:
-        made += [{"mark": '" result="'}, {"result": escape(_json(text))}]
-    return [*made, {"mark": '">\n<summary>Tool Executed</summary>\n</details>\n'}]
+    pieces: Pieces = [
+        {"mark": '<details type="tool_calls" done="true" id="'},
+        {"id": escape(text_of(call.get("id")))},
+        {"mark": '" name="'},
+        {"name": escape(text_of(call.get("name")))},
+        {"mark": '" arguments="'},
+        {"arguments": escape(json.dumps(text))},
+    ]
+    for output in outputs:
+        pieces += [{"mark": '" result="'}, {"result": escape(_json(output))}]
+    pieces.append({"mark": '">\n<summary>Tool Executed</summary>\n</details>\n'})
+    return pieces
 
 
-def steps_of_output(items: list[Fields]) -> Iterator[tuple[str, Any]]:
-    """What the items of an output say, step by step."""
+def _marked_code(call: Fields, code: str, outputs: list[str]) -> Pieces:
+    pieces: Pieces = [{"mark": '<details type="code_interpreter" done="true"'}]
+    if "id" in call:
+        pieces += [{"mark": ' id="'}, {"id": escape(text_of(call["id"]))}, {"mark": '"'}]
+    for output in outputs:
+        pieces += [{"mark": ' output="'}, {"output": escape(output)}, {"mark": '"'}]
+    pieces += [
+        {"mark": ">\n<summary>Analyzed</summary>\n```python\n"},
+        {"code": code},
+        {"mark": "\n```\n</details>\n"},
+    ]
+    return pieces
+
+
+def _steps_of_output(items: list[Fields]) -> Iterator[tuple[str, Any]]:
+    """Return the steps of the items of an output, for `turns.turn_messages`."""
     for item in items:
-        kind, id = (
-            item.get("type"),
-            {"id": item["call_id"]} if isinstance(item.get("call_id"), str) else {},
-        )
+        kind = item.get("type")
+        id = item["call_id"] if isinstance(item.get("call_id"), str) else None
         if kind == "function_call":
-            yield (
-                "call",
-                id
-                | {"name": text_of(item.get("name")), "arguments": json_of(item.get("arguments"))},
-            )
+            call: Fields = {} if id is None else {"id": id}
+            call["name"] = text_of(item.get("name"))
+            call["arguments"] = json_of(item.get("arguments"))
+            yield "call", call
         elif kind == "function_call_output":
-            yield (
-                "result",
-                {"content": text_in(item.get("output"))} | ({"toolCallId": id["id"]} if id else {}),
-            )
+            result: Fields = {"content": _text_in(item.get("output"))}
+            if id is not None:
+                result["toolCallId"] = id
+            yield "result", result
         else:
-            text = text_in(item.get("content") or item.get("summary"))
+            text = _text_in(item.get("content") or item.get("summary"))
             yield ("reasoning" if kind == "reasoning" else "text"), text
 
 
-def text_in(parts: Any) -> str:
-    """The text of a content: itself, or its parts."""
+def _text_in(parts: Any) -> str:
+    """Return the text of a content, which is a text or a list of parts."""
     if not isinstance(parts, list):
         return text_of(parts)
-    return "\n\n".join(
-        text_of(part.get("text") if isinstance(part, dict) else part) for part in parts
-    )
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n\n".join(map(text_of, texts))
 
 
-def output_items(entries: list[Fields]) -> list[Fields]:
-    """The messages as the items of an output."""
+def _output_items(entries: list[Fields]) -> list[Fields]:
+    """Return messages as the items of an output."""
     items: list[Fields] = []
     for entry in entries:
-        said = [{"type": "output_text", "text": entry["content"]}]
         if entry["role"] == "tool":
             id = {"call_id": entry["toolCallId"]} if "toolCallId" in entry else {}
             output = [{"type": "input_text", "text": entry["content"]}]
             items.append({"type": "function_call_output", **id, "output": output})
             continue
         if "reasoning" in entry:
-            items.append(
-                {
-                    "type": "reasoning",
-                    "content": [{"type": "output_text", "text": entry["reasoning"]}],
-                }
-            )
+            reasoning = [{"type": "output_text", "text": entry["reasoning"]}]
+            items.append({"type": "reasoning", "content": reasoning})
         if entry["content"] or not ("reasoning" in entry or "toolCalls" in entry):
-            items.append({"type": "message", "role": "assistant", "content": said})
+            text = [{"type": "output_text", "text": entry["content"]}]
+            items.append({"type": "message", "role": "assistant", "content": text})
         for call in entry.get("toolCalls", ()):
             arguments = call.get("arguments")
-            text = arguments if isinstance(arguments, str) else _json(arguments)
+            arguments_text = arguments if isinstance(arguments, str) else _json(arguments)
             id = {"call_id": call["id"]} if "id" in call else {}
             items.append(
-                {"type": "function_call", **id, "name": call.get("name"), "arguments": text}
+                {
+                    "type": "function_call",
+                    **id,
+                    "name": call.get("name"),
+                    "arguments": arguments_text,
+                }
             )
     return items
 
 
-def plain(entries: list[Fields]) -> str:
-    """What the messages say, without reasoning, calls and results."""
+def _plain_text(entries: list[Fields]) -> str:
+    """Return the texts of messages without reasoning, calls and results."""
     return "\n\n".join(
         entry["content"] for entry in entries if entry["role"] != "tool" and entry["content"]
     )
 
 
 _ROLES = ("user", "assistant", "system", "tool")
+#: Our names of token counts by the names of OpenAI and Ollama. The last one in a record counts.
 _TOKENS = {
     "prompt_tokens": "inputTokens",
     "input_tokens": "inputTokens",
     "prompt_eval_count": "inputTokens",
-}
-_TOKENS |= {
     "completion_tokens": "outputTokens",
     "output_tokens": "outputTokens",
     "eval_count": "outputTokens",
+    "total_tokens": "totalTokens",
 }
-_TOKENS |= {"total_tokens": "totalTokens"}
 
 
 def _time(time: str) -> int | float:
+    """Return a time of a capsule in seconds, as an integer if it can be one."""
     number = coercion.seconds(time) or 0.0
     return int(number) if number.is_integer() else number
 
@@ -279,11 +300,10 @@ def _id(value: Any) -> str:
 
 
 def _tags(tags: Any) -> list[str]:
-    names = (
-        [tag.get("name") if isinstance(tag, dict) else tag for tag in tags]
-        if isinstance(tags, list)
-        else []
-    )
+    """Return tags, which are texts, or objects with a name."""
+    if not isinstance(tags, list):
+        return []
+    names = [tag.get("name") if isinstance(tag, dict) else tag for tag in tags]
     return [name for name in names if isinstance(name, str)]
 
 
@@ -315,218 +335,257 @@ _OF_THE_CHAT = pair_of(
 
 
 def _read_head(row: Fields) -> Fields:
-    head, inner = _OF_THE_ROW.read(row), _OF_THE_CHAT.read(object_of(row.get("chat")))
-    return inner | with_nonempty(
-        head, metadata=inner.get("metadata", {}) | head.get("metadata", {})
-    )
+    """Return the fields of a row and of its chat. Those of the row have precedence."""
+    head = _OF_THE_ROW.read(row)
+    chat_head = _OF_THE_CHAT.read(object_of(row.get("chat")))
+    metadata = chat_head.get("metadata", {}) | head.get("metadata", {})
+    return chat_head | with_nonempty(head, metadata=metadata)
 
 
 _NAMES = RecordFieldNames("id", "parentId", "timestamp", _time)
 
 
 def _read(record: Fields) -> list[Fields]:
-    content, role, form = record.get("content"), record.get("role"), ""
-    entries = [{"role": role if role in _ROLES else "assistant", "content": text_in(content)}]
-    if isinstance(record.get("output"), list) and record["output"]:
-        entries = turns.turn_messages(steps_of_output(record["output"]))
-        form = "text" if content == plain(entries) else "output"
+    """Return the messages of a record."""
+    content = record.get("content")
+    output = record.get("output")
+    form = ""
+    entries: list[Fields]
+    if isinstance(output, list) and output:
+        entries = turns.turn_messages(_steps_of_output(output))
+        form = _FORM_TEXT if content == _plain_text(entries) else _FORM_OUTPUT
     elif turns.is_pieces(content):
-        entries = turns.turn_messages(steps_of_text(content), at_once=True)
-        begun = next(piece for piece in content if "mark" not in piece)
-        form = (
-            "think"
-            if "think" in begun
-            else "quote"
-            if begun.get("reasoning", "").startswith(">")
-            else ""
-        )
+        entries = turns.turn_messages(_steps_of_text(content), at_once=True)
+        form = _form_of_pieces(content)
+    else:
+        role = record.get("role") if record.get("role") in _ROLES else "assistant"
+        entries = [{"role": role, "content": _text_in(content)}]
     counts = object_of(record.get("usage") or record.get("info"))
-    usage = {
-        ours: counts[name] for name, ours in _TOKENS.items() if isinstance(counts.get(name), int)
-    }
-    return _NAMES.read(
-        record, entries, [_read_file(file) for file in objects_of(record.get("files"))], usage, form
-    )
+    usage = {name: counts[key] for key, name in _TOKENS.items() if isinstance(counts.get(key), int)}
+    files = [_read_file(file) for file in objects_of(record.get("files"))]
+    return _NAMES.read(record, entries, files, usage, form)
+
+
+def _form_of_pieces(pieces: Pieces) -> str:
+    """Return the layout of a text with marks, by its first piece that is no mark."""
+    first_piece = next(piece for piece in pieces if "mark" not in piece)
+    if "think" in first_piece:
+        return _FORM_THINK
+    return _FORM_QUOTE if first_piece.get("reasoning", "").startswith(">") else ""
 
 
 def _read_file(file: Fields) -> Fields:
-    stored, url = object_of(file.get("file")), text_of(file.get("url"))
-    meta, kind = object_of(stored.get("meta")), text_of(file.get("type"))
-    made: Fields = {"name": text_of(file.get("name") or stored.get("filename")) or kind or "file"}
-    made["type"] = text_of(meta.get("content_type")) or kind or "file"
+    """Return the attachment for a file of a message."""
+    stored = object_of(file.get("file"))
+    kind = text_of(file.get("type"))
+    name = text_of(file.get("name") or stored.get("filename"))
+    media_type = text_of(object_of(stored.get("meta")).get("content_type"))
+    attachment: Fields = {"name": name or kind or "file", "type": media_type or kind or "file"}
     if isinstance(file.get("id"), str):
-        made["reference"] = file["id"]
+        attachment["reference"] = file["id"]
+    url = text_of(file.get("url"))
     if url.startswith("data:"):
         with suppress(ValueError):
-            made |= {"data": data_of(url) or b"", "type": re.split("[;,]", url[5:99])[0]}
+            attachment["data"] = data_of(url) or b""
+            attachment["type"] = re.split("[;,]", url[5:99])[0]
     elif url:
-        made["url"] = url
+        attachment["url"] = url
     text = object_of(stored.get("data")).get("content")
-    return made | ({"text": text} if isinstance(text, str) else {})
+    if isinstance(text, str):
+        attachment["text"] = text
+    return attachment
 
 
-def _write_file(file: Fields) -> Fields:
-    kind, data = text_of(file.get("type")), file.get("data")
-    made: Fields = {
-        "type": "image" if kind.startswith("image") else "file",
-        "name": file.get("name"),
+def _write_file(attachment: Fields) -> Fields:
+    media_type = text_of(attachment.get("type"))
+    data = attachment.get("data")
+    file: Fields = {
+        "type": "image" if media_type.startswith("image") else "file",
+        "name": attachment.get("name"),
     }
-    if "reference" in file:
-        made["id"] = file["reference"]
+    if "reference" in attachment:
+        file["id"] = attachment["reference"]
     if isinstance(data, bytes):
-        made["url"] = data_url(kind, data)
-    elif "url" in file:
-        made["url"] = file["url"]
-    if isinstance(file.get("text"), str):
-        made["file"] = {"data": {"content": file["text"]}, "meta": {"content_type": kind}}
-    return made
+        file["url"] = data_url(media_type, data)
+    elif "url" in attachment:
+        file["url"] = attachment["url"]
+    text = attachment.get("text")
+    if isinstance(text, str):
+        file["file"] = {"data": {"content": text}, "meta": {"content_type": media_type}}
+    return file
 
 
 def _write(entries: list[Fields]) -> Fields:
-    head, last = entries[0], entries[-1]
-    form, is_told = (
-        last.get("metadata", {}).get("form"),
-        len(entries) > 1 or head["role"] == "assistant",
-    )
+    """Return the record for messages."""
+    head = entries[0]
+    last = entries[-1]
+    form = text_of(last.get("metadata", {}).get("form"))
+    is_answer = len(entries) > 1 or head["role"] == "assistant"
     record: Fields = {
         "role": "assistant" if len(entries) > 1 else last["role"],
         "content": last["content"],
     }
-    if form in ("output", "text") and is_told:
-        record["output"] = output_items(entries)
-    if form == "text":
-        record["content"] = plain(entries)
-    elif is_told and (len(entries) > 1 or "reasoning" in head or "toolCalls" in head):
-        record["content"] = text_with_marks(entries, text_of(form))
+    if form in (_FORM_OUTPUT, _FORM_TEXT) and is_answer:
+        record["output"] = _output_items(entries)
+    needs_marks = len(entries) > 1 or "reasoning" in head or "toolCalls" in head
+    if form == _FORM_TEXT:
+        record["content"] = _plain_text(entries)
+    elif is_answer and needs_marks:
+        record["content"] = _text_with_marks(entries, form)
     if record["role"] == "assistant":
         record["done"] = True
-    if files := head.get("attachments"):
-        record["files"] = [_write_file(file) for file in files]
+    attachments = head.get("attachments")
+    if attachments:
+        record["files"] = [_write_file(attachment) for attachment in attachments]
     return record | _NAMES.write(entries)
 
 
-def _opened(record: Fields) -> Fields:
-    """A message with its marked text in pieces, and only the items of its output that are read."""
-    record, text, output = dict(record), record.get("content"), record.get("output")
+def _from_source(record: Fields) -> Fields:
+    """Return a record with its marked text in pieces, and with the items of its output that are
+    read.
+
+    The other items are in `$others`, by their positions.
+    """
+    result = dict(record)
+    text = record.get("content")
+    output = record.get("output")
     if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
-        record["content"] = pieces(text) or text
+        result["content"] = _pieces(text) or text
     if isinstance(output, list):
-        places = {str(n): item for n, item in enumerate(output)}
-        others = {n: item for n, item in places.items() if object_of(item).get("type") not in ITEMS}
-        record["output"] = [item for n, item in places.items() if n not in others]
-        record |= {"$others": others} if others else {}
-    return record
+        others = {}
+        items = []
+        for position, item in enumerate(output):
+            if object_of(item).get("type") in _OUTPUT_ITEMS:
+                items.append(item)
+            else:
+                others[str(position)] = item
+        result["output"] = items
+        if others:
+            result["$others"] = others
+    return result
 
 
-def _closed(record: Fields) -> Fields:
-    output = list(items) if isinstance(items := record.get("output"), list) else []
-    for place, item in record.get("$others", {}).items():
-        output.insert(int(place), item)
-    return (
-        without(record, "$others")
-        | turns.join_pieces(record)
-        | ({"output": output} if output else {})
-    )
+def _to_source(record: Fields) -> Fields:
+    """Return the record of Open WebUI, the reverse of `_from_source`."""
+    output = list(record["output"]) if isinstance(record.get("output"), list) else []
+    for position, item in record.get("$others", {}).items():
+        output.insert(int(position), item)
+    result = without(record, "$others") | turns.join_pieces(record)
+    if output:
+        result["output"] = output
+    return result
 
 
 _HEAD = Pair(_read_head, lambda head: _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)})
-_TURN = TurnPair(_read, _write, _opened, _closed)
+_TURN = TurnPair(read=_read, write=_write, from_source=_from_source, to_source=_to_source)
 
 
 def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
+    """Return the draft of a row. None: its chat has no messages."""
     if "chat" not in row:  # A chat of 2023, which is no row.
-        row = with_nonempty(
-            {"chat": without(row, "id", "title")}, id=row.get("id"), title=row.get("title")
-        )
-    chat, messages = object_of(row["chat"]), dict[str, Any]()
+        chat_2023 = without(row, "id", "title")
+        row = with_nonempty({"chat": chat_2023}, id=row.get("id"), title=row.get("title"))
+    chat = object_of(row["chat"])
     history = object_of(chat.get("history"))
-    is_tree = isinstance(history.get("messages"), dict)
-    if is_tree:
-        messages = history["messages"]
-    elif isinstance(chat.get("messages"), list):
-        messages = {
-            text_of(object_of(entry).get("id")) or f"#{n}": entry
-            for n, entry in enumerate(chat["messages"])
-        }
-    if not is_tree and (history or not isinstance(chat.get("messages"), list)):
+    messages = _messages_of(chat, history)
+    if messages is None:
         source.tell("a chat that has no messages", line)
         return None
-    about = row | {"chat": without(chat, "history", "messages")}
+    head_row = row | {"chat": without(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
-        about["currentId"] = history["currentId"]
-    draft, records = Draft.of_head(_HEAD, about, line), []
+        head_row["currentId"] = history["currentId"]
+    draft = Draft.of_head(_HEAD, head_row, line)
+    is_tree = isinstance(history.get("messages"), dict)
+    records: list[Fields] = []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
             source.tell(f"message {key!r:.60} is none", line)
             continue
         if is_tree and moment(message.get("timestamp")) is None and not draft.is_own:
             source.tell(f"message {key!r:.60} has no time", line)
-        parent = message.get("parentId")
-        records.append(
-            message | {"id": key} | ({} if parent is None else {"parentId": text_of(parent)})
-        )
+        record = message | {"id": key}
+        if message.get("parentId") is not None:
+            record["parentId"] = text_of(message["parentId"])
+        records.append(record)
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
         with reporting_damage(source.tell, f"message {record.get('id')!r:.60}", line):
             draft.history += _TURN.to_capsule(record)
-    turns.choose_newest_message(draft, "currentId", about)
+    turns.choose_newest_message(draft, "currentId", head_row)
     return draft
 
 
+def _messages_of(chat: Fields, history: Fields) -> dict[str, Any] | None:
+    """Return the messages of a chat by their ids: of its tree, or of its older list.
+
+    None: it has no messages.
+    """
+    if isinstance(history.get("messages"), dict):
+        messages: dict[str, Any] = history["messages"]
+        return messages
+    if history or not isinstance(chat.get("messages"), list):
+        return None
+    return {
+        text_of(object_of(message).get("id")) or f"#{position}": message
+        for position, message in enumerate(chat["messages"])
+    }
+
+
 def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
-    """The rows of an export; of a database the rows of all users, in the form of an export."""
-    if source.tables:
-        with source.database() as database:
-            for row in read_rows(database, "SELECT * FROM chat ORDER BY rowid"):
-                flags = {name: row.get(name) == 1 for name in ("archived", "pinned")}
-                yield (
-                    None,
-                    row
-                    | flags
-                    | {"chat": object_of(row.get("chat")), "meta": object_of(row.get("meta"))},
-                )
+    """Return the rows of an export, or those of all users in a database, as an export has them."""
+    if not source.tables:
+        for line, record in read_records(source):
+            is_list = isinstance(record.get("chats"), list)
+            for row in objects_of(record["chats"]) if is_list else [record]:
+                yield line, row
         return
-    for line, record in read_records(source):
-        listed = record.get("chats")
-        yield from (
-            (line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record])
-        )
+    with source.database() as database:
+        for row in read_rows(database, "SELECT * FROM chat ORDER BY rowid"):
+            columns = {
+                "archived": row.get("archived") == 1,
+                "pinned": row.get("pinned") == 1,
+                "chat": object_of(row.get("chat")),
+                "meta": object_of(row.get("meta")),
+            }
+            yield None, row | columns
 
 
 def _write_file_of(draft: Draft) -> bytes:
-    records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.name_current_record(draft.head_record(_HEAD), "currentId", homes)
+    records, record_ids = turns.records_of(draft, _TURN, turns.is_turn)
+    row = turns.name_current_record(draft.head_record(_HEAD), "currentId", record_ids)
     turns.with_children(records, "parentId", "childrenIds")
-    current = {"currentId": records[-1]["id"]} if records else {}
-    current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
-    history = current | {"messages": {record["id"]: record for record in records}}
-    return coercion.encode_record(
-        row | {"chat": {**row["chat"], "history": history, "messages": []}}
-    )
+    history: Fields = {}
+    if records:
+        history["currentId"] = records[-1]["id"]
+    if "currentId" in row:
+        history["currentId"] = row.pop("currentId")
+    history["messages"] = {record["id"]: record for record in records}
+    chat = {**row["chat"], "history": history, "messages": []}
+    return coercion.encode_record(row | {"chat": chat})
 
 
-def _is_ours(record: Fields) -> bool:
-    chats = [record, *objects_of(record.get("chats"))[:3]]
-    histories = [
-        object_of(object_of(listed.get("chat", listed)).get("history")) for listed in chats
-    ]
-    is_row = any(
-        isinstance(listed.get("chat"), dict) and "messages" in listed["chat"] for listed in chats
-    )
-    return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
+def _is_chat_record(record: Fields) -> bool:
+    for row in [record, *objects_of(record.get("chats"))[:3]]:
+        chat = row.get("chat", row)
+        if isinstance(object_of(object_of(chat).get("history")).get("messages"), dict):
+            return True
+        if isinstance(row.get("chat"), dict) and "messages" in row["chat"]:
+            return True
+    return False
 
 
 def _recognizes(source: Source) -> bool:
-    return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first_records(source)))
+    is_database = {"auth", "chat", "user"} <= source.tables
+    return is_database or any(map(_is_chat_record, first_records(source)))
 
 
-_BOTH = (reader_of_items(_draft, _rows), _write_file_of)
 FORMATS = [
     Format(
         "open-webui",
         "Open WebUI",
-        _recognizes,
-        *_BOTH,
+        recognizes=_recognizes,
+        read=reader_of_items(_draft, _rows),
+        write=_write_file_of,
         joined="array",
         embeds_files=True,
         is_portable=False,
