@@ -1,10 +1,10 @@
-"""Which agents and projects a store has: their documents, their names, what a decision about them
-depends on, and which agents are online.
+"""The agents and projects of a store: their documents, their names, the inputs of decisions about
+them, and which agents are online.
 
 `DocumentCollection` reads and edits the small documents of agents (`agents/{id}.json`) and projects
 (`projects/{id}.json`), and remembers each version that it parsed. `AgentDirectory` is the guard of
-the Store (`capsule.store.internals.AccessGuard`): it resolves names, and collects what a rule needs to know
-(`state`). `StoreAgents` is the view of one open store, with the agent that it acts for.
+the Store (`capsule.store.internals.AccessGuard`): it resolves names, and collects the inputs of a
+rule (`state`). `StoreAgents` is the view of one open store, with the agent that it acts for.
 
 What must stay true:
 - An answer reflects the documents at the time of the call, whichever process or person changed
@@ -52,75 +52,73 @@ if TYPE_CHECKING:
 KIND_OF_HOMES = "homes"
 #: The one that holds where an agent can be rung.
 KIND_OF_BELLS = "doorbells"
-_SEEN_S = 60.0
+#: So long after it was noted, the last activity of an agent or a project is noted again.
+_ACTIVITY_INTERVAL_S = 60.0
 
 Document = dict[str, Any]
 #: Changes a document in place.
 EditDocument = Callable[[Document], object]
-#: Makes a document, at the time given.
+#: Makes a document. Takes the time now.
 MakeDocument = Callable[[str], Document]
 
 
 def new_record(id: str, name: str, stamp: str) -> Document:
-    """What every new document begins with; `stamp` is when it is made."""
+    """Return the first fields of a new document. `stamp` is the time now."""
     return {"id": id, "name": name, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp}
 
 
 def new_project(path: str, stamp: str) -> Document:
-    """The document of the project in the folder `path`, which has the folder's name."""
+    """Return the document of a project in the folder `path`. It is named like the folder."""
     record = new_record(project_id(path), path.rpartition("/")[2] or path, stamp)
     return record | {"path": path, "lastActive": stamp, "metadata": {}, "links": {}}
 
 
 class DocumentCollection:
-    """The documents of one kind.
+    """The documents of one kind. Each version that was parsed is kept until another one is read.
 
     Args:
         engine: The engine that keeps them.
     """
 
     kind: ClassVar[DocumentKind]
-    #: The field that says when the subject of the document last did something; empty: there is
-    #: none.
-    seen_field: ClassVar[str] = ""
+    #: The field with the time of the last activity. Empty: this kind has none.
+    activity_field: ClassVar[str] = ""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._listed: Callable[[], Iterable[str]] = self.ids
-        #: The documents as they were last read: an agent may have thousands of cursors.
-        self._last: dict[str, tuple[DocumentVersion, Document]] = {}
+        #: Returns the ids that an error may list.
+        self._visible_ids: Callable[[], Iterable[str]] = self.ids
+        #: The last version of each document that was read. An agent may have thousands of cursors.
+        self._cache: dict[str, tuple[DocumentVersion, Document]] = {}
 
     def listing_only(self, ids: Callable[[], Iterable[str]]) -> Self:
-        """The same documents, with errors that name only these."""
-        other = copy(self)
-        other._listed = ids
-        return other
+        """Return a collection of the same documents whose errors list only some ids."""
+        collection = copy(self)
+        collection._visible_ids = ids
+        return collection
 
     def ids(self) -> list[str]:
-        """The ids of all documents, sorted. Cost: one scan of a directory."""
+        """Return the ids of all documents, sorted. Cost: one scan of a directory."""
         return self._engine.ids(self.kind.name)
 
     def exists(self, id: str) -> bool:
-        """Whether there is such a document. Cost: an lstat."""
+        """Return whether a document exists. Cost: an lstat."""
         return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
 
     def ensure_exists(self, id: str) -> str:
-        """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an
-        lstat.
-        """
+        """Return `id` if the document exists, else raise NotFound. Cost: an lstat."""
         if not self.exists(id):
             raise self.missing(id)
         return id
 
     def missing(self, id: str) -> NotFound:
-        """The error that there is no such document, which lists those there are."""
-        there = ", ".join(self._listed()) or "none yet"
-        return NotFound(
-            f"there is no {self.kind.noun} {id[:80]!r}; the {self.kind.noun}s are: {there}", id=id
-        )
+        """Return the error for a document that does not exist. It lists those that do."""
+        noun = self.kind.noun
+        visible_ids = ", ".join(self._visible_ids()) or "none yet"
+        return NotFound(f"there is no {noun} {id[:80]!r}; the {noun}s are: {visible_ids}", id=id)
 
     def read(self, id: str) -> Document:
-        """A document, not to be changed in place. Raises NotFound, InvalidDocument.
+        """Return a document. It must not be changed in place. Raises NotFound, InvalidDocument.
 
         Cost: an lstat, and reading a small file if it changed.
         """
@@ -130,41 +128,47 @@ class DocumentCollection:
         return document
 
     def find(self, id: str) -> Document | None:
-        """As `read`; None: there is no such document."""
-        now = self.find_with_version(id)
-        return now and now[1]
+        """Return a document as `read` does. None: there is none."""
+        found = self.find_with_version(id)
+        if found is None:
+            return None
+        return found[1]
 
     def find_with_version(self, id: str) -> tuple[DocumentVersion, Document] | None:
-        """As `find`, with the version of the document."""
-        last = self._last.get(id)
-        known = last and last[0]
-        version = (
-            self._engine.version(self.kind.name, id, known) if last or self.kind.is_id(id) else None
-        )
+        """Return a document as `find` does, with its version."""
+        cached = self._cache.get(id)
+        if cached is None and not self.kind.is_id(id):
+            return None
+        last_version = cached[0] if cached is not None else None
+        version = self._engine.version(self.kind.name, id, last_version)
         if version is None:
             return None
-        if last is None or version is not known:
-            last = self._last[id] = version, self._parsed(id, version.data)
-        return last
+        if cached is None or version is not last_version:
+            cached = version, self._parse(id, version.data)
+            self._cache[id] = cached
+        return cached
 
-    def _parsed(self, id: str, data: bytes) -> Document:
-        last = self._last.get(id)
-        if last is not None and last[0].data == data:
-            return last[1]
+    def _parse(self, id: str, data: bytes) -> Document:
+        cached = self._cache.get(id)
+        if cached is not None and cached[0].data == data:
+            return cached[1]
         return self.kind.read(data, self._engine.name(self.kind.name, id))
 
     def object_in(self, id: str, field: str) -> Document:
-        """The object in a field of a document; empty if there is none, or no such document.
+        """Return the object in a field of a document. Empty: no such field or document.
 
         Cost: an lstat, and reading a small file if it changed.
         """
         return (self.find(id) or {}).get(field) or {}
 
     def parse_version(self, id: str, version: DocumentVersion | None) -> Document:
-        """A version of a document, as a decision read it (`PolicyInputs.read_versions`); empty if there
-        is none.
+        """Return the document in a version, as a decision read it (`PolicyInputs.read_versions`).
+
+        Empty: there is no version.
         """
-        return {} if version is None else self._parsed(id, version.data)
+        if version is None:
+            return {}
+        return self._parse(id, version.data)
 
     def edit(
         self,
@@ -173,13 +177,14 @@ class DocumentCollection:
         make: MakeDocument | None = None,
         last_version: DocumentVersion | None = None,
     ) -> None:
-        """Change a document in place, and note that its subject was seen.
+        """Change a document, and note the time as that of the last activity.
 
         Args:
             id: The document.
-            change: Changes the document; it runs again if another program wrote it meanwhile. Of
-                what the fields hold it replaces what it changes.
-            make: Makes the document if there is none, at the time given; None: that is an error.
+            change: Changes the document in place. It runs again if another program wrote the
+                document meanwhile. The objects in the fields are copies. What is in those is
+                shared with the version before, and must be replaced instead of changed.
+            make: Makes the document if there is none. None: that is an error.
             last_version: The version of the document, if it was read just now. None: it is read.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
@@ -191,26 +196,37 @@ class DocumentCollection:
                 if make is None:
                     raise self.missing(id)
                 return codec.encode(self.kind.ordered(make(now)))
-            before = self._parsed(id, data)
-            after = {
-                name: dict(value) if isinstance(value, dict) else value
-                for name, value in before.items()
-            }
-            change(after)
-            if after == before and not (
-                self.seen_field and _is_stale(before.get(self.seen_field), now)
-            ):
+            old = self._parse(id, data)
+            new = dict(old)
+            for name, value in old.items():
+                if isinstance(value, dict):
+                    new[name] = dict(value)
+            change(new)
+            if new == old and not self._is_activity_outdated(old, now):
                 return None
-            stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
-            return codec.encode(self.kind.ordered(after | stamps))
+            new["updatedAt"] = now
+            if self.activity_field:
+                new[self.activity_field] = now
+            return codec.encode(self.kind.ordered(new))
 
         version = edit_document(self._engine, self.kind.name, id, edit, last_version)
-        assert version is not None  # What is not there is made.
-        last = self._last.get(id)
-        self._last[id] = (
-            version,
-            last[1] if last and last[0].data == version.data else codec.decode(version.data, id),
-        )
+        assert version is not None  # A document that does not exist is made.
+        cached = self._cache.get(id)
+        if cached is not None and cached[0].data == version.data:
+            document = cached[1]
+        else:
+            document = codec.decode(version.data, id)
+        self._cache[id] = version, document
+
+    def _is_activity_outdated(self, document: Document, now: str) -> bool:
+        """Return whether the last activity was noted more than a minute ago, or never."""
+        if not self.activity_field:
+            return False
+        try:
+            age_s = timestamps.seconds_between(str(document.get(self.activity_field)), now)
+        except ValueError:
+            return True
+        return age_s > _ACTIVITY_INTERVAL_S
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
@@ -220,59 +236,58 @@ class DocumentCollection:
 class ProjectDocuments(DocumentCollection):
     """The documents of the projects of a store."""
 
-    kind, seen_field = PROJECT, "lastActive"
+    kind = PROJECT
+    activity_field = "lastActive"
 
 
 class AgentDocuments(DocumentCollection):
     """The documents of the agents of a store."""
 
-    kind, seen_field = AGENT, "lastSeen"
+    kind = AGENT
+    activity_field = "lastSeen"
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        #: When this process last looked at `lastSeen`, by agent, in seconds.
-        self._noted: dict[str, float] = {}
+        #: When this process last noted the activity of each agent, in monotonic seconds.
+        self._last_noted_s: dict[str, float] = {}
 
     def record_activity(self, id: str) -> None:
         """Note that an agent did something, unless that was noted within the last minute."""
-        now = time.monotonic()
-        if now - self._noted.get(id, -_SEEN_S) >= _SEEN_S:
+        now_s = time.monotonic()
+        last_noted_s = self._last_noted_s.get(id, -_ACTIVITY_INTERVAL_S)
+        if now_s - last_noted_s >= _ACTIVITY_INTERVAL_S:
             self.edit(id, lambda document: None)
-            self._noted[id] = now
+            self._last_noted_s[id] = now_s
 
     def registered_folder(self, id: str) -> str | None:
-        """The folder that an agent was registered with here; a document that came from elsewhere
-        may name any.
+        """Return the folder that an agent was registered with on this machine. None: it was not.
+
+        The agent's document does not say it: it may come from another machine and name any folder.
 
         Cost: reading a small file.
         """
         home = self._engine.local.read(KIND_OF_HOMES, id)
-        return None if home is None else str(home.get("project"))
+        if home is None:
+            return None
+        return str(home.get("project"))
 
     def set_registered_folder(self, id: str, path: str) -> None:
-        """Note the folder in which an agent works on this machine. Cost: as `home`, and a small
-        file if it is new.
+        """Record the folder in which an agent works on this machine.
+
+        Cost: reading a small file, and writing it if the folder is new.
         """
         if self.registered_folder(id) != path:
             self._engine.local.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
 
 
-def _is_stale(seen: Any, now: str) -> bool:
-    """Whether this time is more than a minute ago, or no time."""
-    try:
-        return timestamps.seconds_between(str(seen), now) > _SEEN_S
-    except ValueError:
-        return True
-
-
-_NO_STATE = PolicyInputs()
-#: In place of the version of a document that can't be read: what it says grants nothing.
+_NO_INPUTS = PolicyInputs()
+#: In place of the version of a document that can't be read. Such a document grants nothing.
 _UNREADABLE = object()
 
 
 class AgentDirectory(AccessGuard):
-    """The agents and the projects of a store, and what the core asks before an agent reads or
-    writes.
+    """The agents and the projects of a store: resolves their names, and collects the inputs of the
+    rules.
 
     Args:
         engine: The engine of the whole store.
@@ -287,138 +302,150 @@ class AgentDirectory(AccessGuard):
     # -- What decisions depend on ------------------------------------------------------------------
 
     def profile(self, id: str) -> AgentProfile:
-        """The profile of an agent. Cost: as `DocumentCollection.find`: an lstat, and reading a small file if
-        it changed.
+        """Return the profile of an agent. An agent whose document can't be read is closed and
+        private.
+
+        Cost: an lstat, and reading a small file if it changed.
         """
         try:
-            now = self.agents.find_with_version(id)
+            found = self.agents.find_with_version(id)
         except CapsuleError:
             return AgentProfile(id, dm="closed", discoverable="private", version=_UNREADABLE)
-        if now is None:
+        if found is None:
             return AgentProfile(id)
-        version, document = now
-        kept = self._profiles.get(id)
-        if kept is None or kept.version is not version:
-            kept = self._profiles[id] = AgentProfile.of(document, version)
-        return kept
+        version, document = found
+        profile = self._profiles.get(id)
+        if profile is None or profile.version is not version:
+            profile = AgentProfile.of(document, version)
+            self._profiles[id] = profile
+        return profile
 
     def profiles(self) -> dict[str, AgentProfile]:
-        """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files
-        that changed.
+        """Return the profiles of all agents, by their sorted ids.
+
+        Cost: one scan, and reading small files that changed.
         """
         return {id: self.profile(id) for id in self.agents.ids() if self.agents.kind.is_id(id)}
 
     def visible_projects(
-        self, project: str, reads: dict[tuple[str, str], Any] | None = None
+        self, project: str, read_versions: dict[tuple[str, str], Any] | None = None
     ) -> frozenset[str]:
-        """The projects whose channels and agents the agents of a project see, its own included.
+        """Return the projects whose channels and agents the agents of a project see, its own
+        included.
 
-        A link counts while both projects have it, so that each of them can end it. `reads` takes
-        the versions of what was read. Cost: as `profile`, for the project and for each that it has
-        a link to.
-        """
-        reads = {} if reads is None else reads
-        if project in ("", GLOBAL):  # They have no document.
-            return frozenset({project})
-        there = (
-            other
-            for other, link in self._links(project, reads).items()
-            if _has_direction(link, "out")
-        )
-        return frozenset(
-            {
-                project,
-                *(
-                    other
-                    for other in there
-                    if _has_direction(self._links(other, reads).get(project), "in")
-                ),
-            }
-        )
-
-    def _links(self, project: str, reads: dict[tuple[str, str], Any]) -> Document:
-        with suppress(CapsuleError):
-            now = self.projects.find_with_version(project)
-            reads[PROJECT.name, project] = now and now[0]
-            return (now and now[1].get("links")) or {}
-        return {}
-
-    def state(
-        self, subject: str | None, object: PolicyTarget | None = None, others: Iterable[str] = ()
-    ) -> PolicyInputs:
-        """What a decision depends on besides the object.
+        A link counts while both projects have it, so that each of them can end it.
 
         Args:
-            subject: The agent that asks; None: the store's owner.
-            object: The conversation that it is about; None: agents.
-            others: The agents that it is about: who is looked for, or who is added.
+            project: The project.
+            read_versions: Is filled with the versions of the documents that were read.
 
-        Cost: as `profile`, for each agent that counts, and as `visible_projects` where that counts; else
-        nothing.
+        Cost: as `profile`, for the project and for each project that it has a link to.
+        """
+        if read_versions is None:
+            read_versions = {}
+        visible = {project}
+        if project in ("", GLOBAL):  # They have no document.
+            return frozenset(visible)
+        for other, link in self._links(project, read_versions).items():
+            if not _has_direction(link, "out"):
+                continue
+            reverse_link = self._links(other, read_versions).get(project)
+            if _has_direction(reverse_link, "in"):
+                visible.add(other)
+        return frozenset(visible)
+
+    def _links(self, project: str, read_versions: dict[tuple[str, str], Any]) -> Document:
+        """Return the links of a project. Empty: it has none, or can't be read."""
+        try:
+            found = self.projects.find_with_version(project)
+        except CapsuleError:
+            return {}
+        if found is None:
+            read_versions[PROJECT.name, project] = None
+            return {}
+        version, document = found
+        read_versions[PROJECT.name, project] = version
+        return document.get("links") or {}
+
+    def state(
+        self, subject: str | None, target: PolicyTarget | None = None, others: Iterable[str] = ()
+    ) -> PolicyInputs:
+        """Collect what a decision depends on besides its target.
+
+        Args:
+            subject: The agent that asks. None: the store's owner.
+            target: The conversation that the decision is about. None: it is about agents.
+            others: The agents that it is about, or that the action adds.
+
+        Cost: as `profile`, for each agent that counts, and as `visible_projects` where that counts.
+        Otherwise nothing.
         """
         ids = {*others}
-        if subject is None or (
-            object is not None and not ids and object.type not in ("direct", "channel")
-        ):
-            return _NO_STATE
-        if object is not None and object.type == "direct":
-            ids |= object.present_ids
+        if subject is None:
+            return _NO_INPUTS
+        if target is not None and not ids and target.type not in ("direct", "channel"):
+            return _NO_INPUTS
+        if target is not None and target.type == "direct":
+            ids |= target.present_ids
         profiles = {id: self.profile(id) for id in {subject, *ids}}
-        if object is not None:
-            for id in ids - object.present_ids - {subject}:
-                if (
-                    profiles[id].version is None
-                ):  # Nobody brings in an agent that is not registered.
+        if target is not None:
+            for id in ids - target.present_ids - {subject}:
+                if profiles[id].version is None:  # Nobody may add an agent that is not registered.
                     profiles[id] = AgentProfile(id, dm="closed", discoverable="private")
-        return self._state(subject, object, ids, profiles)
+        return self._inputs(subject, target, ids, profiles)
 
-    def _state(
+    def _inputs(
         self,
         subject: str,
-        object: PolicyTarget | None,
+        target: PolicyTarget | None,
         ids: Iterable[str],
         profiles: dict[str, AgentProfile],
     ) -> PolicyInputs:
-        project, channel = profiles[subject].project, object.channel if object is not None else None
-        reaches = channel is not None and (
-            GLOBAL in (channel.scope, project) or channel.scope == project
+        """Return the inputs for these profiles, with the linked projects and the direct contacts if
+        the decision depends on them.
+        """
+        read_versions: dict[tuple[str, str], Any] = {}
+        for id, profile in profiles.items():
+            if profile.version is not _UNREADABLE:
+                read_versions[AGENT.name, id] = profile.version
+        project = profiles[subject].project
+        visible_projects: frozenset[str] = frozenset()
+        if target is None or _depends_on_links(target, project):
+            visible_projects = self.visible_projects(project, read_versions)
+        direct_contacts = set()
+        if target is None:
+            for id in ids:
+                is_private = profiles[id].discoverable == "private"
+                if is_private and self._engine.exists(CONVERSATIONS, direct_id(subject, id)):
+                    direct_contacts.add(id)
+        return PolicyInputs(
+            profiles, visible_projects, frozenset(direct_contacts), read_versions=read_versions
         )
-        is_asked = object is None or (object.type == "channel" and not reaches)
-        reads = {
-            (AGENT.name, id): each.version
-            for id, each in profiles.items()
-            if each.version is not _UNREADABLE
-        }
-        sight = self.visible_projects(project, reads) if is_asked else frozenset()
-        hidden = (
-            []
-            if object is not None
-            else [id for id in ids if profiles[id].discoverable == "private"]
-        )
-        met = frozenset(
-            id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id))
-        )
-        return PolicyInputs(profiles, sight, met, read_versions=reads)
 
     def agents_found_by(self, subject: str | None) -> list[str]:
-        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as
-        `profiles`.
+        """Return the ids of the agents that an agent may find, sorted. For the store's owner: all.
+
+        Cost: as `profiles`.
         """
         if subject is None:
             return self.agents.ids()
-        ids = list(profiles := self.profiles())
-        state = self._state(subject, None, ids, {subject: self.profile(subject)} | profiles)
+        profiles = self.profiles()
+        inputs = self._inputs(subject, None, profiles, {subject: self.profile(subject)} | profiles)
         return [
-            id for id in ids if decide(subject, "find", PolicyTarget(id, "agent"), state).allowed
+            id
+            for id in profiles
+            if decide(subject, "find", PolicyTarget(id, "agent"), inputs).allowed
         ]
 
     def agents_visible_to(self, agent: str | None) -> list[str]:
-        """As `agents_found_by`, with the agent itself."""
-        known = self.agents_found_by(agent)
-        return known if agent is None or not self.agents.exists(agent) else sorted({agent, *known})
+        """Return the agents that an agent may find, and itself."""
+        ids = self.agents_found_by(agent)
+        if agent is None or not self.agents.exists(agent):
+            return ids
+        return sorted({agent, *ids})
 
     def wait_for_running_writes(self, *agents: str) -> None:
-        """Wait until each write has ended that was judged by what the documents said before.
+        """Wait for each write that is running and was decided by the former versions of documents.
 
         Args:
             agents: The agents whose policies changed.
@@ -429,10 +456,10 @@ class AgentDirectory(AccessGuard):
         from capsule.engines.queries import ListRequest
 
         for head in self._engine.queries().conversations(ListRequest()).heads:
-            is_theirs = head.type == "direct" and any(
+            is_direct_of_them = head.type == "direct" and any(
                 member.id in agents for member in head.participants
             )
-            if is_theirs or head.type in ("group", "channel"):
+            if is_direct_of_them or head.type in ("group", "channel"):
                 with (
                     suppress(NotFound, InvalidDocument),
                     self._engine.transaction(CONVERSATIONS, head.id),
@@ -442,7 +469,7 @@ class AgentDirectory(AccessGuard):
     # -- Names -------------------------------------------------------------------------------------
 
     def resolve(self, text: str, by: str | None) -> str:
-        """The id of the agent that is meant.
+        """Return the id of the agent that a name means.
 
         Args:
             text: `name@project`, where the project is an id, a name or `global`; or a name or an id
@@ -510,13 +537,12 @@ class AgentDirectory(AccessGuard):
         return []
 
     def resolve_all(self, texts: Iterable[str], by: str | None) -> list[str]:
-        """The ids of the agents that are to be brought into a conversation, each as `resolve` gives
-        it.
+        """Return the ids of the agents that are to be added to a conversation, as `resolve` does.
 
-        An agent is not told whether there is an agent that it does not find. So a name of nobody
-        stays as it is: the rule refuses it like the id of an agent that lets nobody write to it.
+        An agent must not learn whether there is an agent that it may not find. So an unknown name
+        stays as it is, and the rule refuses it like the id of an agent that lets nobody write to it.
 
-        Raises InvalidInput; for the owner NotFound.
+        Raises InvalidInput. For the owner also NotFound.
         """
         ids = []
         for text in texts:
@@ -529,41 +555,44 @@ class AgentDirectory(AccessGuard):
         return ids
 
     def _projects_named(self, text: str) -> set[str]:
-        """The ids of the projects that have this id or name."""
+        """Return the ids of the projects that have this id or name."""
         return {text, *(id for id in self.projects.ids() if self.project_name(id) == text)}
 
     def project_name(self, id: str) -> str:
-        """What people call a project; its id if it has no name, or can't be read. Cost: as
-        `profile`.
+        """Return the name of a project, or its id if it has none or can't be read.
+
+        Cost: as `profile`.
         """
         with suppress(CapsuleError):
             return str((self.projects.find(id) or {}).get("name") or id)
         return id
 
     def resolve_project(self, text: str, among: Sequence[str] | None = None) -> str:
-        """The id of the project that has this id or name.
+        """Return the id of the project that has this id or name.
 
         Args:
             text: The id or the name.
-            among: The projects that may be meant, and that an error may name; None: all.
+            among: The projects that may be meant, and that an error may list. None: all.
 
         Raises NotFound, InvalidInput. Cost: as `profile` for all.
         """
-        there = self.projects.ids() if among is None else among
-        ids = [text] if text in there else [id for id in there if self.project_name(id) == text]
+        project_ids = self.projects.ids() if among is None else among
+        if text in project_ids:
+            return text
+        ids = [id for id in project_ids if self.project_name(id) == text]
         if len(ids) > 1:
             raise InvalidInput(
                 f"several projects are called {text[:80]!r}; give the id of one: {', '.join(ids)}"
             )
         if not ids:
-            raise self.projects.listing_only(lambda: there).missing(text)
+            raise self.projects.listing_only(lambda: project_ids).missing(text)
         return ids[0]
 
     def conversations_named(
         self, subject: str | None, text: str, heads: Iterable[Head]
     ) -> list[str]:
-        """See `capsule.store.internals.AccessGuard`. A group has its title for a name; for a channel's see
-        `resolve_channels`.
+        """See `capsule.store.internals.AccessGuard`. The name of a group is its title. For channels
+        see `resolve_channels`.
         """
         channels = {
             head.id: head.channel for head in heads if head.channel and not head.channel.owner
@@ -575,14 +604,19 @@ class AgentDirectory(AccessGuard):
         """See `capsule.store.internals.AccessGuard`. Cost: as `resolve`."""
         with suppress(NotFound):
             id = self.resolve(text, subject)
-            return id if id in self.agents_visible_to(subject) else text
+            if id in self.agents_visible_to(subject):
+                return id
         return text
 
     def folders(self, subject: str | None) -> dict[str, str]:
         """See `capsule.store.internals.AccessGuard`. Cost: as `profiles`."""
         paths = {id: self._path_of(id) for id in self.projects.ids()}
-        projects = {id: self.profile(id).project for id in self.agents_visible_to(subject)}
-        return {id: path for id, project in projects.items() if (path := paths.get(project))}
+        folders = {}
+        for id in self.agents_visible_to(subject):
+            path = paths.get(self.profile(id).project)
+            if path:
+                folders[id] = path
+        return folders
 
     def _path_of(self, project: str) -> str:
         with suppress(CapsuleError):
@@ -592,122 +626,143 @@ class AgentDirectory(AccessGuard):
     def resolve_channels(
         self, by: str | None, text: str, channels: Mapping[str, Channel]
     ) -> list[str]:
-        """The ids of the channels that are meant by `name`, or by `name@project` with the id or
-        name of a project.
-
-        A name alone means the agent's own project, then `global`, then any other. Several: it is
-        ambiguous.
+        """Return the ids of the channels that a name means. Several: it is ambiguous.
 
         Args:
-            by: The agent that asks; None: the store's owner, who has no project.
-            text: The name.
-            channels: The channels that it finds, by their ids.
+            by: The agent that asks. None: the store's owner, who has no project.
+            text: `name@project`, with the id or the name of a project, or a name alone. A name
+                alone means a channel of the agent's own project, else a global one, else any.
+            channels: The channels that it may find, by their ids.
         """
-        name, at, project = text.partition("@")
-        places = self._projects_named(project) if at else set()
-        scopes = {
-            id: it.scope
-            for id, it in channels.items()
-            if it.name == name and (not at or it.scope in places)
-        }
-        ways = (
-            [project] if at else [] if by is None else [self.profile(by).project or GLOBAL, GLOBAL]
-        )
-        nearest = ([id for id, scope in scopes.items() if scope == way] for way in ways)
-        return next(filter(None, nearest), [*scopes])
+        name, at_sign, project = text.partition("@")
+        scopes = {id: channel.scope for id, channel in channels.items() if channel.name == name}
+        preferred_scopes: list[str] = []
+        if at_sign:
+            named_projects = self._projects_named(project)
+            scopes = {id: scope for id, scope in scopes.items() if scope in named_projects}
+            preferred_scopes = [project]  # An id means its project, before others of this name.
+        elif by is not None:
+            preferred_scopes = [self.profile(by).project or GLOBAL, GLOBAL]
+        for preferred_scope in preferred_scopes:
+            ids = [id for id, scope in scopes.items() if scope == preferred_scope]
+            if ids:
+                return ids
+        return list(scopes)
 
     def identity(self, text: str, folder: str | None = None) -> str | None:
-        """The id of the agent that somebody acts as, by the rule of `acting_agent`.
+        """Return the id of the agent that a program acts as, by the rule of `acting_agent`.
 
         Args:
             text: `name@project`, or the name of an agent in the project of the folder, or an id.
-            folder: The folder where it is said, without links in its path; None: none.
+            folder: The folder in which the program runs, without links in its path. None: none.
 
         Returns:
-            The id, also of an agent that is not registered; None: it is still to be made in the
-            folder's project.
+            The id, also of an agent that is not registered. None: the agent has yet to be made in
+            the project of the folder.
 
-        Raises InvalidInput. Cost: a scan of a directory; as `profile` for each agent, if a project
-        is there.
+        Raises InvalidInput. Cost: a scan of a directory, and as `profile` for each agent if the
+        folder is in a project.
         """
         if "@" in text:
             with suppress(NotFound):
                 return self.resolve(text, None)
         path = folder and self.project_folder(folder)
         project = project_id(path) if path else None
-        own = self.profile(text)
-        agent = acting_agent(
-            text, project, [own] if project in (None, own.project) else self.profiles().values()
-        )
-        return agent or (None if project and is_agent_id(text) else text)
+        profile_of_id = self.profile(text)
+        candidates: Iterable[AgentProfile] = [profile_of_id]
+        if project not in (None, profile_of_id.project):
+            candidates = self.profiles().values()
+        agent = acting_agent(text, project, candidates)
+        if agent is not None:
+            return agent
+        if project is not None and is_agent_id(text):
+            return None
+        return text
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
         """See `capsule.store.internals.AccessGuard`."""
         return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
-        """The folder of a project: this one, or the nearest one above it. Cost: one scan of a
-        directory.
+        """Return the folder of the project that a folder is in: itself, or the nearest one above.
+
+        Cost: one scan of a directory.
         """
-        if not (there := {*self.projects.ids()}):
+        project_ids = {*self.projects.ids()}
+        if not project_ids:
             return None
-        above = list(accumulate(folder.split("/"), "{}/{}".format))
-        return next((each for each in reversed(above) if each and project_id(each) in there), None)
+        folders = list(accumulate(folder.split("/"), "{}/{}".format))
+        for ancestor in reversed(folders):
+            if ancestor and project_id(ancestor) in project_ids:
+                return ancestor
+        return None
 
 
 def acting_agent(name: str, project: str | None, agents: Iterable[AgentProfile]) -> str | None:
-    """The id of the agent that somebody acts as: one rule for every door.
+    """Return the id of the agent that a program acts as. All doors use this rule.
 
     Args:
-        name: The name or the id that is said.
-        project: The project of the folder where it is said; None: the folder is in no project of
-            the store.
-        agents: The agents there are; those of other names do not count.
+        name: The name or the id that was given.
+        project: The project of the folder in which the program runs. None: the folder is in no
+            project of the store.
+        agents: The agents of the store. Only those of this name or id count.
 
     Returns:
-        The agent of this name in the project; else the agent with this id, if it is global or there
-        is no project.
-        None: it is to be made, in the project. So the agent of one project is never that of
-            another.
+        The agent of this name in the project. Else the agent with this id, if it is global or there
+        is no project. None: it is to be made in the project. So a program never acts as an agent of
+        another project.
 
     Raises InvalidInput: several agents of the project have the name.
     """
-    named = [each for each in agents if name in (each.id, each.name)]
-    own = [each.id for each in named if each.project == project]
-    if len(own) > 1 and name not in own:
-        raise InvalidInput(
-            f"several agents are called {name[:80]!r}; give the id of one: {', '.join(own)}"
-        )
-    elsewhere = [
-        each.id for each in named if each.id == name and (project is None or each.project == GLOBAL)
-    ]
-    return name if name in own else next(iter(own + elsewhere), None)
+    candidates = [profile for profile in agents if name in (profile.id, profile.name)]
+    ids_in_project = [profile.id for profile in candidates if profile.project == project]
+    if name in ids_in_project:
+        return name
+    if len(ids_in_project) > 1:
+        ids = ", ".join(ids_in_project)
+        raise InvalidInput(f"several agents are called {name[:80]!r}; give the id of one: {ids}")
+    if ids_in_project:
+        return ids_in_project[0]
+    for profile in candidates:
+        if profile.id == name and (project is None or profile.project == GLOBAL):
+            return name
+    return None
 
 
 def _in_projects(agents: Iterable[AgentProfile], projects: Iterable[str]) -> list[AgentProfile]:
     return [profile for profile in agents if profile.project in projects]
 
 
-def _has_direction(link: Any, way: str) -> bool:
-    """Whether a link of a project goes out of it, or comes in."""
-    return (
-        isinstance(link, dict)
-        and link.get("enabled") is not False
-        and link.get("direction") in ("both", way)
-    )
+def _depends_on_links(target: PolicyTarget, project: str) -> bool:
+    """Return whether only a link between projects can put a conversation in reach of a project."""
+    if target.type != "channel":
+        return False
+    channel = target.channel
+    if channel is None:
+        return True
+    return GLOBAL not in (channel.scope, project) and channel.scope != project
 
 
-#: Seconds. So soon after a look nobody looks again: a listener may as well die right behind it.
+def _has_direction(link: Any, direction: str) -> bool:
+    """Return whether a link of a project is enabled and has a direction: `in` or `out`."""
+    if not isinstance(link, dict) or link.get("enabled") is False:
+        return False
+    return link.get("direction") in ("both", direction)
+
+
+#: For so many seconds the last answer about who listens is used again. A listener may die at any
+#: time after an answer anyway.
 _INSTANT_S = 0.05
 
 
 class StoreAgents:
-    """The agents of an open store. Each store has one: `store.inner.object_of(People)`.
+    """The agents of an open store. Each store has one: `store.inner.object_of(StoreAgents)`.
 
     Attributes:
-        directory: Who there is; the same for all stores that were opened beside one another.
-        documents: The documents of the agents, with errors that name only those that the store's
-            agent finds.
+        directory: The agents and projects, the same for all stores that were opened beside one
+            another.
+        documents: The documents of the agents. Errors list only those that the store's agent may
+            find.
     """
 
     def __init__(self, store: CoreStore) -> None:
@@ -716,20 +771,24 @@ class StoreAgents:
         self.directory = guard
         self.documents = guard.agents.listing_only(lambda: guard.agents_visible_to(store.agent))
         self._store = store
-        self._lock = threading.Lock()
-        self._waits = 0
+        self._thread_lock = threading.Lock()
+        #: How many calls of this store wait for messages.
+        self._waiting_calls = 0
+        #: The agents that listened at `_last_look_s`, in monotonic seconds.
         self._listening: set[str] = set()
         self._last_look_s = 0.0
 
     def registered_agent(self, agent: str | None) -> str:
-        """The agent that a call is about. Raises NotFound if it is not registered, and as
-        `StoreInternals.required_agent`.
+        """Return the agent that a call is about: the given one, or the one that the store acts for.
+
+        Raises NotFound if it is not registered, and the errors of `StoreInternals.required_agent`.
         """
         return self.documents.ensure_exists(self._store.inner.required_agent(agent))
 
     def requests_of(self, agent: str) -> Document:
-        """The requests of an agent: by the ids of others, when it asked for their permission. Cost:
-        as `profile`.
+        """Return the requests of an agent for permission to write, by the ids of the others.
+
+        Cost: as `AgentDirectory.profile`.
         """
         with suppress(CapsuleError):
             return self.documents.read(agent).get("requests") or {}
@@ -737,13 +796,13 @@ class StoreAgents:
 
     @contextmanager
     def recording_requests(self, agent: str | None) -> Iterator[None]:
-        """Note, if the body is refused for want of permission, whom an agent asks for it: see
+        """Record a request for permission if the block is refused because one is missing. See
         `Agents.requests`.
 
         Args:
-            agent: The agent; None: the store's owner, who needs no permission.
+            agent: The agent. None: the store's owner, who needs no permission.
 
-        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a
+        Raises Refused, StorageFailed. Cost: nothing. The first time that it is refused: writing a
         small file.
         """
         try:
@@ -759,19 +818,19 @@ class StoreAgents:
 
         Args:
             agent: The agent.
-            waits: How many more of its calls wait for messages than before.
+            waits: How many more of its calls wait for messages than before. It may be negative.
 
-        Raises Refused, StorageFailed. Cost: making a small file, the first time; then overwriting
+        Raises Refused, StorageFailed. Cost: making a small file the first time, then overwriting
         it.
         """
-        with self._lock:
-            self._waits += waits
-            about = {"agent": agent, "listening": self._waits > 0}
-            self._store.engine.leases.acquire(self._store.instance_id, about)
+        with self._thread_lock:
+            self._waiting_calls += waits
+            details = {"agent": agent, "listening": self._waiting_calls > 0}
+            self._store.engine.leases.acquire(self._store.instance_id, details)
 
     @contextmanager
     def listening(self, agent: str) -> Iterator[None]:
-        """Announce, while the body runs, that an agent waits for messages."""
+        """Announce that an agent waits for messages, until the end of the block."""
         self.announce(agent, +1)
         try:
             yield
@@ -779,20 +838,22 @@ class StoreAgents:
             self.announce(agent, -1)
 
     def online(self) -> dict[str, bool]:
-        """The agents that are online, each with whether it listens. Cost: a look at each instance
-        that is alive.
+        """Return the agents that are online, each with whether it listens.
+
+        Cost: a look at each instance that is alive.
         """
         online: dict[str, bool] = {}
         self._last_look_s = time.monotonic()
-        for about in self._store.engine.leases.live_instances().values():
-            agent = about.get("agent")
+        for details in self._store.engine.leases.live_instances().values():
+            agent = details.get("agent")
             if isinstance(agent, str):
-                online[agent] = online.get(agent, False) or about.get("listening") is True
+                is_listening = details.get("listening") is True
+                online[agent] = is_listening or online.get(agent, False)
         self._listening = {agent for agent, listens in online.items() if listens}
         return online
 
     def was_just_listening(self, agent: str) -> bool:
-        """Whether an agent listened when this was last asked, an instant ago."""
+        """Return whether an agent listened when `online` was called less than 50 ms ago."""
         return agent in self._listening and time.monotonic() - self._last_look_s < _INSTANT_S
 
 
