@@ -123,7 +123,7 @@ class Git:
             )
         except FileNotFoundError as error:
             raise Refused(
-                "there is no program git here; install it, and try again", path=self.directory
+                "the program git is not installed; install it, and try again", path=self.directory
             ) from error
 
     def run(

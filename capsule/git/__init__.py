@@ -31,7 +31,7 @@ def open(store: CoreStore, program: Sequence[str] | None = None) -> Clone:
     """
     if store.agent is not None:
         raise Refused(
-            f"git was not asked: agent {store.agent} may not read its history, only a person",
+            f"agent {store.agent} may not read git's history, only a person may",
             path="",
         )
     from capsule.git.clone import (

@@ -119,9 +119,7 @@ def commit_at(repository: Repository, text: str) -> Commit:
         InvalidInput: It is neither.
     """
     if _REFLOG_DATE.search(text):
-        raise InvalidInput(
-            f"{text!r}: a date stands by itself here, as 2025-01-31 or 2025-01-31T12:00Z"
-        )
+        raise InvalidInput(f"{text!r}: give the date alone, like 2025-01-31 or 2025-01-31T12:00Z")
     git = repository.git
     if "\0" not in text and text:
         answer = git.run(
@@ -132,10 +130,10 @@ def commit_at(repository: Repository, text: str) -> Commit:
         ):  # What is excluded, like ^main, comes back with its mark.
             return _commit(git, answer.text)
         if "ambiguous" in answer.words:
-            raise InvalidInput(f"{text!r} begins the names of several commits; give more of it")
+            raise InvalidInput(f"{text!r} fits several commits; give more characters of it")
     until = _seconds(text)
     if git.head() is None:
-        raise NotFound("nothing was ever committed here; see: git log", id=text)
+        raise NotFound("there is no commit here yet; see: git log", id=text)
     # `--min-age` takes seconds and nothing else, where `--until` would read a date.
     options = ("--first-parent", "--max-count=1", f"--min-age={until}")
     hash = git.run("rev-list", *options, "HEAD").text if until >= 0 else ""

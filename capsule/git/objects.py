@@ -58,7 +58,9 @@ class BlobReader:
         if not header.endswith(b"\n"):
             command = ["cat-file", "--batch"]
             raise GitFailed(
-                f"git cat-file ended in {self._git.directory}", command=command, words=""
+                f"git cat-file ended unexpectedly in {self._git.directory}",
+                command=command,
+                words="",
             )
         # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or
         # "ambiguous".

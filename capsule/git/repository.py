@@ -65,7 +65,7 @@ class Repository:
         except GitFailed as error:
             if "not a git repository" not in error.words:
                 raise
-            reason = f"the store {root} lies in no git repository; make one with: git init {root}"
+            reason = f"the store {root} is not in a git repository; make one with: git init {root}"
             raise NotFound(reason, id=root) from error
         top, directory, common, prefix = (*answer.text.split("\n"), "")[:4]
         common = os.path.abspath(os.path.join(root, common))

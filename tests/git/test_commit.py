@@ -179,7 +179,7 @@ def test_conflicts_without_a_merge_are_refused_too(monorepo: Clone) -> None:
     monorepo.run("stash", "pop", expect=1)
     with (
         monorepo.store() as store,
-        pytest.raises(GitFailed, match=r"conflicts that nobody settled, in README\.md"),
+        pytest.raises(GitFailed, match=r"unresolved conflicts, for example in README\.md"),
     ):
         committed(store)
 

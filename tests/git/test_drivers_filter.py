@@ -248,7 +248,7 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
 
 def test_a_driver_started_by_hand_prints_its_usage() -> None:
     for typed, word in (
-        (b"help me\n", "begins no packet"),
+        (b"help me\n", "not the start of a packet"),
         (b"0009hello0000", "only git starts it"),
     ):
         done = subprocess.run(
@@ -398,7 +398,7 @@ def test_a_stream_that_is_cut_anywhere_counts_as_ended(carried: bytes, data: st.
 
 def test_other_bytes_than_packets_are_refused() -> None:
     for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
-        with pytest.raises(InvalidInput, match="no packet"):
+        with pytest.raises(InvalidInput, match="not the start of a packet"):
             filter.packets(io.BytesIO(typed))
 
 

@@ -77,9 +77,9 @@ def test_the_merge_driver_reports_a_conflict_of_a_document_without_a_history(
     assert words.splitlines() == [
         (
             f'capsule: {kind} {id}: both sides changed name, to "A" and "B"; '
-            f'"{json.loads(left)["name"]}" stands for now'
+            f'"{json.loads(left)["name"]}" is used for now'
         ),
-        f"capsule: {kind}s/{id}.json: settle it by hand, then: git add -- :/{kind}s/{id}.json",
+        f"capsule: {kind}s/{id}.json: resolve it by hand, then: git add -- :/{kind}s/{id}.json",
     ]
 
 
@@ -96,8 +96,8 @@ def test_the_commands_that_settle_a_conflict_work_in_any_directory_of_the_reposi
     elsewhere.mkdir()
     # `git pull` starts the driver at the top, and tells it nothing of where it was started itself.
     ran = run(elsewhere, "git", "pull", "--no-rebase", "--no-edit", ".", "theirs", expect=1)
-    told = next(line for line in ran.err.splitlines() if "settle it with: " in line)
-    settle, _, add = told.partition("settle it with: ")[2].partition(", then: ")
+    told = next(line for line in ran.err.splitlines() if "resolve it with: " in line)
+    settle, _, add = told.partition("resolve it with: ")[2].partition(", then: ")
     run(elsewhere, sys.executable, "-m", "capsule_cli", *shlex.split(settle)[1:], "--keep", "1")
     run(elsewhere, *shlex.split(add))
     assert clone.git("status", "--porcelain", "--untracked-files=no").startswith("M ")
@@ -114,7 +114,7 @@ def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> No
     assert "both sides changed title, to " in ran.err
     assert '"Our plan"' in ran.err and '"Their plan"' in ran.err
     assert (
-        f"settle it with: capsule git resolve {id}, then: git add -- :/conversations/{id}.json"
+        f"resolve it with: capsule git resolve {id}, then: git add -- :/conversations/{id}.json"
         in ran.err
     )
     found = document(repo, id)

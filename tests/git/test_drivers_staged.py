@@ -32,7 +32,7 @@ def refused(clone: Clone) -> list[str]:
     assert clone.git("rev-parse", "HEAD") == before
     *lines, last = ran.err.splitlines()
     assert last == (
-        "capsule: nothing was committed; what is staged can be committed as it is with: git "
+        "capsule: nothing was committed; to commit the staged files unchanged, run: git "
         "commit --no-verify"
     )
     return [line.removeprefix("capsule: ") for line in lines]
@@ -109,7 +109,7 @@ def test_the_check_names_each_wrong_file_with_its_place_and_the_way_out(clone: C
     said = refused(clone)
     for begins, holds in (
         (f"{locked}.json", "lock of anna"),
-        (f"{torn}.json:", "mend it, and then: git add -- "),
+        (f"{torn}.json:", "repair it, and then: git add -- "),
         ("typed.json:1:1: ", "history"),
         ("other.json:2:9: ", renamed),
         ("bob.json:1:27: ", "dmPolicy"),

@@ -174,7 +174,7 @@ def test_lines_that_a_person_put_in_are_enough_and_are_left_to_them(plain: Clone
     (plain.root / ".gitattributes").write_text(by_hand)
     assert ("attributes", False) in setup(plain)
     assert (plain.root / ".gitattributes").read_text() == by_hand
-    assert "attributes: left: the lines there were put in by hand" in teardown(plain)
+    assert "attributes: kept: the lines were added by hand" in teardown(plain)
     assert (plain.root / ".gitattributes").read_text() == by_hand
 
 
@@ -245,7 +245,7 @@ def test_setup_with_global_serves_every_clone(plain: Clone, tmp_path: Path) -> N
         other.commit()
     assert b'"active": true' not in other.at("HEAD", id)
     told = teardown(plain)
-    assert any(one.startswith("config: left: it is for all your clones") for one in told)
+    assert any(one.startswith("config: kept: it is for all your clones") for one in told)
     assert configured(plain, "--global")
     teardown(plain, everywhere=True)
     assert configured(plain, "--global") == {}
@@ -277,7 +277,7 @@ def test_two_stores_share_the_settings_and_the_last_teardown_removes_them(tmp_pa
     ]
     assert in_force(one) == in_force(two) == ALL
     told = teardown(one)
-    assert f"config: left, as other attributes still use it: {two.root}/.gitattributes" in told
+    assert f"config: kept, because other attributes still use it: {two.root}/.gitattributes" in told
     assert in_force(one)["merge"] == "unspecified" and in_force(two) == ALL
     assert configured(two) and (two.top / ".git/hooks/pre-commit").exists()
     teardown(two)
@@ -300,9 +300,9 @@ def test_a_linked_worktree_shares_the_settings_and_the_hook_with_the_others(tmp_
         store.locks.take(id)
         linked.commit()
     assert b'"active": true' not in linked.at("HEAD", id)
-    assert any("left, as other attributes still use it" in one for one in teardown(linked))
+    assert any("kept, because other attributes still use it" in one for one in teardown(linked))
     assert configured(monorepo)
-    assert not any("left" in one for one in teardown(monorepo))
+    assert not any("kept" in one for one in teardown(monorepo))
     assert not configured(monorepo)
 
 

@@ -162,7 +162,7 @@ def test_status_reports_documents_that_git_ignores(fine: Clone) -> None:
     with open(fine.root / ".gitignore", "a") as file:
         file.write("/conversations/\n")
     fine.commit()
-    assert "git ignores what lies in conversations" in words(state_of(fine))
+    assert "git ignores the files in conversations" in words(state_of(fine))
 
 
 def test_status_reports_derived_and_half_written_files_in_git(fine: Clone) -> None:
@@ -307,7 +307,7 @@ def test_status_says_what_an_older_git_lacks(
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
     state = state_of(fine)
     assert state.git == "2.30.2" and state.is_fine
-    what = "capsule git sync, where it merges other files than conversations"
+    what = "capsule git sync, if it merges other files than conversations"
     assert f"lacks what this needs: {what}: install git 2.38 or newer" in words(state)
 
 

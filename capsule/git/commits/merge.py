@@ -70,9 +70,8 @@ def merge_commits(
         merges = _CommitMerger(operation, blobs, by_hand)
         if not unrelated and not merges.bases(ours, theirs):
             reason = (
-                "what is here and what was fetched have no common history, as of two stores that "
-                "were begun apart; "
-                "nothing was merged"
+                "the local and the fetched branch have no common history (the stores were "
+                "made separately); nothing was merged"
             )
             raise GitFailed(
                 reason, remedy=Remedy("join histories"), command=["merge-base"], words=""
@@ -82,9 +81,8 @@ def merge_commits(
         paths = sorted(merge.left)
         shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
         reason = (
-            f"what is here and what was fetched both change {shown}, in ways that only a person "
-            "can bring together; "
-            f"nothing was merged. Merge by hand, then sync again: {by_hand}"
+            f"the local and the fetched branch both change {shown}, and only a person can "
+            f"merge this; nothing was merged. Merge by hand, then sync again: {by_hand}"
         )
         words = "\n".join(merge.left[path] for path in paths if merge.left[path])
         raise GitFailed(f"{reason}\n{words}".rstrip(), command=["merge-tree"], words=words or shown)
@@ -212,7 +210,7 @@ class _CommitMerger:
         """A commit that only serves a merge, and that no ref names."""
         options = [word for parent in parents for word in ("-p", parent)]
         return self._git.run(
-            "commit-tree", "-m", "capsule sync: of no use any more", *options, tree
+            "commit-tree", "-m", "capsule sync: no longer needed", *options, tree
         ).text
 
     def _why(self, words: str) -> str:
@@ -223,9 +221,8 @@ class _CommitMerger:
                 "was merged"
             )
         return (
-            "merging files that are no conversations needs git 2.38, and this is git version "
-            f"{version}; nothing was "
-            f"merged. Merge by hand: {self._by_hand}"
+            "merging files other than conversations needs git 2.38, and this is git version "
+            f"{version}; nothing was merged. Merge by hand: {self._by_hand}"
         )
 
 

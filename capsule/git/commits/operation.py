@@ -120,8 +120,8 @@ def operation(
             held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
         except StoreBusy as error:
             reason = (
-                f"Capsule already works with git in {repository.top} ({error.holder}); wait "
-                "for it, and try again"
+                f"another Capsule process is working with git in {repository.top} "
+                f"({error.holder}); wait for it, and try again"
             )
             raise StoreBusy(reason, id=repository.top, holder=error.holder) from None
         _ensure_at_rest(repository)
@@ -139,8 +139,8 @@ def _ensure_at_rest(repository: Repository) -> None:
     if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
         path = unmerged[0].partition("\t")[2]
         reason = (
-            f"{repository.top} has conflicts that nobody settled, in {path} for one; settle "
-            "them and git add them"
+            f"{repository.top} has unresolved conflicts, for example in {path}; resolve them "
+            "and git add them"
         )
         raise GitFailed(reason, command=["ls-files", "--unmerged"], words="")
 

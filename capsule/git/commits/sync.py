@@ -86,8 +86,7 @@ def remote_of(git: Git, branch: str) -> RemoteBranch | None:
     if len(there) > 1 and name not in there:
         raise Refused(
             f"branch {branch} follows no branch of a remote, and there are several remotes "
-            f"({', '.join(there)}); say "
-            f"which: git push -u REMOTE {branch}",
+            f"({', '.join(there)}); choose one with: git push -u REMOTE {branch}",
             path=git.directory,
         )
     if not there:
@@ -112,10 +111,8 @@ def _ensure_own_helpers(git: Git) -> None:
     if own:
         raise Refused(
             "the repository's own configuration names a program for reaching remotes "
-            f"({', '.join(own)}), which "
-            "a sync does not run; if it is yours, set it in your own configuration (git config "
-            "--global), or "
-            "exchange with git pull and git push",
+            f"({', '.join(own)}), which a sync does not run; if it is yours, set it in your "
+            "own configuration (git config --global), or use git pull and git push",
             path=git.directory,
         )
 
@@ -281,7 +278,7 @@ def _exchange(
         if synced.tries < _TRIES:
             return False
         reason = (
-            f"others kept pushing to {remote} first, {_TRIES} times; what is here is "
+            f"others pushed to {remote} first, {_TRIES} times in a row; the local changes are "
             "committed; sync again"
         )
         raise GitFailed(reason, command=["push"], words=str(error.__cause__)) from error
@@ -326,10 +323,11 @@ def _commit_of(
     git = operation.git
     lines = [f"Merge {remote}", ""]
     lines += [
-        f"{path}: both sides changed the same, which is to be settled" for path in merge.disputed
+        f"{path}: both sides changed the same, and a person must resolve the conflict"
+        for path in merge.disputed
     ]
     lines += [
-        f"{path} was deleted on one side and changed on the other, and is kept"
+        f"{path} was deleted on one side and changed on the other; it is kept"
         for path in merge.kept
     ]
     signs = (

@@ -149,16 +149,16 @@ class _ChangedDocument:
             return
         if raw.new_mode not in REGULAR:
             odd = (
-                f"{raw.path} is not a regular file in what was fetched; nothing was changed; take "
-                "it out there with git"
+                f"{raw.path} is not a regular file in the fetched commits; nothing was "
+                "changed; remove it there with git"
             )
             raise GitFailed(odd, command=["diff-tree"], words="")
-        why = "what was fetched has a damaged document, so nothing was changed; mend it there"
+        why = "the fetched commits have a damaged document, so nothing was changed; repair it there"
         try:
             clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
             why = (
                 "a document that was changed there can't be merged, so nothing was changed; "
-                "mend it, then sync again"
+                "repair it, then sync again"
             )
             self.store.incoming.version(self.kind, self.id)
         except InvalidDocument as error:
@@ -192,9 +192,8 @@ def _ensure_welcome(
             git.run("read-tree", "-m", "-u", "-n", base, new)
         except GitFailed as error:
             reason = (
-                "files that were changed here and are not committed are in the way of what was "
-                "fetched, so nothing was "
-                "changed; commit them, or put them aside with git stash, then sync again: "
+                "uncommitted local changes are in the way of the fetched commits, so nothing "
+                "was changed; commit them, or put them aside with git stash, then sync again: "
                 f"{error.words}"
             )
             raise GitFailed(reason, command=error.command, words=error.words) from None

@@ -57,7 +57,7 @@ def packets(stream: IO[bytes]) -> list[bytes]:
             size = -1
         if not 0 <= size <= _MOST:
             raise InvalidInput(
-                f"{header!r} begins no packet of git's; this program is for git, and only git starts it"
+                f"{header!r} is not the start of a packet of git's; only git starts this program"
             )
         contents.append(stream.read(size))
         if len(contents[-1]) < size:
@@ -172,8 +172,8 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
             if whole is not None and whole != data:
                 return clean_form(whole, path)
             tell(
-                f"{error.message}\n{path}: passes as it is, and must not be committed; mend it, "
-                "or ask: capsule doctor"
+                f"{error.message}\n{path}: passed unchanged, and must not be committed; repair "
+                "it, or run: capsule doctor"
             )
             return data
 

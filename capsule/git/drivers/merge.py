@@ -86,7 +86,7 @@ def merge_files(
         words = error.message.split("\n")
         return False, [
             *words,
-            f"{path}: not merged; git's own merge, line by line, is left there to be settled",
+            f"{path}: not merged by Capsule; resolve git's own merge, line by line, in the file",
         ]
     try:
         with open(sides.ours, "wb") as file:
@@ -124,12 +124,9 @@ def _ensure_one_document(sides: list[Document], path: str) -> None:
     ids = dict.fromkeys(str(side.get("id")) for side in sides)
     if len(ids) > 1:
         reason = (
-            f"these are different documents ({', '.join(map(one_line, ids))}), of which git "
-            "took one for another "
-        )
-        reason += (
-            "renamed; undo it with: git merge --abort, and merge again with: git merge -X "
-            "find-renames=100%"
+            f"these are different documents ({', '.join(map(one_line, ids))}); git took one for "
+            "the other, renamed; undo it with: git merge --abort, and merge again with: git merge "
+            "-X find-renames=100%"
         )
         raise InvalidDocument.of([Problem(path, 0, 0, "", reason)])
 
@@ -151,12 +148,12 @@ def _words(merged: MergeResult, path: str, kind: str, directory: str) -> list[st
             " and ".join(_short(value) for value, _ in conflict.values),
         )
         words.append(
-            f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for "
-            "now"
+            f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} is used "
+            "for now"
         )
     if merged.conflicts:
         command = store_command(f"capsule git resolve {id}", directory, path)
-        how = f"settle it with: {command}" if KINDS[kind].has_entries else "settle it by hand"
+        how = f"resolve it with: {command}" if KINDS[kind].has_entries else "resolve it by hand"
         words.append(f"{path}: {how}, then: {file_command('git add', path)}")
     return words
 

@@ -46,12 +46,12 @@ def problems(git: Git) -> list[str]:
                         blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json")
                     )
                 else:
-                    reason = "is no file; a store accepts no link in a document's place"
+                    reason = "is not a file; a store accepts no link instead of a document"
             if reason:
                 lines.append(f"{path}: {reason}: {file_command('git rm --cached', path)}")
     if lines:
         lines.append(
-            "nothing was committed; what is staged can be committed as it is with: git commit "
+            "nothing was committed; to commit the staged files unchanged, run: git commit "
             "--no-verify"
         )
     return lines
@@ -71,7 +71,7 @@ def _place(top: str, path: str) -> tuple[str, str]:
 
 
 def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
-    again = f"mend it, and then: {file_command('git add', path)}"
+    again = f"repair it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)
         if not migrations.is_newer(document):

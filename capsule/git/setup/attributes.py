@@ -63,9 +63,9 @@ def driver_config(program: Sequence[str]) -> dict[str, str]:
     """
     command = shlex.join(program)
     words = (
-        f"capsule: the filter of conversations is gone, as {program[0]} does not start; set it up "
-        "anew "
-        f"(capsule git setup) or do without (git config --remove-section filter.{DRIVER})"
+        f"capsule: the filter of conversations does not work, because {program[0]} does not "
+        "start; set it up again (capsule git setup) or remove it (git config --remove-section "
+        f"filter.{DRIVER})"
     )
     otherwise = f"{{ code=$?; test $code -lt 126 || echo {shlex.quote(words)} >&2; exit $code; }}"
     return {
@@ -87,10 +87,9 @@ def wanted_config(program: Sequence[str]) -> dict[str, str]:
     """
     command = shlex.join(program)
     words = (
-        f"capsule: the check of staged conversations is gone, as {program[0]} does not start it; "
-        "commits of "
-        "conversations are refused until it is set up anew (capsule git setup) or taken out "
-        f"(git config --unset {CHECK})"
+        f"capsule: the check of staged conversations does not work, because {program[0]} does "
+        "not start; commits of conversations are refused until it is set up again (capsule "
+        f"git setup) or removed (git config --unset {CHECK})"
     )
     paths = shlex.join([f":(top,glob)**/{kind}/*" for kind in KINDS])
     otherwise = (

@@ -127,8 +127,8 @@ def _blocks(data: bytes, path: str) -> list[_Block]:
             begun = None
     if begun is not None:
         reason = (
-            "the lines of `capsule git setup` begin here and never end; take them out, or "
-            "end them with the line: "
+            "the lines of `capsule git setup` begin here and never end; remove them, or end "
+            "them with the line: "
         )
         raise InvalidDocument.of([Problem(path, begun[0], 1, "", reason + _END.decode())])
     return blocks
@@ -151,9 +151,9 @@ def read(path: str) -> bytes | None:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(mode):
-            reason = "is a symlink" if stat.S_ISLNK(mode) else "is no file"
+            reason = "is a symlink" if stat.S_ISLNK(mode) else "is not a file"
             raise Refused(
-                f"{path}: {reason}, and is left alone; put a file in its place", path=path
+                f"{path}: {reason}; it stays unchanged; put a file in its place", path=path
             )
         with open(path, "rb") as file:
             return file.read()
@@ -161,7 +161,7 @@ def read(path: str) -> bytes | None:
 
 _NAME = "pre-commit"
 _LINES = (
-    "# Checks the conversations that are staged; `capsule git teardown` takes this out.",
+    "# Checks the conversations that are staged; `capsule git teardown` removes this.",
     CHECK_LINE,
 )
 _NOT_EXECUTABLE = "it isn't executable, so git doesn't run it"
@@ -199,7 +199,7 @@ class Hook:
             return (
                 f"run: chmod +x {shlex.quote(self.path)}, and then: capsule git setup; or remove it"
             )
-        return f"have it run, before all else: {CHECK_LINE}"
+        return f"have it run this line before all others: {CHECK_LINE}"
 
 
 def find(repository: Repository, *, everywhere: bool = False) -> Hook:
@@ -223,11 +223,11 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
     others = ""
     if is_inside:
         others = (
-            "it lies in the working tree (core.hooksPath), where it may be committed, or "
-            "made anew by its owner"
+            "it is in the working tree (core.hooksPath), where it may be committed, or "
+            "generated again"
         )
     elif scope in ("global", "system", "command") and not everywhere:
-        others = f"all your repositories have it (core.hooksPath, {scope})"
+        others = f"all your repositories use it (core.hooksPath, {scope})"
     return Hook(path, data, runs, others or obstacle, bool(others))
 
 
@@ -263,7 +263,7 @@ def unchain(
                 replace_file(path, data, without_block(data, path))
                 done.append(path)
     if hook.runs and hook.runs not in done and hook.runs not in dict(left):
-        left.append((hook.runs, "the line there was put in by hand"))
+        left.append((hook.runs, "the line was added by hand"))
     return done, left
 
 
@@ -274,7 +274,7 @@ def _look(path: str) -> tuple[bytes | None, str]:
     except FileNotFoundError:
         return None, ""
     if not stat.S_ISREG(mode):
-        return None, "it is a symlink" if stat.S_ISLNK(mode) else "it is no file"
+        return None, "it is a symlink" if stat.S_ISLNK(mode) else "it is not a file"
     data = read(path) or b""
     if not mode & 0o111:
         return data, _NOT_EXECUTABLE
@@ -282,7 +282,7 @@ def _look(path: str) -> tuple[bytes | None, str]:
     is_shell = data.startswith(b"#!") and any(
         word.decode("ascii", "replace") in _SHELLS for word in first
     )
-    return data, "" if is_shell else "it is no shell script"
+    return data, "" if is_shell else "it is not a shell script"
 
 
 def _runs(repository: Repository, path: str, owner: str) -> str:
@@ -384,7 +384,7 @@ def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
         for step in _remove(os.path.join(root, name), kind, lines)
     ]
     if users := sorted(_users(repository)):
-        why = f"left, as other attributes still use it: {', '.join(users)}"
+        why = f"kept, because other attributes still use it: {', '.join(users)}"
         steps += [
             SetupStep(kind, where, why, False)
             for kind, where in (("config", "repository"), ("hook", "pre-commit"))
@@ -400,7 +400,7 @@ def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
     if everywhere:
         steps += _unconfigure(repository.git, "--global")
     elif settings(repository.git, "--global"):
-        why = "left: it is for all your clones; take it out with: capsule git teardown --global"
+        why = "kept: it is for all your clones; remove it with: capsule git teardown --global"
         steps.append(SetupStep("config", "yours", why, False))
     return steps
 
@@ -408,12 +408,12 @@ def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
 def _add(path: str, kind: str, lines: Sequence[str]) -> SetupStep:
     data = read(path)
     if not has_block(data) and set(_stripped(data)).issuperset(lines):
-        return SetupStep(kind, path, "has the lines already", False)
+        return SetupStep(kind, path, "already has the lines", False)
     after = with_block(data, lines, path)
     if after == data:
-        return SetupStep(kind, path, "is as it should be", False)
+        return SetupStep(kind, path, "is already right", False)
     replace_file(path, data, after, mode=0o666)
-    return SetupStep(kind, path, "has the lines now" if data is not None else "is made", True)
+    return SetupStep(kind, path, "now has the lines" if data is not None else "is made", True)
 
 
 def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
@@ -421,12 +421,14 @@ def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
     if data is not None and has_block(data):
         after = without_block(data, path)
         replace_file(path, data, after)
-        yield SetupStep(kind, path, "is removed" if after is None else "is without the lines", True)
+        yield SetupStep(
+            kind, path, "is removed" if after is None else "no longer has the lines", True
+        )
     elif left := [line for line in _stripped(data) if line in lines]:
         yield SetupStep(
             kind,
             path,
-            "left: the lines there were put in by hand",
+            "kept: the lines were added by hand",
             False,
             f"take out {'; '.join(left)}",
         )
@@ -444,7 +446,7 @@ def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> SetupStep:
     return SetupStep(
         "config",
         _WHOSE[scope],
-        "names this Capsule now" if changed else "is as it should be",
+        "now names this Capsule" if changed else "is already right",
         bool(changed),
     )
 
@@ -454,23 +456,26 @@ def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
     for name in there & known:
         git.run("config", scope, "--unset-all", name)
     if there & known:
-        yield SetupStep("config", _WHOSE[scope], "is without the settings", True)
+        yield SetupStep("config", _WHOSE[scope], "no longer has the settings", True)
     if others := sorted(there - known):
         yield SetupStep(
-            "config", _WHOSE[scope], f"left, as Capsule did not set it: {', '.join(others)}", False
+            "config",
+            _WHOSE[scope],
+            f"kept, because Capsule did not set it: {', '.join(others)}",
+            False,
         )
 
 
 def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
     there = find(repository, everywhere=everywhere)
     if there.runs and (there.obstacle or not has_block(there.data)):
-        return SetupStep("hook", there.runs, "has the check run", False)
+        return SetupStep("hook", there.runs, "runs the check", False)
     if there.obstacle:
         return SetupStep("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
     if not chain(there):
-        return SetupStep("hook", there.path, "is as it should be", False)
+        return SetupStep("hook", there.path, "is already right", False)
     return SetupStep(
-        "hook", there.path, "is made" if there.data is None else "has the check now", True
+        "hook", there.path, "is made" if there.data is None else "now has the check", True
     )
 
 

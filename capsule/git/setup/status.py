@@ -139,24 +139,23 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[CloneFi
     there = {name: values[-1] for name, values in settings(Git(repository.top)).items()}
     absent = [name for name in wanted if name not in there]
     if absent and missing:
-        yield CloneFinding("drivers", "git knows nothing of conversations here", _SET_UP)
+        yield CloneFinding("drivers", "git is not set up for conversations here", _SET_UP)
     elif absent:
         text = (
-            "the attributes are here, but this clone does not know what they mean: git merges "
-            "conversations line by "
-            f"line, and commits their locks (not set: {', '.join(absent)})"
+            "the attributes are here, but this clone has no programs for them: git merges "
+            "conversations line by line, and commits their locks (not set: "
+            f"{', '.join(absent)})"
         )
         yield CloneFinding("drivers", text, _SET_UP)
     elif missing:
         where = os.path.join(repository.top, repository.prefix, ".gitattributes")
         text = (
-            "the programs are set up, but not in force for the documents here: "
-            f"{'; '.join(missing)}"
+            f"the programs are set up, but do not apply to the documents here: {'; '.join(missing)}"
         )
         yield CloneFinding(
             "attributes",
             text,
-            f"{_SET_UP}; where that is not enough, look for other lines than {where} has",
+            f"{_SET_UP}; if that is not enough, look for lines other than those of {where}",
         )
     if not absent and (odd := _odd_program(there, wanted)):
         yield CloneFinding("drivers", odd, _SET_UP)
@@ -181,10 +180,10 @@ def _odd_program(there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     except ValueError:
         words = []
     if not words:
-        return f"filter.{DRIVER}.process is none that Capsule wrote: {command}"
+        return f"filter.{DRIVER}.process was not written by Capsule: {command}"
     if shutil.which(words[0]) is None:
         return (
-            "the program of the drivers is gone, so that git can't add or check out "
+            "the program of the drivers is missing, so git can't add or check out "
             f"conversations: {words[0]}"
         )
     # Which Python starts them doesn't matter, as long as all of them are as this version writes
@@ -206,14 +205,14 @@ def _files(repository: Repository) -> Iterator[CloneFinding]:
     for path in documents:
         if path in ignored:
             command = f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
-            todo = f"take out the rule that {command} names, if they belong in git"
-            yield CloneFinding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
+            todo = f"remove the rule that {command} prints, if they belong in git"
+            yield CloneFinding("ignore", f"git ignores the files in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
     if changed := [
         entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields
     ]:
         text = (
-            "not committed as it is here, and other clones have what is committed: "
+            "different from the commit, and other clones have the committed version: "
             f"{shlex.join(changed)}"
         )
         yield CloneFinding("attributes", text, "run: capsule git commit")
@@ -234,23 +233,23 @@ def _hook(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFind
         return
     if there.obstacle:
         text = (
-            f"nothing checks what is committed: {there.path} can't be given the check, as "
+            f"nothing checks commits: the check can't be added to {there.path}, because "
             f"{there.obstacle}"
         )
         yield CloneFinding("hook", text, there.way_out)
     else:
         yield CloneFinding(
-            "hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP
+            "hook", "nothing checks commits: there is no pre-commit hook of Capsule", _SET_UP
         )
 
 
 def _version(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     state.git, is_enough = merge_version(repository.git)
     if not is_enough:
-        needs = "capsule git sync, where it merges other files than conversations"
+        needs = "capsule git sync, if it merges other files than conversations"
         yield CloneFinding(
             "git",
-            f"git {state.git} lacks what this needs: {needs}",
+            f"git {state.git} is too old for this: {needs}",
             "install git 2.38 or newer",
             False,
         )
@@ -323,13 +322,13 @@ def _under_way(repository: Repository, state: RepositoryStatus) -> Iterator[Clon
         files, first = "", "end it with: "
         if unmerged:
             files, first = (
-                f"; to be settled: {unmerged}",
-                "settle what is open, git add it, and then: ",
+                f"; to be resolved: {unmerged}",
+                "resolve the conflicts, git add the files, and then: ",
             )
-        yield CloneFinding("merging", f"{operation} is going on{files}", f"{first}{end}")
+        yield CloneFinding("merging", f"{operation} is in progress{files}", f"{first}{end}")
     elif unmerged:
-        text = f"without a merge going on, these wait to be settled: {unmerged}"
-        yield CloneFinding("merging", text, "settle them, and git add them")
+        text = f"there are unresolved files without a merge in progress: {unmerged}"
+        yield CloneFinding("merging", text, "resolve them, and git add them")
 
 
 def _count(number: int, noun: str) -> str:
