@@ -1,8 +1,9 @@
-"""Capsules: files, folders and archives of version 2.0 and 2.1, and out as either.
+"""Read and write capsules: files, folders and archives of version 2.1 and 2.0.
 
 A file of version 2.1 is the capsule as the store has it, without its lock. One of 2.0 has the
-active branch in the fields of 2.0 and nothing else, for older readers; what they have no field for
-is under the one key `capsule`. Ids are kept. Pure.
+active branch in the fields of 2.0, for older readers, and the note of an export under `capsule`.
+Ids are kept. A sound file is read with the exact digits of its numbers. A damaged one is read
+around the damage, which is reported. Pure.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from capsule.transfer.records.coercion import is_string, object_of, without
 from capsule.transfer.records.round_trip import CAPSULE_KEY
 
 _SHA256 = r"[0-9a-f]{64}"
-_HEAD = ("id", "title", "createdAt", "updatedAt")
-#: The metadata of 2.0, and what it is where a capsule has none.
-_METADATA = creation.new_metadata()
-#: What stands for the roles that 2.0 does not have.
-_ROLES = {"system": "user", "tool": "assistant"}
+#: The metadata of 2.0, with the values for a capsule without them.
+_DEFAULT_METADATA = creation.new_metadata()
+#: The roles of 2.0 for those that it does not have.
+_OLD_ROLES = {"system": "user", "tool": "assistant"}
+#: The largest file that is read with exact digits, in bytes.
+_MAX_EXACT_BYTES = 1 << 28
 
 
 def _is_capsule(record: Fields) -> bool:
@@ -42,108 +44,135 @@ def _is_capsule(record: Fields) -> bool:
     if not isinstance(record.get("id"), str):
         return False
     if isinstance(history, list) and history:
-        return all(
-            isinstance(entry, dict) and "role" in entry and "event" not in entry
-            for entry in history[:1]
-        )
+        entry = history[0]
+        return isinstance(entry, dict) and "role" in entry and "event" not in entry
     return {"title", "version", "createdAt", "updatedAt"} <= record.keys()
 
 
 def _read(source: Source) -> Iterator[Draft]:
     if json_shape(source) == "object":
-        data = read_bytes(source, 1 << 28)
-        try:  # Digit for digit, where it can be.
-            yield _draft(codec.decode(data, source.name), source, 1)
-            return
+        data = read_bytes(source, _MAX_EXACT_BYTES)
+        try:
+            draft = _draft(codec.decode(data, source.name), source, 1)
         except CapsuleError:
-            pass  # Read again, around the damage.
+            pass  # It is damaged, and is read around the damage below.
+        else:
+            yield draft
+            return
     for line, record in read_records(source):
         try:
-            yield _draft(record, source, line)
+            draft = _draft(record, source, line)
         except CapsuleError as error:
             source.tell(error.message[:300], line)
+        else:
+            yield draft
 
 
 def _draft(record: Fields, source: Source, line: int) -> Draft:
-    """The draft of a capsule. Raises InvalidDocument."""
+    """Return the draft of a capsule, with its attachments. Raises InvalidDocument."""
     note = object_of(record.get(CAPSULE_KEY))
-    if note:
-        record = without(record, CAPSULE_KEY)
-    if isinstance(record.get("history"), list):
-        record = record | {
-            "history": [entry for entry in record["history"] if _is_message(entry, source, line)]
-        }
-    validation.check(record, codec.encode(record), source.name)
-    document, _ = migrations.upgrade(record, source.name)
-    history = document["history"]
+    capsule = without(record, CAPSULE_KEY) if note else record
+    if isinstance(capsule.get("history"), list):
+        history = [entry for entry in capsule["history"] if _is_message(entry, source, line)]
+        capsule = capsule | {"history": history}
+    validation.check(capsule, codec.encode(capsule), source.name)
+    document, _ = migrations.upgrade(capsule, source.name)
     head = without(document, "history", "version")
     head["metadata"] = without(head.get("metadata", {}), "lock")
-    for attached in (file for entry in history for file in entry.get("attachments", ())):
-        if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
-            for file in source.near(f"../attachments/{digest}"):
-                attached["data"] = file
-    return Draft(head, history, line, is_own=True, export_note=note)
+    for entry in document["history"]:
+        for attachment in entry.get("attachments", ()):
+            digest = attachment.get("sha256")
+            if isinstance(digest, str) and re.fullmatch(_SHA256, digest):
+                for file in source.near(f"../attachments/{digest}"):
+                    attachment["data"] = file
+    return Draft(head, document["history"], line, is_own=True, export_note=note)
 
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
-    is_message = (
-        isinstance(entry, dict) and is_string(entry.get("role")) and is_string(entry.get("content"))
-    )
-    if not is_message:
-        source.tell("an entry of history is no message", line)
-    return is_message
+    """Return whether an entry is a message. Report any other one."""
+    if isinstance(entry, dict) and is_string(entry.get("role")) and is_string(entry.get("content")):
+        return True
+    source.tell("an entry of history is no message", line)
+    return False
 
 
-def _no_file(data: bytes | Source) -> tuple[str, int]:
+def _refuse_file(data: bytes | Source) -> tuple[str, int]:
     raise ValueError("an attachment was not stored")
 
 
+def _ignore_problem(reason: str, id: str) -> None:
+    """Ignore a problem: a stored conversation was accepted already."""
+
+
 def _write(draft: Draft) -> bytes:
-    nothing: Any = lambda reason, id: None  # noqa: E731
-    return codec.encode(
-        document_of(draft, "capsule", draft.head["updatedAt"], nothing, _no_file, is_trusted=True)
+    document = document_of(
+        draft,
+        "capsule",
+        draft.head["updatedAt"],
+        _ignore_problem,
+        _refuse_file,
+        is_trusted=True,
     )
+    return codec.encode(document)
 
 
 def _write_2_0(draft: Draft) -> bytes:
-    about, context = draft.metadata, draft.head.get("context", {})
-    metadata = {name: about.get(name, _METADATA[name]) for name in _METADATA}
-    empty = creation.empty_context()
-    files = context.get("metadata", {})
+    metadata = draft.metadata
+    context = draft.head.get("context", {})
+    context_metadata = context.get("metadata", {})
+    default_context_metadata = creation.empty_context()["metadata"]
     record: Fields = {
-        **{name: draft.head[name] for name in _HEAD},
-        "metadata": metadata,
+        "id": draft.head["id"],
+        "title": draft.head["title"],
+        "version": "2.0",
+        "createdAt": draft.head["createdAt"],
+        "updatedAt": draft.head["updatedAt"],
+        "metadata": {
+            name: metadata.get(name, default) for name, default in _DEFAULT_METADATA.items()
+        },
         "context": {
             "fullContext": context.get("fullContext", ""),
-            "metadata": {name: files.get(name, value) for name, value in empty["metadata"].items()},
+            "metadata": {
+                name: context_metadata.get(name, default)
+                for name, default in default_context_metadata.items()
+            },
         },
-        "history": [_message(entry) for entry in active_path(draft.head, draft.history)],
+        "history": [_old_message(entry) for entry in active_path(draft.head, draft.history)],
     }
-    first_fields = {name: record[name] for name in _HEAD[:2]}
-    return codec.encode(draft.with_note(first_fields | {"version": "2.0"} | record))
+    return codec.encode(draft.with_note(record))
 
 
-def _message(entry: Fields) -> Fields:
-    said = {name: entry[name] for name in ("role", "content", "timestamp") if name in entry}
-    return said | {"role": _ROLES.get(said["role"], said["role"])}
+def _old_message(entry: Fields) -> Fields:
+    """Return the fields of a message that 2.0 has."""
+    message: Fields = {
+        name: entry[name] for name in ("role", "content", "timestamp") if name in entry
+    }
+    message["role"] = _OLD_ROLES.get(entry["role"], entry["role"])
+    return message
 
 
-_ABOUT: Fields = {
-    "read": _read,
-    "file_name": lambda draft: f"conversations/{draft.id}.json",
-    "has_files_beside": True,
-}
+def _file_name(draft: Draft) -> str:
+    return f"conversations/{draft.id}.json"
+
+
 FORMATS = [
     Format(
-        "capsule", "Capsules, version 2.1", recognizes_record(_is_capsule), write=_write, **_ABOUT
+        "capsule",
+        "Capsules, version 2.1",
+        recognizes=recognizes_record(_is_capsule),
+        read=_read,
+        write=_write,
+        file_name=_file_name,
+        has_files_beside=True,
     ),
-    # The format above reads both versions.
     Format(
         "capsule-2.0",
         "Capsules, version 2.0",
-        lambda source: False,
+        recognizes=lambda source: False,  # The format above reads both versions.
+        read=_read,
         write=_write_2_0,
+        file_name=_file_name,
+        has_files_beside=True,
         is_portable=False,
-        **_ABOUT,
     ),
 ]

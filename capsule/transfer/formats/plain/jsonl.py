@@ -1,11 +1,10 @@
-"""JSONL for training and for tools: a conversation a line, as OpenAI's chat, ShareGPT or ChatML
-have it.
+"""Read and write JSONL for training and tools: a conversation a line, as OpenAI's chat, ShareGPT or
+ChatML have it.
 
-A plain text of ChatML is read too, as one conversation.
-
-A line has the active branch, in the very form of these formats. Everything else of a capsule (ids,
-times, other branches) is under the key `capsule` of the line, and none of it in a message; a plain
-line lacks it. Pure.
+A plain text of ChatML is read too, as one conversation. A written line has the active branch in the
+exact form of its format. All other fields of a capsule (ids, times, other branches) are lost in
+this form, so they are under the key `capsule` of the line, and an import takes them from there. A
+plain line lacks this key. Pure.
 """
 
 from __future__ import annotations
@@ -47,25 +46,31 @@ from capsule.transfer.records.round_trip import (
 )
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
-_PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(
-    ("gpt", "assistant", "chatgpt"), "assistant"
-)
-_PEOPLE |= {"system": "system"} | dict.fromkeys(
-    ("tool", "function_response", "observation"), "tool"
-)
-_SPOKEN = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
+#: The roles of ShareGPT.
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
+_SHAREGPT_SPEAKERS = {"user": "human", "assistant": "gpt", "tool": "tool"}
+#: The key of a record that has its messages as a text of ChatML. Under any other key is a list.
+_TEXT_KEY = "text"
+_CHATML_MESSAGE = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
 
 
 def _read_openai(record: Fields) -> Fields:
-    role, content = record.get("role"), record.get("content")
-    fields: Fields = {
-        "role": _ROLES.get(str(role), role if role in ("user", "system", "tool") else "assistant")
-    }
+    fields: Fields = {"role": _openai_role(record.get("role"))}
+    content = record.get("content")
     if isinstance(content, list):
-        fields["content"] = "\n\n".join(
-            text for part in content if isinstance(text := text_of_part(part), str)
-        )
-        files = [part for part in content if text_of_part(part) is None]
+        texts = [text_of_part(part) for part in content]
+        fields["content"] = "\n\n".join(text for text in texts if text is not None)
+        files = [part for part, text in zip(content, texts, strict=True) if text is None]
         if files:
             fields["attachments"] = [_attachment(part) for part in files]
     else:
@@ -80,13 +85,22 @@ def _read_openai(record: Fields) -> Fields:
     return fields
 
 
+def _openai_role(role: Any) -> str:
+    default = role if role in ("user", "system", "tool") else "assistant"
+    return _ROLES.get(str(role), default)
+
+
 def _attachment(part: Any) -> Fields:
-    kind = str(part.get("type") or "file") if isinstance(part, dict) else "file"
-    value = part.get(kind) if isinstance(part, dict) else None
+    """Return the attachment for a part of a content that is no text."""
+    if not isinstance(part, dict):
+        return {"name": "file", "type": "file"}
+    kind = str(part.get("type") or "file")
+    value = part.get(kind)
     url = value.get("url") if isinstance(value, dict) else value
-    return {"name": kind, "type": kind} | (
-        {"url": url} if isinstance(url, str) and url[:5] != "data:" else {}
-    )
+    attachment = {"name": kind, "type": kind}
+    if isinstance(url, str) and not url.startswith("data:"):
+        attachment["url"] = url
+    return attachment
 
 
 def _write_openai(fields: Fields) -> Fields:
@@ -101,27 +115,32 @@ def _write_openai(fields: Fields) -> Fields:
 
 
 def _read_sharegpt(record: Fields) -> Fields:
-    who = str(record.get("from"))
-    if who == "function_call" and isinstance(call := json_of(record.get("value")), dict):
+    speaker = str(record.get("from"))
+    value = record.get("value")
+    call = json_of(value) if speaker == "function_call" else None
+    if isinstance(call, dict):
         return {"role": "assistant", "content": "", "toolCalls": [call]}
-    return {"role": _PEOPLE.get(who, "assistant"), "content": text_of(record.get("value"))}
+    return {"role": _SHAREGPT_ROLES.get(speaker, "assistant"), "content": text_of(value)}
 
 
 def _write_sharegpt(fields: Fields) -> Fields:
     calls = fields.get("toolCalls")
     if calls and not fields["content"]:
         return {"from": "function_call", "value": orjson.dumps(calls[0]).decode()}
-    people = {"user": "human", "assistant": "gpt", "tool": "tool"}
-    return {"from": people.get(fields["role"], "system"), "value": fields["content"]}
+    return {
+        "from": _SHAREGPT_SPEAKERS.get(fields["role"], "system"),
+        "value": fields["content"],
+    }
 
 
-def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
-    if key == "text":
+def _messages_of(record: Fields, key: str, pair: Pair) -> list[Fields]:
+    """Return the messages that a record has under a key."""
+    if key == _TEXT_KEY:
         return [
             {"role": _ROLES.get(role, role), "content": text}
-            for role, text in re.findall(_SPOKEN, record[key])
+            for role, text in re.findall(_CHATML_MESSAGE, record[key])
         ]
-    return [message.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
+    return [pair.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
 
 
 def _chatml(messages: list[Fields]) -> str:
@@ -135,14 +154,13 @@ _OPENAI = Pair(_read_openai, _write_openai)
 _SHAREGPT = Pair(_read_sharegpt, _write_sharegpt)
 
 
-def _plain_draft(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
-    """The draft of a record, without what is under `capsule`."""
-    head, messages = (
-        _HEAD.to_capsule(without(record, key, CAPSULE_KEY)),
-        _messages_of(record, key, message),
-    )
-    if key == "text" and (text := record[key]) != _chatml(messages):
-        head = with_source(head, {**head.get("metadata", {}).get("source", {}), "text": text})
+def _plain_draft(record: Fields, line: int | None, key: str, pair: Pair) -> Draft:
+    """Return the draft of a record, without the fields under `capsule`."""
+    head = _HEAD.to_capsule(without(record, key, CAPSULE_KEY))
+    messages = _messages_of(record, key, pair)
+    if key == _TEXT_KEY and record[key] != _chatml(messages):
+        source = head.get("metadata", {}).get("source", {})
+        head = with_source(head, {**source, _TEXT_KEY: record[key]})
     return Draft(head, messages, line)
 
 
@@ -177,45 +195,45 @@ def _with_lost_fields(draft: Draft, lost: Any) -> Draft:
     )
 
 
-def _is_text(source: Source) -> bool:
-    """Whether a file is one conversation as the plain text of ChatML."""
+def _is_chatml(source: Source) -> bool:
+    """Return whether a file is one conversation as the plain text of ChatML."""
     return source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<|im_start|>")
 
 
-def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
-    def draft(record: Fields, line: int, source: Source) -> Draft | None:
-        if isinstance(record.get(key), str if key == "text" else list):
-            return _with_lost_fields(
-                _plain_draft(record, line, key, message), record.get(CAPSULE_KEY)
-            )
+def _reader(key: str, pair: Pair) -> Callable[[Source], Iterator[Draft]]:
+    """Return the reader of a format whose records have their messages under a key."""
+    content_type = str if key == _TEXT_KEY else list
+
+    def make_draft(record: Fields, line: int, source: Source) -> Draft | None:
+        if isinstance(record.get(key), content_type):
+            draft = _plain_draft(record, line, key, pair)
+            return _with_lost_fields(draft, record.get(CAPSULE_KEY))
         source.tell(f"no conversation: it has no {key}", line)
         return None
 
-    return reader_of_items(
-        draft, lambda source: [(1, {key: read_text(source)})] if _is_text(source) else None
-    )
+    def items(source: Source) -> list[tuple[int, Fields]] | None:
+        return [(1, {key: read_text(source)})] if _is_chatml(source) else None
+
+    return reader_of_items(make_draft, items)
 
 
-def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Draft], bytes]:
+def _writer(key: str, pair: Pair) -> Callable[[Draft], bytes]:
+    """Return the writer of a format, with the fields that its form loses under `capsule`."""
+
     def write(draft: Draft) -> bytes:
-        line = active_path(draft.head, draft.history)
-        if is_plain:
-            return (
-                orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]})
-                + b"\n"
-            )
-        record = without(
-            _HEAD.to_record(draft.head), *(["id"] if draft.is_own or key == "text" else [])
-        )
-        if key == "text":
-            record = {key: _chatml(line), **record}
+        branch = active_path(draft.head, draft.history)
+        head = _HEAD.to_record(draft.head)
+        if draft.is_own or key == _TEXT_KEY:
+            head = without(head, "id")
+        record: Fields
+        if key == _TEXT_KEY:
+            record = {key: _chatml(branch), **head}
         else:
-            made = [
-                message.to_record(entry, is_edited=entry.get("id") in draft.edited)
-                for entry in line
+            messages = [
+                pair.to_record(entry, is_edited=entry.get("id") in draft.edited) for entry in branch
             ]
-            record = {key: made, **record}
-        lost_fields = _lost_fields(draft, _plain_draft(record, None, key, message))
+            record = {key: messages, **head}
+        lost_fields = _lost_fields(draft, _plain_draft(record, None, key, pair))
         if lost_fields:
             record[CAPSULE_KEY] = lost_fields
         return orjson.dumps(record) + b"\n"
@@ -223,35 +241,60 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
     return write
 
 
-def _has(key: str, of: str) -> Callable[[Source], bool]:
-    """What recognizes a file of records whose lists of messages have a field."""
-    return recognizes_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
+def _plain_writer(key: str, pair: Pair) -> Callable[[Draft], bytes]:
+    """Return the writer of the plain form of a format: the messages of the active branch."""
+
+    def write(draft: Draft) -> bytes:
+        branch = active_path(draft.head, draft.history)
+        content = _chatml(branch) if key == _TEXT_KEY else [pair.write(entry) for entry in branch]
+        return orjson.dumps({key: content}) + b"\n"
+
+    return write
 
 
-_has_chatml = recognizes_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
+def _recognizes_messages(key: str, field: str) -> Callable[[Source], bool]:
+    """Return the recognizer of a file whose lists of messages, under `key`, have this field."""
+    return recognizes_record(lambda record: field in next(iter(objects_of(record.get(key))), ()))
+
+
+_has_chatml = recognizes_record(lambda record: "<|im_start|>" in text_of(record.get(_TEXT_KEY)))
 
 
 def _format(
-    name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]
+    name: str, title: str, key: str, pair: Pair, recognizes: Callable[[Source], bool]
 ) -> Format:
-    read, write, plain = (
-        _reader(key, message),
-        _writer(key, message),
-        _writer(key, message, is_plain=True),
+    return Format(
+        name,
+        title,
+        recognizes=recognizes,
+        read=_reader(key, pair),
+        write=_writer(key, pair),
+        extension=".jsonl",
+        joined="lines",
+        plain=_plain_writer(key, pair),
     )
-    return Format(name, title, recognizes, read, write, ".jsonl", "lines", plain=plain)
 
 
 FORMATS = [
     _format(
-        "sharegpt", "ShareGPT (JSONL)", "conversations", _SHAREGPT, _has("conversations", "from")
+        "sharegpt",
+        "ShareGPT (JSONL)",
+        "conversations",
+        _SHAREGPT,
+        _recognizes_messages("conversations", "from"),
     ),
     _format(
         "chatml",
         "ChatML (JSONL, text)",
-        "text",
+        _TEXT_KEY,
         _OPENAI,
-        lambda it: _is_text(it) or _has_chatml(it),
+        lambda source: _is_chatml(source) or _has_chatml(source),
     ),
-    _format("jsonl", "OpenAI chat (JSONL)", "messages", _OPENAI, _has("messages", "role")),
+    _format(
+        "jsonl",
+        "OpenAI chat (JSONL)",
+        "messages",
+        _OPENAI,
+        _recognizes_messages("messages", "role"),
+    ),
 ]
