@@ -20,7 +20,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
-from capsule_cli.commands.reading.drawing import drawn
+from capsule_cli.commands.reading.drawing import draw_message
 
 __all__ = ["run"]
 
@@ -55,7 +55,7 @@ def _drawn(store: Store) -> int:
     """What `capsule show` does with a conversation, up to the writing."""
     history, tree, current = store.branches.tree("c")
     messages = [(place, history[place]) for place in tree.path(current)]
-    return len("\n\n".join(drawn(at, message) for at, message in messages))
+    return len("\n\n".join(draw_message(at, message) for at, message in messages))
 
 
 def _draw(bench: Bench, report: Report) -> None:

@@ -9,9 +9,9 @@ import sys
 
 
 def main() -> None:
-    """Run `capsule` with the words of the command line; never returns."""
-    # Python looks for garbage among all that is imported, and at its end again: a tenth of the time
-    # of a short command.
+    """Run `capsule` with the words of the command line. Never returns."""
+    # Garbage collections, during the imports and at the end of the process, take a tenth of the
+    # time of a short command.
     gc.set_threshold(20_000)
     atexit.register(gc.freeze)
     if ":/" in os.environ.get("CAPSULE_STORE", ""):

@@ -1,8 +1,10 @@
-"""The program `capsule`: its commands by name, its help, and the one boundary between their errors
-and the terminal.
+"""The program `capsule`: its commands by name, its help, and the handling of their errors.
 
-What must stay true: the help of the whole program fits one screen, and costs the import of no
-command.
+Typer calls `_RootCommand`, which expands short names, finds the command among the core and the
+rooms, and runs it. An expected error becomes a message on stderr and an exit code. Any other error
+stays a traceback.
+
+What must stay true: the help of the whole program fits one screen, and imports no command.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from capsule_cli.shared.output import CommandStopped, discard_stdout, print_json
 
 
 def installed_parts() -> list[rooms.Room]:
-    """The core and the installed rooms; without those of other packages if one of these is in
-    error.
+    """Return the core and the installed rooms. If a room of another package can't be loaded, return
+    only the core and the built-in rooms.
     """
     with suppress(CapsuleError):
         return [CORE, *rooms.installed(_configured_rooms())]
@@ -44,18 +46,17 @@ def installed_parts() -> list[rooms.Room]:
 
 
 def help_by_topic() -> dict[str, list[tuple[str, str]]]:
-    """The lines of the help by topic."""
+    """Return the lines of the help by topic. Each line has the names of commands and their purpose."""
     topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in HELP}
-    for topic, _, names, says in sorted(
-        (line for part in installed_parts() for line in part.help), key=itemgetter(1)
-    ):
-        topics.setdefault(topic, []).append((names, says))
+    help_lines = [line for part in installed_parts() for line in part.help]
+    for topic, _, names, purpose in sorted(help_lines, key=itemgetter(1)):
+        topics.setdefault(topic, []).append((names, purpose))
     return {topic: lines for topic, lines in topics.items() if lines}
 
 
 def _configured_rooms() -> tuple[str, ...]:
-    """The rooms of other packages that the store uses; none if there is no store, which is not made
-    here.
+    """Return the rooms of other packages that the store uses. Without a store, return none: this
+    makes no store.
     """
     from capsule import locate, settings
     from capsule.engines import opening
@@ -63,9 +64,8 @@ def _configured_rooms() -> tuple[str, ...]:
     try:
         if (url := locate.database_address(global_options.meant_store)) is not None:
             return opening.settings_in_database(url).rooms
-        path = os.path.join(
-            locate.find_store(global_options.meant_store, is_made=False), "capsule.toml"
-        )
+        store = locate.find_store(global_options.meant_store, is_made=False)
+        path = os.path.join(store, "capsule.toml")
         with open(path, "rb") as file:
             return settings.parse(file.read(), path).rooms
     except (NotFound, StorageFailed, OSError):
@@ -73,19 +73,19 @@ def _configured_rooms() -> tuple[str, ...]:
 
 
 def _find_room(command: str) -> rooms.Room | None:
-    """The core or the room that has a command; those of other packages are looked at when no other
-    has it.
+    """Return the core or the room that has a command. The rooms of other packages are loaded only
+    if no other one has it.
     """
     if room := room_of(command):
         return room
-    others = map(rooms.of_others, _configured_rooms())
-    return next(
-        (room for room in others if command in room.groups or command in room.command_names()), None
-    )
+    for room in map(rooms.of_others, _configured_rooms()):
+        if command in room.groups or command in room.command_names():
+            return room
+    return None
 
 
 class _RootCommand(CapsuleGroup):
-    """Finds the command, runs it, and turns an error into words on stderr and an exit code."""
+    """The program as a typer group: finds the command, runs it, and reports its errors."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -108,15 +108,16 @@ class _RootCommand(CapsuleGroup):
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         global_options.forget()
-        # Read off the words: an option that can't be parsed may stand before --json, and its error
-        # is JSON too.
+        # Found in the words and not by the parser: if an option before --json can't be parsed, its
+        # error is JSON too.
         words = args[: args.index("--")] if "--" in args else args
-        self._as_json = global_options.json = "--json" in words
+        self._as_json = "--json" in words
+        global_options.json = self._as_json
         completing = bool(extra.get("resilient_parsing"))
         args = expand(args, completing=completing)
-        # And the command may be one that only this store has.
+        # The store decides which rooms of other packages there are, and so which commands.
         global_options.meant_store = next(
-            (after for word, after in pairwise(words) if word == "--store"), None
+            (value for option, value in pairwise(words) if option == "--store"), None
         )
         try:
             return super().make_context(info_name, args, parent, **extra)
@@ -125,7 +126,7 @@ class _RootCommand(CapsuleGroup):
             raise
 
     def _report_usage(self, error: typer.TyperException) -> None:
-        """Print a usage error as JSON and end, where JSON was asked for; else typer prints it."""
+        """With --json, print a usage error as JSON and exit. Otherwise return, and typer prints it."""
         if self._as_json:
             global_options.json = True
             print_error(error.format_message(), error.exit_code, "Usage")
@@ -142,9 +143,10 @@ class _RootCommand(CapsuleGroup):
             self._report_usage(error)
             raise
         except ModuleNotFoundError as error:
-            if (refused := rooms.missing(error)) is None:
+            missing_package = rooms.missing(error)
+            if missing_package is None:
                 raise
-            raise typer.Exit(report_error(refused)) from error
+            raise typer.Exit(report_error(missing_package)) from error
         except FileNotFoundError as error:
             if not is_folder_deleted():
                 raise
@@ -196,15 +198,19 @@ def program() -> Any:
 
 
 def main(run: Callable[..., Any] | None = None) -> None:
-    """Run `capsule` with the words of the command line, or `run` in the place of the command; never
-    returns.
+    """Run `capsule` with the words of the command line. Never returns.
+
+    Args:
+        run: Called instead of the command's function. It raises the error that the command raised
+            on
+            the fast path.
     """
     ensure_streams()
-    for at, word in enumerate(sys.argv[1:], 1):
+    for position, word in enumerate(sys.argv[1:], 1):
         try:
             word.encode()
         except UnicodeEncodeError:
             global_options.json = "--json" in sys.argv
-            print_error(f"argument {at} is not valid UTF-8 text: {word!a}", 2, "Usage")
+            print_error(f"argument {position} is not valid UTF-8 text: {word!a}", 2, "Usage")
             sys.exit(2)
     program().main(prog_name="capsule", obj=run)

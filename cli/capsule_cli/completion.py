@@ -1,7 +1,7 @@
-"""What the shell offers when a person presses Tab.
+"""The values that the shell offers when a person presses Tab.
 
-What must stay true: a completion prints candidates or nothing; it never fails, for there is nobody
-to read why.
+What must stay true: a completion prints candidates or nothing. It never fails, because nobody would
+read the error.
 """
 
 from __future__ import annotations
@@ -24,45 +24,46 @@ Completion = Callable[[str], list[tuple[str, str]]]
 
 
 def completion_of(
-    opens: Callable[[], AbstractContextManager[S]],
-    read: Callable[[S], Iterable[T]],
-    named: Callable[[T], tuple[str, str]],
+    open_store: Callable[[], AbstractContextManager[S]],
+    read_items: Callable[[S], Iterable[T]],
+    describe: Callable[[T], tuple[str, str]],
 ) -> Completion:
-    """What completes the names of what is `read` of a store; `named` gives a name, with what it
-    names.
+    """Return a completion for items of a store.
+
+    Args:
+        open_store: Opens the store.
+        read_items: Returns the items of the store.
+        describe: Returns the name of an item, which is completed, and a description of it.
     """
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
-        return [
-            pair
-            for pair in map(named, _read_or_nothing(opens, read))
-            if pair[0].startswith(incomplete)
-        ]
+        candidates = map(describe, _read_or_nothing(open_store, read_items))
+        return [candidate for candidate in candidates if candidate[0].startswith(incomplete)]
 
     return complete
 
 
 def _read_or_nothing(
-    opens: Callable[[], AbstractContextManager[S]], read: Callable[[S], Iterable[T]]
+    open_store: Callable[[], AbstractContextManager[S]], read_items: Callable[[S], Iterable[T]]
 ) -> list[T]:
-    """What is read of the store; nothing when that fails."""
+    """Return the items of the store. Return none if that fails."""
     try:
-        with opens() as store:
-            return list(read(store))
+        with open_store() as store:
+            return list(read_items(store))
     except (CapsuleError, OSError):
         return []
 
 
 def _open_for_agent() -> AbstractContextManager[CoreStore]:
-    """The store for the agent of the option or the environment, else for its owner."""
+    """Open the store for the agent of the option or the environment, else for its owner."""
     from capsule.store.store import CoreStore
 
     return open_store(CoreStore, agent_name())
 
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the conversations that begin with `incomplete`, in the order of a list, with their
-    titles.
+    """Return the ids of the conversations that begin with `incomplete`, with their titles, in the
+    order of `list`.
     """
     from capsule.engines.queries import Filter
 
@@ -76,15 +77,15 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_id_or_next(incomplete: str) -> list[tuple[str, str]]:
-    """The ids that begin with `incomplete`, and `@next`, which stands for the next new
-    conversation.
-    """
-    more = [("@next", "the next one that is made")] if incomplete.startswith("@") else []
-    return complete_id(incomplete) + more
+    """Return the ids that begin with `incomplete`, and `@next`, the next new conversation."""
+    candidates = complete_id(incomplete)
+    if incomplete.startswith("@"):
+        candidates.append(("@next", "the next one that is made"))
+    return candidates
 
 
 def complete_tag(incomplete: str) -> list[tuple[str, str]]:
-    """The tags that begin with `incomplete`, the most used first."""
+    """Return the tags that begin with `incomplete`, the most used first."""
     from collections import Counter
 
     tags = _read_or_nothing(
@@ -95,7 +96,9 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_agent(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the agents that begin with `incomplete`; none without the room that knows them."""
+    """Return the ids of the agents that begin with `incomplete`. Return none if the room of
+    messaging is not installed.
+    """
     try:
         return rooms.complete_agent(incomplete)
     except Refused:

@@ -223,7 +223,9 @@ CORE = rooms.Room(
         "store": "Show which store is used, examine it, and maintain it.",
     },
     help=tuple(
-        (topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)
+        (topic, 10 * number, *line)
+        for topic, lines in HELP.items()
+        for number, line in enumerate(lines, 1)
     ),
 )
 

@@ -1,9 +1,11 @@
-"""What git starts: the filter, the merge driver, the diff driver and the check before a commit.
+"""The programs that git starts: the filter, the merge driver, the diff driver and the check before
+a commit.
 
-Git starts some of these for every file, so this is a program of its own, `python -P -m
-capsule_cli.drivers`, that loads nothing it doesn't need: no typer, no pydantic. What must stay
-true: it only wires streams and arguments to `capsule/git/`; what a person can bring about ends in
-words on stderr; and git's end ends it, without a word.
+Git starts some of them for every file. So this is a program of its own, `python -P -m
+capsule_cli.drivers`, and it imports only what it needs: neither typer nor pydantic.
+
+What must stay true: this module only connects streams and arguments with `capsule/git/`. Wrong
+input ends in a message on stderr. When git ends, this program ends without a message.
 """
 
 from __future__ import annotations
@@ -26,15 +28,13 @@ usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git 
 
 
 def main() -> int:
-    """Do what git asks for; the exit code."""
-    for name in (
-        "SIGINT",
-        "SIGPIPE",
-    ):  # Git's end, or Ctrl-C in its terminal: nothing here needs unwinding.
+    """Do what git asks for. Return the exit code."""
+    # At Ctrl-C, or when git ends, the process may end at any point: it holds nothing.
+    for name in ("SIGINT", "SIGPIPE"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     command, *arguments = sys.argv[1:] or [""]
-    works = {
+    commands = {
         "filter": _filter,
         "merge": _merge,
         "textconv": _textconv,
@@ -42,10 +42,10 @@ def main() -> int:
         "version": _version,
     }
     try:
-        if command in works:
-            return works[command](arguments)
+        if command in commands:
+            return commands[command](arguments)
     except CapsuleError as error:
-        _tell(error.message)
+        _print_lines(error.message)
         return error.exit_code
     except BrokenPipeError:
         discard_stdout()
@@ -57,7 +57,7 @@ def main() -> int:
 def _filter(arguments: list[str]) -> int:
     from capsule.git.drivers.filter import cleaner, serve
 
-    serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _tell), _tell)
+    serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _print_lines), _print_lines)
     return 0
 
 
@@ -71,7 +71,7 @@ def _textconv(arguments: list[str]) -> int:
         with open(arguments[0], "rb") as file:
             data = file.read()
     except OSError as error:
-        _tell(f"{arguments[0]}: can't be read: {error.strerror}")
+        _print_lines(f"{arguments[0]}: can't be read: {error.strerror}")
         return 1
     for piece in as_text(data):
         sys.stdout.buffer.write(piece)
@@ -82,16 +82,15 @@ def _textconv(arguments: list[str]) -> int:
 def _merge(arguments: list[str]) -> int:
     from capsule.git.drivers.merge import MergeFiles, merge_files
 
-    # A configuration without %L, which came later than the rest, gets git's usual length of
-    # markers.
+    # %L is missing in older configurations of a clone: then markers have git's usual length.
     *files, path = arguments or [""]
     size = int(files.pop()) if len(files) == 4 and files[3].isdecimal() else 7
     if len(files) != 3:
         sys.stderr.write(_USAGE)
         return 2
-    is_merged, words = merge_files(MergeFiles(*files), path, size, os.getcwd())
-    for line in words:
-        _tell(line)
+    is_merged, messages = merge_files(MergeFiles(*files), path, size, os.getcwd())
+    for message in messages:
+        _print_lines(message)
     return 0 if is_merged else 1
 
 
@@ -101,7 +100,7 @@ def _pre_commit(arguments: list[str]) -> int:
 
     lines = problems(Git(os.getcwd(), variables=hook_variables()))
     for line in lines:
-        _tell(line)
+        _print_lines(line)
     return 1 if lines else 0
 
 
@@ -112,8 +111,8 @@ def _version(arguments: list[str]) -> int:
     return 0
 
 
-def _tell(words: str) -> None:
-    for line in words.replace("\r\n", "\n").split("\n"):
+def _print_lines(text: str) -> None:
+    for line in text.replace("\r\n", "\n").split("\n"):
         print_notice(line)
 
 

@@ -1,8 +1,11 @@
-"""Where errors end: on stderr, with their exit code.
+"""Report errors on stderr, and choose their exit code.
 
-What must stay true: this is the one place that turns an error into words for the terminal. A
-`CapsuleError` is expected and printed in its own words; anything else is a bug and stays a
-traceback.
+A `CapsuleError` and a `CommandStopped` are expected: their message is printed, and with --json an
+object with the fields of the error. An error that has a remedy is printed with the command that
+helps (`REMEDIES`).
+
+What must stay true: no other module turns an error into a message in the terminal. Any other
+exception is a bug and stays a traceback.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from capsule.errors import Action, CapsuleError, Remedy
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.output import CommandStopped, print_json_to_stderr, print_notice
 
-#: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
+#: The exit codes of a program that was ended by SIGINT, SIGPIPE or SIGTERM, as in a shell.
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 
-#: What leads to a command that helps, and the command; `{}` is what it is done with.
+#: For each remedy an introduction and a command. `{}` stands for the id or path of the error.
 REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "list": ("list them with:", "capsule list"),
     "show": ("read it, then try again:", "capsule show {}"),
@@ -48,11 +51,10 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
 
 
 def ensure_streams() -> None:
-    """Give a process that was started without standard input, output or error ones that lead
-    nowhere, as git does it.
+    """Open /dev/null for each standard stream that the process was started without, as git does.
 
-    Nothing is lost that the caller wanted, and no document is opened under the number of a standard
-    stream.
+    Otherwise a document could be opened under the number of a standard stream, and output could be
+    written into it.
     """
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -65,7 +67,7 @@ def ensure_streams() -> None:
 
 
 def is_folder_deleted() -> bool:
-    """Whether the working directory was deleted."""
+    """Return whether the working directory was deleted."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -74,7 +76,14 @@ def is_folder_deleted() -> bool:
 
 
 def print_error(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
-    """Write an error to stderr: in words, or as one line that holds a JSON object."""
+    """Write an error to stderr as text. With --json, write one line with a JSON object.
+
+    Args:
+        message: The message of the error, which may have several lines.
+        code: The exit code.
+        kind: The name of the error's class.
+        fields: Further fields of the object. They can't replace the code, the kind and the message.
+    """
     if global_options.json:
         facts = {"code": code, "kind": kind, "message": message}
         print_json_to_stderr({"error": facts | (fields or {}) | facts})
@@ -84,15 +93,16 @@ def print_error(message: str, code: int, kind: str, fields: dict[str, Any] | Non
 
 
 def remedy_command(remedy: Remedy) -> str:
-    """The command that a remedy is."""
+    """Return the command of a remedy, with its argument quoted for a shell."""
     import shlex
 
     return REMEDIES[remedy.action][1].format(shlex.quote(remedy.on))
 
 
 def report_error(error: CapsuleError | CommandStopped) -> int:
-    """Write `error` to stderr, with the command that helps. Returns: its exit code."""
-    message, fields = error.message, {}
+    """Write an error to stderr, with the command that helps. Return its exit code."""
+    message = error.message
+    fields: dict[str, Any] = {}
     if isinstance(error, CapsuleError):
         fields = error.fields
         if remedy := error.remedy:
@@ -104,13 +114,13 @@ def report_error(error: CapsuleError | CommandStopped) -> int:
     return error.exit_code
 
 
-def exit_with_errors(failed: Sequence[CapsuleError]) -> None:
-    """Print the errors of what failed while the rest was done; the exit code is that of
-    the first.
+def exit_with_errors(errors: Sequence[CapsuleError]) -> None:
+    """Print the errors of a command that did only a part of its work, and exit with the code of the
+    first. Return if there are none.
     """
-    for failure in failed:
-        report_error(failure)
-    if failed:
+    for error in errors:
+        report_error(error)
+    if errors:
         import typer
 
-        raise typer.Exit(failed[0].exit_code)
+        raise typer.Exit(errors[0].exit_code)

@@ -1,16 +1,18 @@
-"""Runs a command without typer, whose import takes longer than a short command.
+"""Run a command without typer, whose import takes longer than a short command.
 
-What must stay true: only words that typer understands in the same way are read here; all others are
-left to it. An error of the command is raised once more in typer's program, which reports it.
+`read` parses the words by the same declarations that typer gets (`shared.options`). If it does not
+understand one of them, it raises, and typer's program parses the line again from the start.
+
+What must stay true: this parser accepts only words that typer understands in the same way. An error
+of the command is raised again in typer's program, which reports it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, get_args, get_origin
 
 from capsule.errors import Refused
 from capsule_cli.command_aliases import expand
@@ -24,16 +26,37 @@ from capsule_cli.shared.stores import session_name
 Values = dict[str, Any]
 
 
-def run(words: Sequence[str]) -> None:
-    """Run the command that the words ask for, and end the process. Returns if they are
-    for typer.
+class _Setter(NamedTuple):
+    """Stores one value of the command line.
+
+    Attributes:
+        values: The dict to store it in.
+        name: The name of the parameter.
+        kind: The type of the value.
+        minimum: The least number that is accepted.
     """
+
+    values: Values
+    name: str
+    kind: Any
+    minimum: int | None
+
+    def set(self, word: str) -> None:
+        """Store the value of a word. Raises ValueError: typer has to parse it."""
+        is_flag = self.kind is bool
+        if not word or not options.is_plain(self.kind) or _is_option(word) != is_flag:
+            raise ValueError(word)
+        self.values[self.name] = is_flag or options.value_of(self.kind, word, self.minimum)
+
+
+def run(words: Sequence[str]) -> None:
+    """Run the command of a command line, and end the process. Return if typer has to do it."""
     try:
-        function, shared, values = read(words)
+        function, global_values, values = read(words)
     except (LookupError, ValueError, ModuleNotFoundError, Refused):
         return
     ensure_streams()
-    for name, value in shared.items():
+    for name, value in global_values.items():
         setattr(global_options, name, value)
     try:
         function(**values)
@@ -42,77 +65,74 @@ def run(words: Sequence[str]) -> None:
     except (Exception, KeyboardInterrupt) as error:
         failure = error
 
-    def fail(**_: Any) -> NoReturn:
+    def raise_again(**_: Any) -> NoReturn:
         raise failure
 
     from capsule_cli import app
 
-    app.main(fail)
+    app.main(raise_again)
 
 
 def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
-    """The command that the words ask for, what they ask of every command, and the command's
-    arguments.
+    """Parse a command line. Return the command's function, the values of the options of every
+    command, and the function's arguments.
 
-    Raises LookupError, ValueError, ModuleNotFoundError, Refused: they are for typer.
+    Raises LookupError, ValueError, ModuleNotFoundError, Refused: typer has to parse the line.
     """
-    "".join(words).encode()  # Typer's program says which word is not valid UTF-8.
+    "".join(words).encode()  # Typer's program reports which word is not valid UTF-8.
     words = expand(list(words))
     function: Callable[..., Any] | None = None
     names: list[str] = []
-    shared: Values = {}
+    global_values: Values = {}
     values: Values = {}
-    known, arguments = _setters(options.every_command, shared)
-    rest = iter(words)
-    for word in rest:
+    option_setters, argument_setters = _setters(options.every_command, global_values)
+    remaining = iter(words)
+    for word in remaining:
         if word == "--":
-            ((into, name, kind, _),) = (take.args for take in arguments)
-            if get_origin(kind) is not list:
+            (setter,) = argument_setters
+            if get_origin(setter.kind) is not list:
                 raise ValueError(word)
-            into[name] = list(rest) or into[name]
+            setter.values[setter.name] = list(remaining) or setter.values[setter.name]
         elif _is_option(word):
-            is_flag, take = known[word]
-            take(word if is_flag else next(rest, ""))
+            setter = option_setters[word]
+            setter.set(word if setter.kind is bool else next(remaining, ""))
         elif function is None:
             names.append(word)
             if function := _function_of(names):
-                of_command, arguments = _setters(function, values)
-                known |= of_command
+                command_setters, argument_setters = _setters(function, values)
+                option_setters |= command_setters
         else:
-            arguments.pop(0)(word)
+            argument_setters.pop(0).set(word)
     if function is None or ... in values.values():
-        raise ValueError("there is no command, or it lacks an argument")
+        raise ValueError("the line names no command, or it lacks an argument")
     ensure_permitted(" ".join(names), session_name())
-    return function, shared, values
+    return function, global_values, values
 
 
 def _setters(
-    function: Callable[..., Any], into: Values
-) -> tuple[dict[str, Any], list[partial[None]]]:
-    """What puts a word `into` the arguments of a command: by option, with whether it is a flag, and
-    for each argument.
+    function: Callable[..., Any], values: Values
+) -> tuple[dict[str, _Setter], list[_Setter]]:
+    """Return the setters of a command's options by name, and those of its arguments in order.
 
-    The defaults are put there at once.
+    Puts the defaults of the parameters into `values`. An argument without a default is `...` there.
+
+    Raises ValueError: typer itself gives a parameter.
     """
-    known: dict[str, Any] = {}
-    arguments: list[partial[None]] = []
-    for param, declared in options.parameters(function):
+    option_setters: dict[str, _Setter] = {}
+    argument_setters: list[_Setter] = []
+    for parameter, declared in options.parameters(function):
         if declared is None:
-            raise ValueError(f"{param.name} is typer's")
-        kinds = get_args(param.annotation)
-        kind = kinds[0] if NoneType in kinds and bool not in kinds else param.annotation
-        into[param.name] = declared.default
-        take = partial(_set_value, into, param.name, kind, declared.more.get("min"))
-        known |= dict.fromkeys(declared.names, (kind is bool, take))
+            raise ValueError(f"{parameter.name} is typer's")
+        kind = parameter.annotation
+        alternatives = get_args(kind)
+        if NoneType in alternatives and bool not in alternatives:
+            kind = alternatives[0]
+        values[parameter.name] = declared.default
+        setter = _Setter(values, parameter.name, kind, declared.typer_settings.get("min"))
+        option_setters |= dict.fromkeys(declared.names, setter)
         if not declared.names:
-            arguments.append(take)
-    return known, arguments
-
-
-def _set_value(into: Values, name: str, kind: Any, least: int | None, word: str) -> None:
-    if not word or not options.is_plain(kind) or _is_option(word) != (kind is bool):
-        raise ValueError(word)
-    into[name] = kind is bool or options.value_of(kind, word, least)
+            argument_setters.append(setter)
+    return option_setters, argument_setters
 
 
 def _is_option(word: str) -> bool:
@@ -120,7 +140,7 @@ def _is_option(word: str) -> bool:
 
 
 def _function_of(names: list[str]) -> Callable[..., Any] | None:
-    """The function of a command; None: the names are those of a group."""
+    """Return the function of a command. None: the names are those of a group."""
     command = " ".join(names)
     room = room_of(command)
     if room is None:

@@ -1,16 +1,15 @@
-"""The commands that a session may not run: what they leave behind acts outside the session, as the
-person.
+"""The commands that a session may not run, because their effects last longer than the session.
 
-What must stay true: this is the one list, and every way to run a command asks it. All other
-commands are left to the rule of the store, which knows where the session may write
-(`capsule.rules.policy`). Pure.
+What must stay true: this is the only list, and both ways to run a command check it
+(`ensure_permitted`). For all other commands the policy of the store decides where the session may
+write (`capsule.rules.policy`). Pure.
 """
 
 from __future__ import annotations
 
 from capsule.errors import Refused
 
-#: The refused commands, by what they would register or change.
+#: The refused commands by the thing that they would register or change.
 _REFUSED = {
     "a program or an address that messages start": (
         "agent wake install",
@@ -65,22 +64,22 @@ _REFUSED = {
         "project unlink",
     ),
 }
-#: By each refused command, what it would register or change.
-REFUSED = {command: what for what, commands in _REFUSED.items() for command in commands}
+#: For each refused command the thing that it would register or change.
+REFUSED = {command: thing for thing, commands in _REFUSED.items() for command in commands}
 
 
 def ensure_permitted(command: str, session: str | None) -> None:
-    """Raise Refused if a command is not for sessions, and one runs it.
+    """Raise Refused if a session runs a command that is not for sessions.
 
     Args:
         command: All words of the command, without its arguments.
-        session: The session that runs it; None: a person does.
+        session: The session that runs it. None: a person runs it.
     """
-    what = REFUSED.get(command)
-    if session is None or what is None:
+    thing = REFUSED.get(command)
+    if session is None or thing is None:
         return
     reason = (
-        f"`capsule {command}` is not for a session: it registers or changes {what}; a person "
+        f"`capsule {command}` is not for a session: it registers or changes {thing}; a person "
         "may run it"
     )
     raise Refused(reason, path="")

@@ -1,6 +1,6 @@
-"""How the commands of rooms get their store, which has what the rooms add to it.
+"""Open the store for the commands of rooms, with the objects that the rooms add to it.
 
-What must stay true: the commands of the core use nothing of this.
+What must stay true: the commands of the core don't import this module.
 """
 
 from __future__ import annotations
@@ -19,59 +19,56 @@ if TYPE_CHECKING:
 
 
 def open_store_as(agent: str | None) -> AbstractContextManager[Store]:
-    """The store for an agent (None: for its owner), as `open_store` gives it."""
+    """Open the store for an agent. None: for its owner."""
     from capsule import Store
 
     return open_store(Store, agent)
 
 
 def open_full_store() -> AbstractContextManager[Store]:
-    """The store for the agent of the option, else for its owner, as `open_store` gives it."""
+    """Open the store for the agent of the option, else for its owner."""
     return open_store_as(global_options.as_)
 
 
 def open_named_agent_store() -> AbstractContextManager[Store]:
-    """The store for the agent of the option or the environment, else for its owner, as `open_store`
-    gives it.
-    """
+    """Open the store for the agent of the option or the environment, else for its owner."""
     return open_store_as(agent_name())
 
 
 @contextmanager
 def open_agent_store() -> Iterator[tuple[Store, str]]:
-    """The store of the agent that the command acts for, open while the body runs, and the agent's
-    id.
+    """Open the store for the agent that the command acts for, and yield it with the agent's id.
+
+    The agent is the one of the option or the environment, else the only agent that is registered
+    for the current folder.
 
     Raises:
-        typer.BadParameter: Neither the option nor the environment names it, nor is one agent
-            registered for the folder.
+        typer.BadParameter: No agent is named, and not exactly one is registered for the folder.
     """
     with open_agent_or_owner_store() as (store, agent):
         if agent is None:
-            agents = store.agents.at(os.path.realpath(os.getcwd()))
-            who = (
-                f"{' and '.join(agents)} work in this folder"
-                if agents
-                else "no agent works in this folder"
-            )
-            ways = (
+            candidates = store.agents.at(os.path.realpath(os.getcwd()))
+            reason = "no agent works in this folder"
+            if candidates:
+                reason = f"{' and '.join(candidates)} work in this folder"
+            remedy = (
                 "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agent "
                 "register"
             )
-            raise usage_error(f"which agent is this? {who}; {ways}", "--as")
+            raise usage_error(f"which agent is this? {reason}; {remedy}", "--as")
         yield store, agent
 
 
 @contextmanager
 def open_agent_or_owner_store() -> Iterator[tuple[Store, str | None]]:
-    """The store of the agent that the command acts for, and its id; of the owner, and None, where
-    there is no agent.
+    """Open the store for the agent that the command acts for, as `open_agent_store` does, and yield
+    it with the agent's id. Without an agent, yield the store of the owner and None.
     """
     with open_named_agent_store() as store:
         if store.agent is not None:
             yield store, store.agent
         elif len(agents := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
-            with store.beside(keep_locks=False, agent=agents[0]) as mine:
-                yield mine, mine.agent
+            with store.beside(keep_locks=False, agent=agents[0]) as agent_store:
+                yield agent_store, agent_store.agent
         else:
             yield store, None

@@ -1,9 +1,13 @@
-"""What SIGINT and SIGTERM do to a command; the server has its own way,
+"""Handle SIGINT and SIGTERM in commands. The server handles them in
 `capsule.mcp_server.transport.process_exit`.
 
-What must stay true: a command that holds something is unwound, so that it leaves no lock and no
-program behind; work in steps is ended between two steps, and within one only where the network is
-waited for; and the second signal waits for nothing.
+A command that holds a lock or has started a program runs in a `SignalGuard`. The guard raises
+KeyboardInterrupt or SystemExit, so that the command is unwound. Work in steps is interrupted only
+between two steps, or in a step that waits for the network. A command that only reads ends at once
+(`end_at_once`).
+
+What must stay true: an interrupted command leaves neither a lock nor a program behind. A second
+signal ends the command at once.
 """
 
 from __future__ import annotations
@@ -15,22 +19,23 @@ from typing import Any, Self
 
 from capsule_cli.error_output import INTERRUPTED, TERMINATED
 
-#: Steps that wait for somebody else, and leave nothing half done.
-_PATIENT = frozenset({"fetch", "push"})
-#: Python drops an exception where it can't be raised, as while a module is imported: it is raised
-#: once more then.
-_AGAIN_S = 0.2
+#: Steps that wait for the network. A signal may interrupt them, because they leave nothing half done.
+_INTERRUPTIBLE_STEPS = frozenset({"fetch", "push"})
+#: Seconds after which the exception is raised once more. Python drops an exception that a signal
+#: handler raises in some places, such as the import of a module.
+_RAISE_AGAIN_S = 0.2
 
 
 class SignalGuard:
-    """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has
-    some.
-    """
+    """While the body of the `with` runs, a signal unwinds it: at once, or after the current step."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._asked = 0
-        self._careful = False
+        #: The handlers that the guard replaced, by the number of the signal.
+        self._old_handlers: dict[int, Any] = {}
+        #: The first signal that came. 0: none came.
+        self._signal = 0
+        #: Whether a signal has to wait for the end of the step.
+        self._is_deferring = False
 
     def __enter__(self) -> Self:
         numbers = [
@@ -38,67 +43,67 @@ class SignalGuard:
             for name in ("SIGINT", "SIGTERM", "SIGALRM")
             if hasattr(signal, name)
         ]
-        self._before = {number: signal.signal(number, self._hear) for number in numbers}
+        self._old_handlers = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         _alarm(0)
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        if kind is None or (self._asked and issubclass(kind, Exception)):
-            # A git that the same Ctrl-C ended has failed; that isn't news.
-            self._end_if_asked()
+        if kind is None or (self._signal and issubclass(kind, Exception)):
+            # The same Ctrl-C may have ended a git: its failure is not reported.
+            self._raise_if_signalled()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        again = self._asked != 0
-        self._asked = self._asked or number
-        if again or not self._careful:
-            _alarm(_AGAIN_S)
-            self._end_if_asked()
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_second = self._signal != 0
+        self._signal = self._signal or number
+        if is_second or not self._is_deferring:
+            _alarm(_RAISE_AGAIN_S)
+            self._raise_if_signalled()
 
-    def _end_if_asked(self) -> None:
-        if self._asked == signal.SIGINT:
+    def _raise_if_signalled(self) -> None:
+        if self._signal == signal.SIGINT:
             raise KeyboardInterrupt
-        if self._asked:
+        if self._signal:
             raise SystemExit(TERMINATED)
 
     def step(self, name: str) -> None:
-        """Begin a step: end now if a signal came, else let no signal interrupt it, unless it waits
-        for others.
+        """Begin a step. If a signal came, end now. During the step signals are deferred, unless it
+        waits for the network.
         """
-        self._careful = False
-        self._end_if_asked()
-        self._careful = name not in _PATIENT
+        self._is_deferring = False
+        self._raise_if_signalled()
+        self._is_deferring = name not in _INTERRUPTIBLE_STEPS
 
-    def busy(self) -> None:
-        """Let no signal interrupt what comes next."""
-        self._end_if_asked()
-        self._careful = True
+    def defer_signals(self) -> None:
+        """Let no signal interrupt the following code. If a signal came, end now."""
+        self._raise_if_signalled()
+        self._is_deferring = True
 
     def finish(self) -> None:
-        """Let only a second signal interrupt what is left to do."""
+        """Let only a second signal interrupt the last work of a command that ends."""
         _alarm(0)
-        self._careful = True
+        self._is_deferring = True
 
-    def rest(self) -> None:
-        """End the steps: from here on a signal ends the command at once."""
-        self._careful = False
-        self._end_if_asked()
+    def allow_signals(self) -> None:
+        """Let a signal end the command at once from here on. If a signal came, end now."""
+        self._is_deferring = False
+        self._raise_if_signalled()
 
 
-def _alarm(after_s: float) -> None:
+def _alarm(delay_s: float) -> None:
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, after_s)
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
 
 
 def end_at_once() -> None:
-    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and
-    only reads.
+    """Let SIGINT and SIGTERM end the process at once. For a command that holds nothing and only
+    reads.
     """
     codes = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
     for number in codes:

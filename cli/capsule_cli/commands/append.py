@@ -1,8 +1,11 @@
-"""`append`: one message, or a stream of them.
+"""`append`: add one message, or a stream of messages.
 
-What must stay true: a line of the answer is written only when the store has acknowledged its
-message, and every message that was acknowledged stays, whatever the next line holds. Only with
-`--no-wait` is it acknowledged before it is on the disk.
+A stream has one JSON object in each line. The lines that are read at once are append_stream with one
+flush, and their answers are printed together. If a line is wrong, the lines before it are append_stream.
+
+What must stay true: an answer is printed only after the store has acknowledged its message. An
+acknowledged message stays, whatever the next line contains. Only with `--no-wait` is a message
+acknowledged before it is on the disk.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: Bytes taken from a stream at once; what is already there goes to the disk with one flush.
+#: Most bytes that are read from the stream at once.
 CHUNK = 1 << 18
 
+#: The number of a line, and its message.
 _Line = tuple[int, dict[str, Any]]
 
 
@@ -58,90 +62,112 @@ def append(
     """Add a message to a conversation and print its id. When the id is printed, the message is on
     the disk.
     """
-    defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
+    defaults: dict[str, Any] = {"role": role}
+    if from_ is not None:
+        defaults["from"] = from_
     if jsonl:
-        other = text is not None or file is not None or parent is not None
         refuse_if(
-            other,
+            text is not None or file is not None or parent is not None,
             "the messages come from standard input; give no text, no --file and no --parent",
             "--jsonl",
         )
         from capsule_cli.signals import SignalGuard
 
         with open_core_store(keep_locks=True) as store, SignalGuard():
-            for batch in appended(
-                store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait
+            conversation_id = store.resolve(id)
+            stream = sys.stdin.buffer
+            for answers in append_stream(
+                store, conversation_id, defaults, stream, wait=not no_wait
             ):
-                print_stored_bytes(batch)
+                print_stored_bytes(answers)
         return
     content = message_text(text, file)
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         if parent is not None:
-            # A full id is left to the append to look for.
-            known = len(parent) == 36
-            defaults["parent"] = (
-                parent if known else None if parent == "none" else store.find_message(id, parent).id
-            )
-        at, (message,) = store.append_entries(
-            id, [{**defaults, "content": content}], wait=not no_wait
+            defaults["parent"] = _parent_id(store, conversation_id, parent)
+        position, (message,) = store.append_entries(
+            conversation_id, [{**defaults, "content": content}], wait=not no_wait
         )
-    print_answer({"id": message["id"], "at": at}, message["id"], line=True)
+    print_answer({"id": message["id"], "at": position}, message["id"], line=True)
 
 
-def appended(
+def _parent_id(store: CoreStore, id: str, parent: str) -> str | None:
+    """Return the id of the message that `--parent` names. None: the new message answers none."""
+    if len(parent) == 36:
+        return parent  # A complete id, which the append looks up itself.
+    if parent == "none":
+        return None
+    return store.find_message(id, parent).id
+
+
+def append_stream(
     store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO, *, wait: bool = True
 ) -> Iterator[bytes]:
-    """Append the messages in `source` to the conversation; give the answers in batches, each once
-    it is durable, or unless it is to `wait`, once it is there to be read.
+    """Append the messages of a stream. Yield the answers in batches, each after its messages are
+    durable.
+
+    Args:
+        store: The store.
+        id: The id of the conversation.
+        defaults: The fields of messages that do not have them.
+        source: The stream of lines.
+        wait: Whether to wait until the messages are on the disk. If not, they can be read by then.
 
     Raises:
-        InvalidInput: A line is no message, by its number; what stood before it is appended.
+        InvalidInput: A line is not a message. The error has its number. The lines before it are
+            appended.
     """
     for lines in _batches(source):
         messages: list[_Line] = []
-        wrong: InvalidInput | None = None
+        failure: InvalidInput | None = None
         for number, line in lines:
             try:
                 messages.append((number, _message(line, number, defaults)))
             except InvalidInput as error:
-                wrong = error
+                failure = error
                 break
         if messages:
             yield from _append(store, id, messages, wait=wait)
-        if wrong:
-            raise wrong
+        if failure:
+            raise failure
 
 
 def _append(store: CoreStore, id: str, messages: list[_Line], *, wait: bool) -> Iterator[bytes]:
+    """Append messages, and yield their answers as lines of JSON."""
     try:
-        at, entries = store.append_entries(id, [message for _, message in messages], wait=wait)
+        first, entries = store.append_entries(id, [message for _, message in messages], wait=wait)
     except InvalidInput as error:
         if len(messages) == 1:
-            raise _at_line(messages[0][0], error.message) from error
-        # One of them can't be accepted, so none was appended: one by one, those before it are.
+            raise _error_in_line(messages[0][0], error.message) from error
+        # One of them is not accepted, so none was appended. One by one, those before it are.
         for line in messages:
             yield from _append(store, id, [line], wait=wait)
         return
-    answers = ({"id": entry["id"], "at": place} for place, entry in enumerate(entries, at))
-    yield b"".join(orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE) for reply in answers)
+    answers = ({"id": entry["id"], "at": position} for position, entry in enumerate(entries, first))
+    yield b"".join(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE) for answer in answers)
 
 
 def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines of `source` with their numbers, as they come; blank ones are left out."""
-    number, begun = 0, bytearray()
+    """Yield the lines of a stream with their numbers, in batches as they arrive, without blank
+    lines.
+    """
+    line_count = 0
+    incomplete = bytearray()
     read = getattr(source, "read1", source.read)
     while chunk := read(CHUNK):
-        begun += chunk
+        incomplete += chunk
         if b"\n" not in chunk:
             continue
-        *lines, last = begun.split(b"\n")
-        yield [(number + at, bytes(line)) for at, line in enumerate(lines, 1) if line.strip()]
-        number, begun = number + len(lines), last
-    if begun.strip():
-        yield [(number + 1, bytes(begun))]
+        *lines, incomplete = incomplete.split(b"\n")
+        numbered = enumerate(lines, line_count + 1)
+        yield [(number, bytes(line)) for number, line in numbered if line.strip()]
+        line_count += len(lines)
+    if incomplete.strip():
+        yield [(line_count + 1, bytes(incomplete))]
 
 
 def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message of a line, with the defaults. Raises InvalidInput: it is not a message."""
     from capsule.format.documents.message import check_message
     from capsule.format.json.codec import decode
 
@@ -149,14 +175,14 @@ def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str,
         return check_message({**defaults, **decode(line, STDIN)})
     except InvalidDocument as error:
         problem = error.problems[0]
-        raise _at_line(number, problem.what, f", column {problem.column}") from None
+        raise _error_in_line(number, problem.what, f", column {problem.column}") from None
     except InvalidInput as error:
-        raise _at_line(number, error.message) from None
+        raise _error_in_line(number, error.message) from None
 
 
-def _at_line(number: int, reason: str, column: str = "") -> InvalidInput:
+def _error_in_line(number: int, reason: str, column: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{STDIN}, line {number}{column}: {reason}; this line was not appended; the lines "
+        f"{STDIN}, line {number}{column}: {reason}; this line was not append_stream; the lines "
         "before it were",
         line=number,
     )

@@ -1,7 +1,8 @@
-"""`branch`: the branches of a conversation; and what `delete` does to a message.
+"""`branch`: list, switch, add and remove the branches of a conversation. Also removes one message,
+for `delete --which`.
 
-What must stay true: messages that go are counted out before they go, and how they come back is
-said.
+What must stay true: before messages are removed, their number is shown. Afterwards the command that
+brings them back is named.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ def list_(id: Id, at: At = None) -> None:
     """
     from capsule_cli.shared.trees import as_lines, as_objects
 
-    with open_version(id, at) as (store, id), paged():
-        history, tree, current = store.branches.tree(id)
-        text = "" if global_options.json else "\n".join(as_lines(history, tree, current))
-        print_answer(as_objects(tree, history, current) if global_options.json else None, text)
+    with open_version(id, at) as (store, conversation_id), paged():
+        history, tree, current = store.branches.tree(conversation_id)
+        if global_options.json:
+            print_answer(as_objects(tree, history, current), "")
+        else:
+            print_answer(None, "\n".join(as_lines(history, tree, current)))
 
 
 def switch(
@@ -59,21 +62,24 @@ def switch(
         "name a message, or give --next or --previous",
         "MESSAGE",
     )
-    with open_conversation(id) as (store, id):
-        done = store.branches.switch(id, message, step=next_ - previous)
-        beside = store.branches.alternatives(id, done.message)
-    number, count = beside.index + 1, len(beside.ids)
-    facts = {
-        "message": done.message,
-        "leaf": done.leaf,
-        "changed": done.changed,
+    with open_conversation(id) as (store, conversation_id):
+        switched = store.branches.switch(conversation_id, message, step=next_ - previous)
+        alternatives = store.branches.alternatives(conversation_id, switched.message)
+    number = alternatives.index + 1
+    count = len(alternatives.ids)
+    value = {
+        "message": switched.message,
+        "leaf": switched.leaf,
+        "changed": switched.changed,
         "number": number,
         "count": count,
     }
-    which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
-    print_answer(
-        facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True
-    )
+    text = f"{conversation_id}: on the branch of message {switched.message}"
+    if not switched.changed:
+        text = f"{conversation_id}: already on the branch of message {switched.message}"
+    if count > 1:
+        text += f", {number} of {count}"
+    print_answer(value, text, line=True)
 
 
 def regenerate(
@@ -94,35 +100,38 @@ def regenerate(
     file: File = None,
 ) -> None:
     """Add an alternative to an answer of an assistant, and make it the active one."""
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         if text is None and file is None:
-            slot = store.branches.slot(id, message)
+            slot = store.branches.slot(conversation_id, message)
             if slot.parent is None and not global_options.json:
                 raise CommandStopped(
                     f"message {slot.message} answers none; give the other text, and it is put "
                     "beside it"
                 )
-            print_answer(
-                {"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True
-            )
+            value = {"message": slot.message, "parent": slot.parent}
+            print_answer(value, slot.parent or "", line=True)
             return
-        more: dict[str, Any] = {"from": from_, "model": model}
-        made = store.branches.regenerate(id, message_text(text, file), message, **more)
-    print_answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
+        fields: dict[str, Any] = {"from": from_, "model": model}
+        alternative = store.branches.regenerate(
+            conversation_id, message_text(text, file), message, **fields
+        )
+    answer = {"id": alternative.id, "at": alternative.at, "parent": alternative.parent}
+    print_answer(answer, str(alternative.id), line=True)
 
 
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove every branch but the active one; the messages stay in the trash until
     `trash purge`.
     """
-    with open_conversation(id) as (store, id):
-        planned = store.branches.trim(id, dry_run=True)
-        if planned.ids and not dry_run:
+    with open_conversation(id) as (store, conversation_id):
+        removal = store.branches.trim(conversation_id, dry_run=True)
+        if removal.ids and not dry_run:
             ensure_confirmed(
-                f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes
+                f"Remove {removal}, of other branches? A copy stays in the trash.", yes=yes
             )
-            planned = store.branches.trim(id, expected=None if yes else planned.ids)
-    _tell(id, planned, dry_run=dry_run)
+            expected = None if yes else removal.ids
+            removal = store.branches.trim(conversation_id, expected=expected)
+    _print_removal(conversation_id, removal, dry_run=dry_run)
 
 
 def fork(
@@ -145,30 +154,40 @@ def fork(
 
 
 def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool, yes: bool) -> None:
-    """Remove a message and what answers it, or it alone."""
-    with open_conversation(id) as (store, id):
-        which = str(store.find_message(id, message).id)
-        planned = store.branches.remove(id, which, keep_children=keep_children, dry_run=True)
+    """Remove a message and its answers, or only the message.
+
+    Args:
+        id: The conversation, as the user named it.
+        message: The message, as the user named it.
+        keep_children: Whether the answers stay. They then answer the message above.
+        dry_run: Whether to print only what would be removed.
+        yes: Whether to remove without asking.
+    """
+    with open_conversation(id) as (store, conversation_id):
+        message_id = str(store.find_message(conversation_id, message).id)
+        removal = store.branches.remove(
+            conversation_id, message_id, keep_children=keep_children, dry_run=True
+        )
         if not dry_run:
-            ensure_confirmed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
-            expected = None if yes else planned.ids
-            planned = store.branches.remove(
-                id, which, keep_children=keep_children, expected=expected
+            ensure_confirmed(f"Remove {removal}? A copy stays in the trash.", yes=yes)
+            removal = store.branches.remove(
+                conversation_id,
+                message_id,
+                keep_children=keep_children,
+                expected=None if yes else removal.ids,
             )
-    _tell(id, planned, dry_run=dry_run)
+    _print_removal(conversation_id, removal, dry_run=dry_run)
 
 
-def _tell(id: str, removal: Removal, *, dry_run: bool) -> None:
-    facts: dict[str, Any] = {
+def _print_removal(id: str, removal: Removal, *, dry_run: bool) -> None:
+    value: dict[str, Any] = {
         "removed": list(removal.ids),
         "roles": removal.roles,
         "leaf": removal.leaf,
+        "dryRun": dry_run,
     }
-    facts["dryRun"] = dry_run
-    undone = ""
+    text = f"{id}: {removal} {'would be removed' if dry_run else 'removed'}"
     if removal.ids and not dry_run:
-        facts["undo"] = f"capsule restore {id}"
-        undone = f"; undo: {facts['undo']}"
-    print_answer(
-        facts, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}")
-    )
+        value["undo"] = f"capsule restore {id}"
+        text += f"; undo: {value['undo']}"
+    print_answer(value, one_line(text))

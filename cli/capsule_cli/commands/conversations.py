@@ -1,11 +1,13 @@
-"""`new`, `list` and `set`: start a conversation, list them, and change a title, tags and place."""
+"""`new`, `list` and `set`: start a conversation, list conversations, and change a title, tags and
+flags.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capsule.engines.queries import Filter, Order
 from capsule.errors import NotFound, Refused
@@ -30,6 +32,7 @@ from capsule_cli.shared.pager import paged
 from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:
+    from capsule.engines.queries import Listed
     from capsule.format.documents.head import Head
     from capsule.store.objects.summaries import Standing
     from capsule.store.store import CoreStore
@@ -58,8 +61,10 @@ def new(
         head = store.create(
             title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages
         )
-    made = f"Made {one_line(head.title)!r} ({head.type})\n" if in_terminal() else ""
-    print_answer(head.as_json(), made + head.id)
+    text = head.id
+    if in_terminal():
+        text = f"Made {one_line(head.title)!r} ({head.type})\n{text}"
+    print_answer(head.as_json(), text)
 
 
 def list_(
@@ -98,50 +103,58 @@ def list_(
     ),
 ) -> None:
     """List the conversations: pinned ones first, then the latest, and damaged files at the end."""
-    after = parse_time(since, "--since") if since else ""
-    with open_core_store() as store, progress("indexing") as bar:
-        of = None if summaries_of is None else _source(store, summaries_of)
-        in_archive = None if archived else False
-        folder = None if project is None else os.path.realpath(project)
-        shown = Filter(
+    changed_since = parse_time(since, "--since") if since else ""
+    with open_core_store() as store, progress("indexing") as report:
+        summarized_id = None
+        if summaries_of is not None:
+            summarized_id = _summarized_conversation(store, summaries_of)
+        conditions = Filter(
             tuple(tag or ()),
             mode=mode,
-            archived=in_archive,
+            archived=None if archived else False,
             locked=locked or None,
-            since=after,
-            summaries_of=of,
+            since=changed_since,
+            summaries_of=summarized_id,
             agent=agent,
-            project=folder,
+            project=None if project is None else os.path.realpath(project),
             source=source,
         )
-        page = store.list(shown, sort, limit=limit, progress=bar)
-        moved = (
-            {}
-            if of is None
-            else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
-        )
+        page = store.list(conditions, sort, limit=limit, progress=report)
+        standings: dict[str, Standing] = {}
+        if summarized_id is not None:
+            for summary in store.summaries.list(summarized_id):
+                standings[summary.head.id] = summary.standing
         ids = store.ids() if in_terminal() else []
-    columns, row = _PERSONS if in_terminal() else _PROGRAMS
-    value = [
-        head.as_json()
-        | ({} if head.damaged else {"messages": page.messages[head.id]})
-        | ({"model": page.models[head.id]} if head.id in page.models else {})
-        | ({"source": moved[head.id].as_json()} if head.id in moved else {})
-        for head in page.heads
-    ]
-    empty = (
-        "no conversation is like that"
-        if ids
-        else "there is no conversation yet; start one with: capsule new"
-    )
+    columns, make_row = _TABLE_FOR_PERSON if in_terminal() else _TABLE_FOR_PROGRAM
+    value = []
+    rows = []
+    for head in page.heads:
+        value.append(_list_item(head, page, standings))
+        rows.append(make_row(head, page.messages[head.id], _state(head, standings)))
+    empty = "there is no conversation yet; start one with: capsule new"
+    if ids:
+        empty = "no conversation is like that"
     with paged():
-        rows = [row(head, page.messages[head.id], _state(head, moved)) for head in page.heads]
         # Short ids are unique in the whole store, and not only among those in the list.
         print_list(value, columns, rows, empty, ids=ids)
 
 
-def _source(store: CoreStore, id: str) -> str:
-    """The id of a conversation that has summaries; a deleted one needs its whole id."""
+def _list_item(head: Head, page: Listed, standings: Mapping[str, Standing]) -> dict[str, Any]:
+    """Return a conversation of the list as JSON."""
+    item = head.as_json()
+    if not head.damaged:
+        item["messages"] = page.messages[head.id]
+    if head.id in page.models:
+        item["model"] = page.models[head.id]
+    if head.id in standings:
+        item["source"] = standings[head.id].as_json()
+    return item
+
+
+def _summarized_conversation(store: CoreStore, id: str) -> str:
+    """Return the id of a conversation that has summaries. A deleted one must be named by its
+    complete id.
+    """
     try:
         return store.resolve(id)
     except NotFound:
@@ -150,34 +163,37 @@ def _source(store: CoreStore, id: str) -> str:
         raise
 
 
-def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
+def _row_for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
         return (head.id, "", f"damaged: {head.damaged}", "", "", "damaged")
     return (head.id, head.updated_at, head.title, head.mode, ",".join(head.tags), state)
 
 
-def _for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
+def _row_for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
         return (head.id, "", "", "damaged", "", head.damaged)
-    state = ",".join(
-        part for part in (state, "" if head.mode == "api" else head.mode, head.source) if part
-    )
-    return (head.id, head.updated_at, str(count), state, ",".join(head.tags), head.title)
+    mode = "" if head.mode == "api" else head.mode
+    states = ",".join(filter(None, (state, mode, head.source)))
+    return (head.id, head.updated_at, str(count), states, ",".join(head.tags), head.title)
 
 
-#: The columns of `list`, and what makes a row of them.
-_PROGRAMS = ("id", "updated", "title", "mode", "tags", "state"), _for_program
-_PERSONS = ("id", "updated", "n", "state", "tags", "title"), _for_person
+#: The columns of `list`, and the function that makes a row of them.
+_TABLE_FOR_PROGRAM = ("id", "updated", "title", "mode", "tags", "state"), _row_for_program
+_TABLE_FOR_PERSON = ("id", "updated", "n", "state", "tags", "title"), _row_for_person
 
 
 def _state(head: Head, standings: Mapping[str, Standing]) -> str:
-    flags = (
-        ("pinned", head.pinned),
-        ("archived", head.archived),
-        ("locked", head.lock is not None),
-    )
-    standing = standings.get(head.id)
-    return ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])
+    """Return the flags of a conversation in one text, and for a summary the state of its source."""
+    states = []
+    if head.pinned:
+        states.append("pinned")
+    if head.archived:
+        states.append("archived")
+    if head.lock is not None:
+        states.append("locked")
+    if head.id in standings:
+        states.append(standings[head.id].state)
+    return ",".join(states)
 
 
 def set_(
@@ -201,45 +217,52 @@ def set_(
     yes: Yes = False,
 ) -> None:
     """Change the title, the tags, the pin or the archive flag of a conversation."""
-    with open_conversation(id) as (store, id):
+    changes_fields = bool(add or remove or pin is not None or archive is not None)
+    with open_conversation(id) as (store, conversation_id):
+        new_title = title
         if suggest:
-            head, title = _suggested(store, id, title, yes=yes), None
-        if not suggest or add or remove or not pin is archive is None:
+            head = _suggest_title(store, conversation_id, title, yes=yes)
+            new_title = None
+        if changes_fields or not suggest:
             head = store.update(
-                id,
-                title=title,
+                conversation_id,
+                title=new_title,
                 tagged=add or (),
                 untagged=remove or (),
                 pinned=pin,
                 archived=archive,
             )
-    flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
-    said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
-    print_answer(head.as_json(), f"{head.id}: {' · '.join(said)}")
+    parts = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags)]
+    if head.pinned:
+        parts.append("pinned")
+    if head.archived:
+        parts.append("archived")
+    print_answer(head.as_json(), f"{head.id}: {' · '.join(parts)}")
 
 
-def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
-    """The head after a title was suggested.
+def _suggest_title(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
+    """Suggest a title, and return the head afterwards. Without a title, suggest one by the rule.
 
     Raises:
-        Refused: A person gave the title that stands there, and nobody can be asked.
-        Stopped: They want to keep it.
+        Refused: A person gave the present title, and there is nobody to ask.
+        CommandStopped: The person keeps it.
     """
-    title = store.titles.by_rule(id) if title is None else title
-    refuse_if(not title, "no user message says what it is about; give a title", "TITLE")
-    head = store.titles.suggest(id, title)
+    suggestion = store.titles.by_rule(id) if title is None else title
+    refuse_if(not suggestion, "no user message says what it is about; give a title", "TITLE")
+    head = store.titles.suggest(id, suggestion)
     while head is None:
-        there = store.head(id)
-        if there.title == title.strip(" \t"):
-            return there
+        current = store.head(id)
+        if current.title == suggestion.strip(" \t"):
+            return current
         if not yes and not sys.stdin.isatty():
             reason = (
-                f"{id}: its title {there.title!r} was given by a person, and stays unless "
+                f"{id}: its title {current.title!r} was given by a person, and stays unless "
                 "they agree; "
             )
-            raise Refused(reason + "say so with --yes", path=there.path)
-        ensure_confirmed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
-        head = store.titles.suggest(
-            id, title, instead_of=there.title
-        )  # None: it was renamed while the person thought.
+            raise Refused(reason + "say so with --yes", path=current.path)
+        ensure_confirmed(
+            f"Replace {one_line(current.title)!r} by {one_line(suggestion)!r}?", yes=yes
+        )
+        # None if somebody renamed it while the person was asked.
+        head = store.titles.suggest(id, suggestion, instead_of=current.title)
     return head

@@ -1,7 +1,10 @@
-"""`edit`: a conversation or a message in the person's own editor, as visudo does it.
+"""`edit`: change a conversation or a message in the person's own editor, as visudo does.
 
-What must stay true: nothing is written before it is valid, and what the person typed is never
-thrown away: when it can't be saved, the copy stays and its path is printed.
+The editor gets a temporary copy. After the editor has ended, the copy is saved through the store.
+If it is invalid, the person may edit it again.
+
+What must stay true: nothing is written before it is valid. The typed text is never lost: if it
+can't be saved, the copy stays and its path is printed.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ def edit(
     message: str | None = option(
         "--which MESSAGE", "Edit one message: its id, @N (its place) or @last."
     ),
-    beside: bool = flag(
+    keep_original: bool = flag(
         "--beside", "With --which: keep the message, and add the new text as an alternative."
     ),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
     refuse_if(
-        beside and message is None,
+        keep_original and message is None,
         "say which message gets another one beside it: --which MESSAGE",
         "--beside",
     )
@@ -57,85 +60,94 @@ def edit(
         "a text changes a message: say which with --which MESSAGE",
         "TEXT",
     )
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         if message is None:
-            with _held(store, id):
-                head = _edit_capsule(store, id)
-            value = {"changed": head is not None, **(head or store.head(id)).as_json()}
-            print_answer(value, f"{id}: " + ("saved" if head else "nothing changed"))
-        else:
-            made = _edit_message(store, id, message, text, beside=beside)
-            facts = {"id": made.id, "at": made.at} if made else {}
-            said = (
-                f"message {made.id} {'added' if beside else 'changed'}"
-                if made
-                else "nothing changed"
-            )
-            print_answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
+            with _locked(store, conversation_id):
+                head = _edit_capsule(store, conversation_id)
+            value = {"changed": head is not None, **(head or store.head(conversation_id)).as_json()}
+            outcome = "saved" if head else "nothing changed"
+            print_answer(value, f"{conversation_id}: {outcome}")
+            return
+        edited = _edit_message(store, conversation_id, message, text, keep_original=keep_original)
+        value = {"changed": edited is not None}
+        outcome = "nothing changed"
+        if edited:
+            value |= {"id": edited.id, "at": edited.at}
+            outcome = f"message {edited.id} {'added' if keep_original else 'changed'}"
+        print_answer(value, f"{conversation_id}: {outcome}", line=True)
 
 
 def _edit_capsule(store: CoreStore, id: str) -> Head | None:
-    """The conversation through the editor, until it is valid or given up. Returns: None when
+    """Open a conversation in the editor until it is valid or the person gives up. Return None if
     nothing changed.
     """
-    read = store.read(id)
+    original = store.read(id)
 
     def save(data: bytes, path: str) -> Head:
         try:
-            return store.edits.rewrite(id, data, read)
+            return store.edits.rewrite(id, data, original)
         except InvalidDocument as error:
-            raise InvalidDocument.of(
-                [replace(problem, path=path) for problem in error.problems]
-            ) from error
+            problems = [replace(problem, path=path) for problem in error.problems]
+            raise InvalidDocument.of(problems) from error
 
-    return through_editor(read, f"-{id}.json", save)
+    return through_editor(original, f"-{id}.json", save)
 
 
 def _edit_message(
-    store: CoreStore, id: str, message_id: str, text: str | None, *, beside: bool
+    store: CoreStore, id: str, message_id: str, text: str | None, *, keep_original: bool
 ) -> Message | None:
-    """One message changed, or another put beside it. Returns: None when nothing changed."""
-    change = store.branches.revise if beside else store.edits.message
+    """Change a message, or add an alternative to it. Return None if nothing changed.
+
+    Without a text, it is read from standard input, or typed in the editor.
+    """
+    change = store.branches.revise if keep_original else store.edits.message
     if text is not None or not sys.stdin.isatty():
-        wanted = message_text(text, None)
-        if not beside and store.find_message(id, message_id).content == wanted:
+        content = message_text(text, None)
+        if not keep_original and store.find_message(id, message_id).content == content:
             return None
-        return change(id, message_id, wanted)
-    with _held(store, id):
+        return change(id, message_id, content)
+    with _locked(store, id):
         message = store.find_message(id, message_id)
 
         def save(data: bytes, path: str) -> Message:
-            text = decode_text(data, path)
-            if not text.strip():
+            typed = decode_text(data, path)
+            if not typed.strip():
                 raise InvalidInput(
                     "the message is empty; to remove it: capsule delete ID --which MESSAGE"
                 )
-            return change(id, str(message.id), text)
+            return change(id, str(message.id), typed)
 
         return through_editor(f"{message.content}\n".encode(), f"-{id}.md", save)
 
 
-def through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
-    """Let a person edit a copy until it can be saved, or they give up. Returns: None for no change.
+def through_editor(original: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
+    """Let a person edit a copy until it can be saved, or they give up. Return None if they changed
+    nothing.
 
-    The copy is readable for its owner alone. It goes when all is well, and stays with what was
-    typed when it is not.
+    Only its owner can read the copy. It is removed after it was saved, and stays if it has text
+    that was not saved.
+
+    Args:
+        original: The content to edit.
+        suffix: The end of the copy's name, from which an editor learns the type.
+        save: Saves the new content, and returns the result. The second argument is the path of the
+            copy, for errors. Raises InvalidDocument or InvalidInput: it is invalid.
     """
     fd, path = tempfile.mkstemp(prefix="capsule-", suffix=suffix)
     with open(fd, "wb") as file:
-        file.write(before)
+        file.write(original)
     try:
         while True:
             _run_editor(path)
             data = read_file(path)
             try:
-                saved = None if data == before else save(data, path)
+                saved = None if data == original else save(data, path)
                 break
             except (InvalidDocument, InvalidInput) as error:
-                if not _again(error):
+                if not _wants_to_go_on(error):
                     raise
     except BaseException:
-        if os.path.isfile(path) and read_file(path) != before:
+        if os.path.isfile(path) and read_file(path) != original:
             print_notice(f"what you typed is kept in {path}")
         else:
             with suppress(OSError):
@@ -146,14 +158,14 @@ def through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) 
 
 
 @contextmanager
-def _held(store: CoreStore, id: str) -> Iterator[None]:
-    """The lock, for the body; a lock that the named instance held before is left to it."""
-    lock = store.head(id).lock
-    held = store.locks.take(id)
-    if lock is not None and lock.get("instanceId") == store.instance_id:
+def _locked(store: CoreStore, id: str) -> Iterator[None]:
+    """Hold the lock during the body. If the named instance held it before, it keeps it afterwards."""
+    old_lock = store.head(id).lock
+    lock = store.locks.take(id)
+    if old_lock is not None and old_lock.get("instanceId") == store.instance_id:
         yield
     else:
-        with held:
+        with lock:
             yield
 
 
@@ -172,12 +184,12 @@ def _run_editor(path: str) -> None:
         )
 
 
-def _again(error: InvalidDocument | InvalidInput) -> bool:
-    """Show what is wrong, and offer a person to go on editing; False where there is nobody
-    to ask.
+def _wants_to_go_on(error: InvalidDocument | InvalidInput) -> bool:
+    """Print an error, and ask the person whether to edit again. Return False if there is nobody to
+    ask.
     """
     if not sys.stdin.isatty():
         return False
     report_error(error)
-    chosen = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
-    return not str(chosen).strip().lower().startswith("q")
+    choice = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
+    return not str(choice).strip().lower().startswith("q")

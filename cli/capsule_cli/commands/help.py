@@ -1,8 +1,8 @@
-"""`help`, and what a person sees who doesn't know yet what to type."""
+"""`help`, and the introduction for a person who calls `capsule` without a command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
@@ -31,15 +31,14 @@ Read about one command with: capsule help COMMAND
 
 
 def page(sections: Mapping[str, Iterable[tuple[str, str]]]) -> str:
-    """The help of the whole program."""
-
-    def lines() -> Iterator[str]:
-        yield "Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"
-        for title, commands in sections.items():
-            yield f"{title}:"
-            yield from (f"  {names:<28}  {says}" for names, says in commands)
-
-    return "\n".join(lines()) + "\n" + _FOOT
+    """Return the help of the whole program. `sections` has the names and purposes of commands by
+    topic.
+    """
+    lines = ["Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"]
+    for title, commands in sections.items():
+        lines.append(f"{title}:")
+        lines += [f"  {names:<28}  {purpose}" for names, purpose in commands]
+    return "\n".join(lines) + "\n" + _FOOT
 
 
 def help_(
@@ -49,11 +48,14 @@ def help_(
     """Print the help of a command."""
     assert ctx.parent is not None
     context: Any = ctx.parent
-    for word in (word for word in expand(words or [], completing=True) if word[:1] != "-"):
-        name = getattr(context.command, "get_command", lambda *_: None)(context, word)
-        if name is None:
+    for word in expand(words or [], completing=True):
+        if word.startswith("-"):
+            continue
+        get_command = getattr(context.command, "get_command", lambda *_: None)
+        command = get_command(context, word)
+        if command is None:
             raise usage_error(
                 f"there is no command {word!r}; see them all with: capsule help", "COMMAND"
             )
-        context = typer.Context(name, info_name=name.name, parent=context)
+        context = typer.Context(command, info_name=command.name, parent=context)
     print_text(context.command.get_help(context).rstrip("\n"))

@@ -21,13 +21,14 @@ def take(id: Id) -> None:
             "or in the environment with CAPSULE_INSTANCE=NAME",
             "--instance",
         )
-    with open_conversation(id) as (store, id):
-        # Not in a `with`: the lock is to stay when the command is over.
-        store.locks.take(id)
-        head = store.head(id)
+    with open_conversation(id) as (store, conversation_id):
+        # Not in a `with`: the lock stays after the command.
+        store.locks.take(conversation_id)
+        head = store.head(conversation_id)
+    release_command = f"capsule lock release {conversation_id} --instance {name}"
     print_answer(
         head.as_json(),
-        f"{id}: locked for {name}; release it with: capsule lock release {id} --instance {name}",
+        f"{conversation_id}: locked for {name}; release it with: {release_command}",
     )
 
 
@@ -35,11 +36,11 @@ def release(
     id: Id, force: bool = flag("--force", "Release it even if another holder has it.")
 ) -> None:
     """Release the lock of a conversation."""
-    with open_conversation(id) as (store, id):
-        was_locked = store.locks.release(id, force=force)
+    with open_conversation(id) as (store, conversation_id):
+        was_locked = store.locks.release(conversation_id, force=force)
     print_answer(
-        {"id": id, "released": was_locked},
-        f"{id}: {'unlocked' if was_locked else 'was not locked'}",
+        {"id": conversation_id, "released": was_locked},
+        f"{conversation_id}: {'unlocked' if was_locked else 'was not locked'}",
     )
 
 
@@ -48,11 +49,11 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is d
     another host).
     """
     with open_core_store() as store:
-        states = [
-            state for state in store.locks.list() if not orphaned or state.state == "orphaned"
-        ]
+        locks = list(store.locks.list())
         ids = store.ids() if in_terminal() else []
-    holders = short_ids(lock.instance for lock in states) if in_terminal() else {}
+    if orphaned:
+        locks = [lock for lock in locks if lock.state == "orphaned"]
+    holders = short_ids(lock.instance for lock in locks) if in_terminal() else {}
     rows = [
         (
             lock.id,
@@ -62,13 +63,12 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is d
             lock.since,
             lock.title,
         )
-        for lock in states
+        for lock in locks
     ]
     columns = ("id", "state", "holder", "who", "since", "title")
-    print_list(
-        [asdict(state) for state in states], columns, rows, "no conversation is locked", ids=ids
-    )
-    if not global_options.json and any(state.state == "orphaned" for state in states):
+    value = [asdict(lock) for lock in locks]
+    print_list(value, columns, rows, "no conversation is locked", ids=ids)
+    if not global_options.json and any(lock.state == "orphaned" for lock in locks):
         print_notice(
             "an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock "
             "release ID --force"

@@ -1,14 +1,14 @@
-"""The store as a whole: `init`, `copy`, and the commands of the group `store`.
+"""The commands for a whole store: `init`, `copy`, and the group `store`.
 
-What must stay true: a command that finds something wrong does not exit with 0, nor does a copy that
-is incomplete. `copy` replaces and removes nothing in either store that is not named.
+What must stay true: a command that finds a problem, and a copy that is incomplete, do not exit with
+0. `copy` neither replaces nor removes a document of a store without naming it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -61,33 +61,35 @@ def init(
     from capsule.engines import opening
     from capsule.store.store import CoreStore
 
-    place = directory or global_options.store or os.environ.get("CAPSULE_STORE") or "."
-    place = (
-        locate.database_address(place) or place
-    )  # With the password, which the environment has no more.
-    root = opening.without_password(place) if opening.is_address(place) else os.path.abspath(place)
-    made = CoreStore.init(place)
-    said = (
-        "\n  ".join(["made a store:", *made])
-        if made
-        else f"{root} is a store already; nothing was changed"
+    address = directory or global_options.store or os.environ.get("CAPSULE_STORE") or "."
+    # With the password, which the environment does not contain any more.
+    address = locate.database_address(address) or address
+    root = (
+        opening.without_password(address)
+        if opening.is_address(address)
+        else os.path.abspath(address)
     )
-    print_answer({"root": root, "made": made}, escape_controls(said))
+    created = CoreStore.init(address)
+    text = f"{root} is a store already; nothing was changed"
+    if created:
+        text = "\n  ".join(["made a store:", *created])
+    print_answer({"root": root, "made": created}, escape_controls(text))
 
 
 def show() -> None:
     """Print the directory of the store that commands use here, and the reason."""
     from capsule import locate
 
-    found, facts = locate.locate_store(global_options.store), {}
-    if (url := locate.database_address(global_options.store)) is not None:
+    location = locate.locate_store(global_options.store)
+    facts: dict[str, str] = {}
+    url = locate.database_address(global_options.store)
+    if url is not None:
         from capsule.engines import opening
 
-        facts = {"durability": opening.durability(url)}
-    said = [found.root, found.words, *facts.values()]
-    print_answer(
-        {"root": found.root, "reason": found.reason, **facts}, escape_controls("\n  ".join(said))
-    )
+        facts["durability"] = opening.durability(url)
+    lines = [location.root, location.words, *facts.values()]
+    value = {"root": location.root, "reason": location.reason, **facts}
+    print_answer(value, escape_controls("\n  ".join(lines)))
 
 
 def settings(
@@ -104,25 +106,28 @@ def settings(
     """
     refuse_if(edit and new is not None, "give one of the two", "--set")
     with open_core_store() as store:
-        there = store.read_settings()
+        old_text = store.read_settings()
         saved = None
         if edit:
             from capsule_cli.commands.edit import through_editor
 
             saved = through_editor(
-                there.encode(), "-capsule.toml", lambda data, _: store.set_settings(data, there)
+                old_text.encode(),
+                "-capsule.toml",
+                lambda data, _: store.set_settings(data, old_text),
             )
         elif new is not None:
             saved = store.set_settings(sys.stdin.buffer.read() if new == "-" else read_file(new))
-        now = store.read_settings()
+        current_text = store.read_settings()
     for problem in saved.unknown if saved else ():
         print_notice(str(problem))
+    is_changed = current_text != old_text
     if global_options.json:
-        print_json({"settings": now, "changed": now != there})
+        print_json({"settings": current_text, "changed": is_changed})
     elif edit or new is not None:
-        print_text("saved" if now != there else "nothing changed")
+        print_text("saved" if is_changed else "nothing changed")
     else:
-        print_stored_bytes(now.encode())
+        print_stored_bytes(current_text.encode())
 
 
 def doctor(
@@ -144,8 +149,6 @@ def doctor(
 
     It first completes documents that a power cut left incomplete, and prints their number.
     """
-    from capsule.maintenance.doctor import examine
-
     refuse_if(
         flush and repair,
         "it examines nothing, so it has nothing to mend; give one of the two",
@@ -153,76 +156,72 @@ def doctor(
     )
     refuse_if(report and (repair or flush), "is given alone", "--report")
     if report:
-        _report()
+        _print_bug_report()
         return
     with open_core_store() as store:
         if flush:
             completed = store.flush()
-            print_answer(
-                {"completed": completed},
-                escape_controls("\n".join(["every document is on the disk", *_of_cut(completed)])),
-            )
+            lines = ["every document is on the disk", *_completed_lines(completed)]
+            print_answer({"completed": completed}, escape_controls("\n".join(lines)))
             return
-        completed = _flushed(store)
-        many = len(store.ids())
-        with progress("examining") as bar:
-            findings = list(
-                examine(
-                    store,
-                    repair=repair,
-                    progress=bar,
-                    ancestor=_ancestor(store) if repair else None,
-                )
-            )
+        completed = _flush(store)
+        count = len(store.ids())
+        findings = _examine(store, repair=repair)
     troubles = [finding for finding in findings if finding.is_trouble]
-    left = [finding for finding in troubles if not finding.repaired]
-    facts = {
-        "ok": not left,
-        "conversations": many,
+    unrepaired = [finding for finding in troubles if not finding.repaired]
+    value = {
+        "ok": not unrepaired,
+        "conversations": count,
         "completed": completed,
         "findings": [asdict(finding) for finding in findings],
     }
-    print_answer(
-        facts,
-        escape_controls(
-            "\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])
-        ),
-    )
-    if left:
+    lines = [*_completed_lines(completed), *map(str, findings), _summary(count, troubles)]
+    print_answer(value, escape_controls("\n".join(lines)))
+    if unrepaired:
         raise typer.Exit(InvalidDocument.exit_code)
 
 
-def _report() -> None:
-    """Print a bug report; of a store that can't be opened, why, and the versions."""
+def _examine(store: CoreStore, *, repair: bool) -> list[DoctorFinding]:
+    """Examine every document. With `repair`, repair what can be repaired."""
+    from capsule.maintenance.doctor import examine
+
+    with progress("examining") as bar:
+        ancestor = _ancestor(store) if repair else None
+        return list(examine(store, repair=repair, progress=bar, ancestor=ancestor))
+
+
+def _print_bug_report() -> None:
+    """Print a bug report. If the store can't be opened, print the error and the versions."""
     from capsule.maintenance.report import report
     from capsule.software_versions import versions
 
     try:
         with open_core_store() as store, progress("examining") as bar:
-            facts = report(store, bar)
+            value = report(store, bar)
     except CapsuleError as error:
-        facts = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
-    print_answer(facts, escape_controls("\n".join(_named_values(facts))))
-    if code := facts["exitCode"]:
-        raise typer.Exit(code)
+        value = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
+    print_answer(value, escape_controls("\n".join(_value_lines(value))))
+    exit_code = value["exitCode"]
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
-def _named_values(value: Any, name: str = "") -> Iterator[str]:
-    """A line for each value in nested objects, which its names lead to."""
+def _value_lines(value: Any, name: str = "") -> Iterator[str]:
+    """Yield a line for each value in nested objects, with the names that lead to it."""
     if isinstance(value, dict) and value:
         for key, part in value.items():
-            yield from _named_values(part, f"{name}.{key}" if name else key)
-    else:
-        if isinstance(value, tuple):
-            value = " ".join(value)
-        if value in (None, {}, ""):
-            value = "none"
-        yield f"{name}: {value}"
+            yield from _value_lines(part, f"{name}.{key}" if name else key)
+        return
+    text = " ".join(value) if isinstance(value, tuple) else value
+    if text in (None, {}, ""):
+        text = "none"
+    yield f"{name}: {text}"
 
 
-def _flushed(store: CoreStore) -> int:
-    """How many documents had to be completed after a power cut. One that can't be is for the
-    examination to name.
+def _flush(store: CoreStore) -> int:
+    """Flush all documents. Return how many had to be completed after a power cut.
+
+    A document that can't be flushed is no error: the examination reports it.
     """
     try:
         return store.flush()
@@ -231,17 +230,20 @@ def _flushed(store: CoreStore) -> int:
         return 0
 
 
-def _of_cut(completed: int) -> list[str]:
-    words = (
+def _completed_lines(completed: int) -> list[str]:
+    """Return the line that reports how many documents were completed, if any."""
+    if not completed:
+        return []
+    outcome = (
         "were not on the disk as a whole when the power went or the disk was gone, and were "
         "completed from the log"
     )
-    return [f"{with_count(completed, 'document')} {words}"] if completed else []
+    return [f"{with_count(completed, 'document')} {outcome}"]
 
 
 def _ancestor(store: CoreStore) -> Ancestor | None:
-    """What finds in git which version a conflict copy began from; None where the store is in no
-    repository.
+    """Return the function that finds in git the version which a conflict copy began from. None: the
+    store is in no repository.
     """
     try:
         clone = rooms.open_clone(store)
@@ -250,23 +252,20 @@ def _ancestor(store: CoreStore) -> Ancestor | None:
         return None
 
 
-def _summary(many: int, troubles: list[DoctorFinding]) -> str:
-    examined = f"{with_count(many, 'conversation')} examined: "
+def _summary(count: int, troubles: list[DoctorFinding]) -> str:
+    """Return the last line of an examination of `count` conversations."""
+    examined = f"{with_count(count, 'conversation')} examined: "
     if not troubles:
         return examined + "all is well"
-    left = [finding for finding in troubles if not finding.repaired]
-    mended = (
-        f", {len(troubles) - len(left)} mended, {len(left)} left"
-        if len(left) < len(troubles)
-        else ""
-    )
-    advice = (
-        "; what can be mended is, with --repair"
-        if any(finding.repairable for finding in left)
-        else ""
-    )
-    by_hand = "; --repair can't mend what is left: each line says what you can do" if left else ""
-    return examined + with_count(len(troubles), "finding") + mended + (advice or by_hand)
+    unrepaired = [finding for finding in troubles if not finding.repaired]
+    text = examined + with_count(len(troubles), "finding")
+    if len(unrepaired) < len(troubles):
+        text += f", {len(troubles) - len(unrepaired)} mended, {len(unrepaired)} left"
+    if any(finding.repairable for finding in unrepaired):
+        text += "; what can be mended is, with --repair"
+    elif unrepaired:
+        text += "; --repair can't mend what is left: each line says what you can do"
+    return text
 
 
 From = Annotated[
@@ -288,28 +287,24 @@ def copy(source: From, target: To) -> None:
 
     ensure_person("copies")
     with (
-        CoreStore.open(source, keep_locks=False) as before,
-        CoreStore.open(target, keep_locks=False) as after,
+        CoreStore.open(source, keep_locks=False) as source_store,
+        CoreStore.open(target, keep_locks=False) as target_store,
     ):
         with progress("copying") as bar:
-            done = copy_store(before, after, bar)
-        names = before.root, after.root
+            copied = copy_store(source_store, target_store, bar)
+        title = f"{source_store.root} -> {target_store.root}"
     lines = [
-        (
-            f"{names[0]} -> {names[1]}: {with_count(done.written, 'document')} written, {done.same} "
-            "there already"
-        )
+        f"{title}: {with_count(copied.written, 'document')} written, {copied.same} there already"
     ]
-    lines += [
-        f"{kind}/{id}: the other store has a version of its own; it stays" for kind, id in done.kept
-    ]
-    lines += [f"{kind}/{id}: {error}" for kind, id, error in done.failed]
-    print_answer(
-        done.as_json(), escape_controls("\n".join(lines)), ok=not (done.kept or done.failed)
-    )
+    for kind, id in copied.kept:
+        lines.append(f"{kind}/{id}: the other store has a version of its own; it stays")
+    for kind, id, error in copied.failed:
+        lines.append(f"{kind}/{id}: {error}")
+    is_complete = not (copied.kept or copied.failed)
+    print_answer(copied.as_json(), escape_controls("\n".join(lines)), ok=is_complete)
 
 
-#: The one document of a store that is no capsule.
+#: The path of the one document in JSON that is not of a kind in `KINDS`.
 _OVERRIDES = os.path.join("overrides", "next.json")
 
 
@@ -321,21 +316,10 @@ def validate(
     """Check files against the format, also outside a store. Print `path:line:column: what` for each
     problem.
     """
-    from capsule.format.validation import KINDS
-
-    if paths:
-        files = list(dict.fromkeys(file for path in paths for file in _files(path)))
-    else:
-        with open_core_store() as store:
-            store.engine.external_edits()  # An agent does not even learn how many there are.
-            folders = [os.path.join(store.root, kind) for kind in KINDS]
-            files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
-            files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
-    problems = [
-        problem
-        for file in with_progress("validating", files, len(files))
-        for problem in _problems(file)
-    ]
+    files = _files_to_validate(paths)
+    problems = []
+    for file in with_progress("validating", files, len(files)):
+        problems += _problems(file)
     if global_options.json:
         print_json(
             {
@@ -353,37 +337,57 @@ def validate(
         raise typer.Exit(InvalidDocument.exit_code)
 
 
+def _files_to_validate(paths: list[str] | None) -> list[str]:
+    """Return the files at these paths. Without paths, return those of the store."""
+    from capsule.format.validation import KINDS
+
+    if paths:
+        return list(dict.fromkeys(file for path in paths for file in _files(path)))
+    with open_core_store() as store:
+        store.engine.external_edits()  # Refuses an agent, which must not learn how many there are.
+        files: list[str] = []
+        for kind in KINDS:
+            folder = os.path.join(store.root, kind)
+            if os.path.isdir(folder):
+                files += _files(folder)
+        overrides = os.path.join(store.root, _OVERRIDES)
+        if os.path.lexists(overrides):
+            files.append(overrides)
+        return files
+
+
 def _files(path: str) -> Iterator[str]:
-    """`path`, or the *.json under it; what begins with a dot there is left out."""
+    """Yield `path`, or the *.json files below it. Files and directories below it whose name begins
+    with a dot are left out.
+
+    Raises NotFound: it does not exist.
+    """
     if not os.path.lexists(path):
         raise NotFound(f"{path}: there is no such file or directory", id=path)
     if not os.path.isdir(path):
         yield path
     for directory, names, files in os.walk(path):
         names[:] = sorted(name for name in names if not name.startswith("."))
-        chosen = sorted(
-            name for name in files if name.endswith(".json") and not name.startswith(".")
-        )
-        yield from (os.path.join(directory, name) for name in chosen)
+        for name in sorted(files):
+            if name.endswith(".json") and not name.startswith("."):
+                yield os.path.join(directory, name)
 
 
 def _problems(path: str) -> list[Problem]:
+    """Return the problems of a file. Its folder tells the kind of the document."""
     from capsule.format.validation import CONVERSATION, KINDS
 
-    problems_of = KINDS.get(
-        os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION
-    ).problems_of
-    if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
+    absolute = os.path.abspath(path)
+    kind = KINDS.get(os.path.basename(os.path.dirname(absolute)), CONVERSATION)
+    problems_of = kind.problems_of
+    if os.path.normpath(absolute).endswith(os.sep + _OVERRIDES):
         from capsule.store.change.pending_overrides import problems_of
 
     try:
         return problems_of(read_file(path), path)
     except CapsuleError as error:
-        return [
-            Problem(
-                path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
-            )
-        ]
+        reason = error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
+        return [Problem(path, 0, 0, "", reason)]
 
 
 def migrate(
@@ -399,61 +403,79 @@ def migrate(
 
     Of a store in a database, its tables come first.
     """
-    files = [file for name in names or () if _is_path(name) for file in _files(name)]
-    ids = [name for name in names or () if not _is_path(name)]
-    results: list[dict[str, Any]] = []
-    failed: list[CapsuleError] = []
-    if ids or not names:
+    files: list[str] = []
+    ids: list[str] = []
+    for name in names or ():
+        if _is_path(name):
+            files += _files(name)
+        else:
+            ids.append(name)
+    uses_store = bool(ids) or not names
+    if uses_store:
         _migrate_database(check=check)
-    with open_core_store() if ids or not names else nullcontext() as store:
+    with open_core_store() if uses_store else nullcontext() as store:
         jobs = {("path", file): partial(_migrate_file, file) for file in files}
         if store is not None:
-            wanted = map(store.resolve, ids) if names else sorted(store.ids())
-            jobs |= {("id", id): partial(store.edits.migrate, id) for id in wanted}
-        for (kind, name), migrated in with_progress("migrating", jobs.items(), len(jobs)):
-            try:
-                results.append({kind: name, "changes": migrated(check=check)})
-            except CapsuleError as error:
-                failed.append(error)
-                results.append({kind: name, "changes": [], "error": error.message})
+            chosen_ids = map(store.resolve, ids) if names else sorted(store.ids())
+            jobs |= {("id", id): partial(store.edits.migrate, id) for id in chosen_ids}
+        results, errors = _run_migrations(jobs, check=check)
     changed = [result for result in results if result["changes"]]
-    lines = [
-        escape_controls(f"{of.get('id') or of['path']}: {change}")
-        for of in changed
-        for change in of["changes"]
-    ]
-    total = f"{with_count(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
-    total += ("would change" if check else "changed") + (
-        f", {len(failed)} failed" if failed else ""
+    lines = []
+    for result in changed:
+        subject = result.get("id") or result["path"]
+        lines += [escape_controls(f"{subject}: {change}") for change in result["changes"]]
+    outcome = "would change" if check else "changed"
+    total = (
+        f"{with_count(len(jobs), 'file' if files else 'conversation')}: {len(changed)} {outcome}"
     )
+    if errors:
+        total += f", {len(errors)} failed"
     print_answer(results, "\n".join([*lines, total]))
-    exit_with_errors(failed)
+    exit_with_errors(errors)
     if check and changed:
         raise typer.Exit(1)
 
 
-def _migrate_database(*, check: bool) -> None:
-    """Bring the schema of a store in a database to this version, unless it only is to be
-    looked at.
+def _run_migrations(
+    jobs: Mapping[tuple[str, str], Callable[..., list[str]]], *, check: bool
+) -> tuple[list[dict[str, Any]], list[CapsuleError]]:
+    """Migrate documents. Return a result as JSON for each, and the errors of those that failed.
+
+    Args:
+        jobs: For each document the function that migrates it and returns the changes, by the name
+            of the field ("path" or "id") and its value.
+        check: Whether to change nothing.
     """
+    results: list[dict[str, Any]] = []
+    errors: list[CapsuleError] = []
+    for (field, value), migrate_document in with_progress("migrating", jobs.items(), len(jobs)):
+        try:
+            results.append({field: value, "changes": migrate_document(check=check)})
+        except CapsuleError as error:
+            errors.append(error)
+            results.append({field: value, "changes": [], "error": error.message})
+    return results, errors
+
+
+def _migrate_database(*, check: bool) -> None:
+    """Bring the tables of a store in a database to this version, unless `check` is set."""
     from capsule import locate
     from capsule.engines import opening
 
-    if (
-        not check
-        and (url := locate.database_address(global_options.store)) is not None
-        and opening.make_in_database(url)
-    ):
+    if check:
+        return
+    url = locate.database_address(global_options.store)
+    if url is not None and opening.make_in_database(url):
         print_notice("the tables of the store were brought to this version")
 
 
 def _is_path(name: str) -> bool:
-    """Whether a path is meant and no conversation: a file that is there is."""
+    """Return whether a name is a path and no conversation. An existing file is a path."""
     return os.path.lexists(name) or os.sep in name or name.endswith(".json")
 
 
 def _migrate_file(path: str, *, check: bool) -> list[str]:
-    """Migrate one file: by its store when it lies in one, else where it lies."""
+    """Migrate one file, by its store if it belongs to one. Return the changes."""
     from capsule.disk.whole_files import replace_file
     from capsule.format import migrations, validation
     from capsule.format.json import canonical, codec
@@ -470,11 +492,11 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     data = read_file(path)
     validation.check(codec.decode(data, path), data, path)
     document, changes = migrations.upgrade(codec.decode(data, path), path)
-    after = codec.encode(canonical.in_order(document))
-    if not changes and after != data:
+    new_data = codec.encode(canonical.in_order(document))
+    if not changes and new_data != data:
         changes = ["brought into the canonical layout"]
     if changes and not check:
-        replace_file(os.path.join(directory, name), data, after)
+        replace_file(os.path.join(directory, name), data, new_data)
     return changes
 
 

@@ -1,8 +1,8 @@
-"""`delete`, `restore` and `trash`: to the trash and back.
+"""`delete`, `restore` and `trash`: move conversations and messages to the trash and back.
 
-What must stay true: a person at a terminal is asked before something goes; and `trash list` lists
-what `restore` brings back, conversations and messages alike. With --all, one that can't be deleted
-keeps no other from it, and is named.
+What must stay true: a person at a terminal is asked before something is deleted. `trash list` lists
+everything that `restore` brings back, conversations and messages. With --all, a conversation that
+can't be deleted is reported, and the others are deleted.
 """
 
 from __future__ import annotations
@@ -86,71 +86,75 @@ def delete(
 
 
 def _delete(
-    store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool
+    store: CoreStore, names: list[str], *, with_forks: bool, dry_run: bool, yes: bool
 ) -> None:
-    # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
-    named = list(dict.fromkeys(store.resolve(id) for id in ids))
-    doomed = [
-        each
-        for id in named
-        for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))
-    ]
-    titles = {id: one_line(_title_of(store, id)) for id in doomed}
+    """Move the named conversations to the trash, and with `with_forks` also their forks."""
+    # All are looked up before the first is deleted: a mistyped id deletes nothing, and @last still
+    # names the conversation that it named at the beginning.
+    ids = list(dict.fromkeys(store.resolve(name) for name in names))
+    ids_to_delete = []
+    for id in ids:
+        ids_to_delete.append(id)
+        if with_forks:
+            ids_to_delete += store.forks.list(id, deep=True)
+    titles = {id: one_line(_title_of(store, id)) for id in ids_to_delete}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
-        print_answer(
-            plan,
-            "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()),
-        )
+        lines = [f"{id}: {title!r} would go to the trash" for id, title in titles.items()]
+        print_answer(plan, "\n".join(lines))
         return
-    ensure_confirmed(
-        "Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True
-    )
-    trashed: dict[str, dict[str, Any]] = {}
+    question = "Delete " + ", ".join(map(repr, titles.values())) + "?"
+    ensure_confirmed(question, yes=yes, has_undo=True)
+    deleted: dict[str, dict[str, Any]] = {}
     try:
-        for id in named:
-            if id not in trashed:  # It may have been a fork of one before.
-                gone = store.forks.delete(id) if with_forks else [store.delete(id)]
-                trashed |= {item.id: _gone(item) for item in gone}
+        for id in ids:
+            if id not in deleted:  # It may have been deleted as a fork of another one.
+                items = store.forks.delete(id) if with_forks else [store.delete(id)]
+                deleted |= {item.id: _as_json(item) for item in items}
     finally:
-        lines = (
+        lines = [
             f"{id}: {titles.get(id, '')!r} is in the trash; undo: {item['undo']}"
-            for id, item in trashed.items()
-        )
-        if trashed:
-            print_answer(list(trashed.values()), "\n".join(lines))
+            for id, item in deleted.items()
+        ]
+        if deleted:
+            print_answer(list(deleted.values()), "\n".join(lines))
 
 
 def _delete_all(store: CoreStore, *, yes: bool) -> None:
-    many = len(store.ids())
-    if many:
+    """Move every conversation to the trash. Those that can't be deleted are reported at the end."""
+    count = len(store.ids())
+    if count:
         ensure_confirmed(
-            f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and "
+            f"Delete every conversation of {one_line(store.root)}, {count} of them, archived and "
             "pinned ones too?",
-            f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
+            f"Really all {count}? Each goes to the trash, and is brought back by its id alone.",
             yes=yes,
         )
-    facts: list[dict[str, Any]] = []
-    failed: list[CapsuleError] = []
-    for id, became in with_progress("deleting", store.delete_all(), many):
-        if isinstance(became, Trashed):
-            facts.append(_gone(became))
+    results: list[dict[str, Any]] = []
+    errors: list[CapsuleError] = []
+    for id, outcome in with_progress("deleting", store.delete_all(), count):
+        if isinstance(outcome, Trashed):
+            results.append(_as_json(outcome))
             continue
+        error = outcome
         if not is_id(id):
             path = f"{store.root}/conversations/{id}.json"
-            became = InvalidInput(
-                f"{path}: {became.message}; rename the file, or move it out of the way"
+            error = InvalidInput(
+                f"{path}: {outcome.message}; rename the file, or move it out of the way"
             )
-        failed.append(became)
-        facts.append({"id": id, "error": became.message})
-    gone = len(facts) - len(failed)
-    said = f"{with_count(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
-    said += "; undo one: capsule restore ID" if gone else ""
-    print_answer(facts, said + (f"; {len(failed)} stayed" if failed else ""))
-    exit_with_errors(failed)
+        errors.append(error)
+        results.append({"id": id, "error": error.message})
+    deleted = len(results) - len(errors)
+    text = f"{with_count(deleted, 'conversation')} {'is' if deleted == 1 else 'are'} in the trash"
+    if deleted:
+        text += "; undo one: capsule restore ID"
+    if errors:
+        text += f"; {len(errors)} stayed"
+    print_answer(results, text)
+    exit_with_errors(errors)
 
 
-def _gone(trashed: Trashed) -> dict[str, Any]:
+def _as_json(trashed: Trashed) -> dict[str, Any]:
     return {
         "id": trashed.id,
         "deletedAt": trashed.deleted_at,
@@ -160,28 +164,28 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
 
 def list_() -> None:
     """List the conversations and messages in the trash, the latest first."""
-    facts, rows = [], []
+    items, rows = [], []
     with open_core_store() as store:
-        for item, removed in _in_trash(store):
-            fact: dict[str, Any] = {"id": item.id, "deletedAt": item.deleted_at, "path": item.path}
-            if removed is not None:
-                fact |= {
-                    "title": removed.title,
-                    "reason": removed.reason,
-                    "messages": [m["id"] for m in removed.messages],
-                }
-                line = (
-                    f"{with_count(len(removed.messages), 'message')} {removed.reason} in "
-                    f"{removed.title!r}"
-                )
+        for trashed, removal in _in_trash(store):
+            item: dict[str, Any] = {
+                "id": trashed.id,
+                "deletedAt": trashed.deleted_at,
+                "path": trashed.path,
+            }
+            if removal is not None:
+                item["title"] = removal.title
+                item["reason"] = removal.reason
+                item["messages"] = [message["id"] for message in removal.messages]
+                count = with_count(len(removal.messages), "message")
+                text = f"{count} {removal.reason} in {removal.title!r}"
             else:
-                head = store.trash.head(item)
-                fact["title"] = line = "damaged" if head.damaged else head.title
-            facts.append(fact)
-            rows.append((item.id, item.deleted_at, line))
-    print_list(
-        facts, ("id", "deleted", "title"), rows, "the trash is empty", ids=[row[0] for row in rows]
-    )
+                head = store.trash.head(trashed)
+                text = "damaged" if head.damaged else head.title
+                item["title"] = text
+            items.append(item)
+            rows.append((trashed.id, trashed.deleted_at, text))
+    columns = ("id", "deleted", "title")
+    print_list(items, columns, rows, "the trash is empty", ids=[row[0] for row in rows])
 
 
 def restore(
@@ -201,20 +205,19 @@ def restore(
     capsule git restore.
     """
     with open_core_store() as store:
-        item, removed = _chosen(store, id, deleted)
-        came: dict[str, Any] = {}
-        if removed is None:
-            head = store.trash.restore(item.id, item)
-            said = (
-                f"back, and damaged: {head.damaged}"
-                if head.damaged
-                else f"{one_line(head.title)!r} is back"
-            )
+        trashed, removal = _choose(store, id, deleted)
+        extra: dict[str, Any] = {}
+        if removal is None:
+            head = store.trash.restore(trashed.id, trashed)
+            text = f"{one_line(head.title)!r} is back"
+            if head.damaged:
+                text = f"back, and damaged: {head.damaged}"
         else:
-            came["restored"] = store.trash.restore_messages(item)
-            head = store.head(item.id)
-            said = f"{with_count(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
-    print_answer(head.as_json() | came, f"{head.id}: {said}")
+            restored = store.trash.restore_messages(trashed)
+            extra["restored"] = restored
+            head = store.head(trashed.id)
+            text = f"{with_count(len(restored), 'message')} restored in {one_line(head.title)!r}"
+    print_answer(head.as_json() | extra, f"{head.id}: {text}")
 
 
 def purge(
@@ -228,18 +231,18 @@ def purge(
     """Remove the trash and the quarantine permanently, with every trace in .capsule/."""
     age_s = parse_duration(older_than, "--older-than")
     with open_core_store() as store:
-        before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
-        many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
+        cutoff = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
+        count = sum(trashed.deleted_at <= cutoff for trashed, _ in _in_trash(store))
         ensure_confirmed(
-            f"Remove {many} in the trash, and everything as old in the quarantine, permanently?",
+            f"Remove {count} in the trash, and everything as old in the quarantine, permanently?",
             yes=yes,
         )
-        gone = store.trash.purge(age_s)
-    print_answer({"purged": gone}, f"{len(gone)} removed for good")
+        purged = store.trash.purge(age_s)
+    print_answer({"purged": purged}, f"{len(purged)} removed for good")
 
 
 def _title_of(store: CoreStore, id: str) -> str:
-    """The title of a conversation that is to go; a damaged one may go too."""
+    """Return the title of a conversation, which may be damaged."""
     try:
         return store.head(id).title
     except InvalidDocument:
@@ -247,39 +250,43 @@ def _title_of(store: CoreStore, id: str) -> str:
 
 
 def _in_trash(store: CoreStore) -> list[tuple[Trashed, RemovedMessages | None]]:
-    """The conversations and the messages in the trash, the latest first; messages with what is
-    known of them.
+    """Return the conversations and the removals of messages in the trash, the latest first. A
+    conversation has None in place of a removal.
     """
-    items = [(item, None) for item in store.trash.list()] + [
-        (item.trashed, item) for item in store.trash.removed()
-    ]
+    items: list[tuple[Trashed, RemovedMessages | None]] = []
+    items += [(trashed, None) for trashed in store.trash.list()]
+    items += [(removal.trashed, removal) for removal in store.trash.removed()]
     return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
-def _chosen(
+def _choose(
     store: CoreStore, prefix: str, deleted: str | None
 ) -> tuple[Trashed, RemovedMessages | None]:
-    """What in the trash is meant: of this id, the latest, or the latest that was deleted at
-    a time.
+    """Return the conversation or removal in the trash that the user means.
+
+    Args:
+        store: The store.
+        prefix: An id, a unique beginning of one, or @last. Of several items, the latest counts.
+        deleted: The time at which it was deleted, or its beginning. None: any.
+
+    Raises NotFound: it is not in the trash.
     """
     items = _in_trash(store)
     if prefix != "@last":
-        id = resolve_prefix(
-            sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash")
-        )
-        items = [entry for entry in items if entry[0].id == id]
-    then = (deleted or "").strip().replace(" ", "T")
-    if re.search(
-        r"[+-]\d\d:\d\d$", then
-    ):  # As a terminal shows it: in the reader's zone, to the minute.
+        ids = sorted({trashed.id for trashed, _ in items})
+        id = resolve_prefix(ids, prefix, "deleted conversation", Remedy("trash"))
+        items = [item for item in items if item[0].id == id]
+    time_prefix = (deleted or "").strip().replace(" ", "T")
+    # A time as a terminal shows it: in the reader's zone, to the minute.
+    if re.search(r"[+-]\d\d:\d\d$", time_prefix):
         with suppress(ValueError):
-            then = timestamps.canonical(then)[:16]
-    for item, removed in items:
-        if item.deleted_at.startswith(then):
-            return item, removed
-    when = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
+            time_prefix = timestamps.canonical(time_prefix)[:16]
+    for trashed, removal in items:
+        if trashed.deleted_at.startswith(time_prefix):
+            return trashed, removal
+    condition = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
     raise NotFound(
-        f"nothing of {prefix[:130]!r} is in the trash{when}; list the trash with: capsule "
+        f"nothing of {prefix[:130]!r} is in the trash{condition}; list the trash with: capsule "
         "trash list",
         id=prefix,
     )

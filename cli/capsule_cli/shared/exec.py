@@ -1,6 +1,6 @@
-"""A person's own command, run for each thing that is heard: `--exec`.
+"""Run a person's own command for each change or message: `--exec`.
 
-What must stay true: a command that fails is reported, and is no reason to miss what comes next.
+What must stay true: a failed command is reported, and the next change is handled as usual.
 """
 
 from __future__ import annotations
@@ -12,33 +12,37 @@ import orjson
 
 from capsule_cli.shared.output import exit_reason, one_line, print_notice
 
-#: Bytes of JSON that are put into a command's environment at most; Linux takes 128 KiB a variable.
+#: Most bytes of JSON in one environment variable. Linux accepts 128 KiB.
 MAX_ENVIRONMENT_BYTES = 100_000
 
 
 def run_command_for(
-    heard: dict[str, Any], command: str, variable: str, *, short: dict[str, Any], **variables: str
+    event: dict[str, Any], command: str, variable: str, *, short: dict[str, Any], **variables: str
 ) -> None:
-    """Run a command in a shell, with what was heard as JSON on its standard input and in its
-    environment.
+    """Run a command in a shell, with an event as JSON on its standard input and in its environment.
 
     Args:
-        variable: The name of the variable that holds the JSON.
-        short: What replaces the long fields of `heard` where it is too long for the environment.
+        event: The change or message.
+        command: The command line.
+        variable: The name of the environment variable for the JSON.
+        short: Fields that replace the long fields of the event if the JSON is too long for the
+            environment.
+        variables: Further environment variables. `CAPSULE_ID` names the conversation.
     """
     import subprocess
 
-    data = orjson.dumps(heard)
-    # A variable that is too long would keep the command from being run at all.
-    fitting = data if len(data) <= MAX_ENVIRONMENT_BYTES else orjson.dumps(heard | short)
-    environment = {**os.environ, variable: fitting.decode(), **variables}
+    data = orjson.dumps(event)
+    # The kernel would not start a command with a variable that is too long.
+    value = data if len(data) <= MAX_ENVIRONMENT_BYTES else orjson.dumps(event | short)
+    environment = {**os.environ, variable: value.decode(), **variables}
     try:
-        done = subprocess.run(command, shell=True, input=data + b"\n", env=environment, check=False)
+        completed = subprocess.run(
+            command, shell=True, input=data + b"\n", env=environment, check=False
+        )
     except OSError as error:
         print_notice(f"--exec: {one_line(command)} could not be run: {error.strerror}")
         return
-    if done.returncode:
-        about = " ".join(filter(None, (variables.get("CAPSULE_KIND"), variables["CAPSULE_ID"])))
-        print_notice(
-            f"--exec: {one_line(command)} failed for {about}: {exit_reason(done.returncode)}"
-        )
+    if completed.returncode:
+        subject = " ".join(filter(None, (variables.get("CAPSULE_KIND"), variables["CAPSULE_ID"])))
+        reason = exit_reason(completed.returncode)
+        print_notice(f"--exec: {one_line(command)} failed for {subject}: {reason}")

@@ -1,31 +1,29 @@
-"""What the options of every command ask for: they are the same wherever they stand, and one process
-runs one command.
+"""The values of the options of every command, for all modules of one process.
 
-What must stay true: nothing of an earlier command is left when another one begins in the same
-process.
+What must stay true: nothing of one command is left when another one begins in the same process.
 """
 
 from __future__ import annotations
 
 
 class GlobalOptions:
-    """The options of every command.
+    """The values of the options of every command.
 
     Attributes:
         json: Whether to print JSON.
-        no_pager: Whether a person wants long output all at once.
-        store: The store's directory; None: to be discovered.
-        meant_store: The store in the words, before they are parsed: which commands there are may
-            depend on it.
-        instance: The name of the instance, when one was given as an option.
-        as_: The agent to act for, when one was given as an option.
+        no_pager: Whether to print long output without a pager.
+        store: The address of the store. None: the store is discovered.
+        meant_store: The store in the unparsed words. It is read before parsing, because the store
+            decides which commands there are.
+        instance: The name of the instance, if an option gives it.
+        as_: The agent to act for, if an option gives it.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin another command."""
+        """Reset all options for another command."""
         self.json = False
         self.no_pager = False
         self.store: str | None = None

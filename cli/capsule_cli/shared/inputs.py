@@ -1,8 +1,7 @@
-"""What comes in: texts from the command line, a file or standard input, and a person's word before
-something goes.
+"""Read texts from the command line, a file or standard input, and ask a person for consent.
 
-What must stay true: what is not UTF-8 is refused by name and byte, and never read as something
-else; and nothing goes that one command can't bring back, unless somebody said so.
+What must stay true: text that is not UTF-8 is refused with its name and the position of the byte.
+An action that one command can't undo happens only after a person or `--yes` agreed to it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ STDIN = "standard input"
 
 
 def message_text(text: str | None, file: str | None) -> str:
-    """The text of a message: `text`, else the file's, else that of standard input (`-` names it
-    too).
+    """Return the text of a message: `text`, else the text of the file, else standard input. `-` is
+    standard input too.
 
     Raises:
         typer.BadParameter: Both are given, or the text is empty.
-        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is not valid UTF-8.
+        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is not valid
+            UTF-8.
     """
     refuse_if(text is not None and file is not None, "give the text or --file, not both", "--file")
     if file is not None and file != "-":
@@ -44,21 +44,19 @@ def message_text(text: str | None, file: str | None) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """A file's bytes.
+    """Return the bytes of a file.
 
     Raises:
-        NotFound, Refused, StorageFailed: It isn't there, or can't be read.
-        InvalidInput: It is no file: a directory, a device, a pipe that nobody may ever write to.
+        NotFound, Refused, StorageFailed: It does not exist, or can't be read.
+        InvalidInput: It is not a regular file, but a directory, a device or a pipe.
     """
     try:
-        # Not blocking, so that a pipe in a file's place is refused and not waited for.
+        # Without blocking, so that a pipe is refused instead of waited for.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with open(fd, "rb") as file:
-            # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to
-            # their end.
-            if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(
-                ("/dev/fd/", "/proc/self/fd/")
-            ):
+            # A shell passes <(command) as a pipe in /dev/fd. It has a writer, so it ends.
+            is_pipe_of_shell = path.startswith(("/dev/fd/", "/proc/self/fd/"))
+            if not stat.S_ISREG(os.fstat(fd).st_mode) and not is_pipe_of_shell:
                 raise InvalidInput(
                     f"{path} is not a regular file; name a file, or use standard input"
                 )
@@ -71,15 +69,16 @@ def read_file(path: str) -> bytes:
     except PermissionError:
         raise Refused(f"{path} can't be read: permission denied", path=path) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise StorageFailed(
-            f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)
+            f"{path} can't be read: {reason}", path=path, errno=getattr(error, "errno", None)
         ) from None
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name`
-    and the byte.
+    """Return bytes as text, without the last line end.
+
+    Raises InvalidInput: they are not valid UTF-8. The message has `name` and the position.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -92,20 +91,20 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def ensure_confirmed(*questions: str, yes: bool, has_undo: bool = False) -> None:
-    """Return when whoever runs the command agrees.
+    """Return if the caller of the command agrees to its effect.
 
-    A person at a terminal is always asked, unless they said `--yes`. Where nobody can be asked,
-    what one command brings back goes ahead; all else demands `--yes`, as an agent's shell looks
-    like that too.
+    A person at a terminal is asked, unless `--yes` was given. Without a terminal, an effect that
+    one command undoes is permitted, and any other needs `--yes`: an agent's shell has no terminal
+    either.
 
     Args:
-        questions: What is asked, one after the other.
-        yes: Whether they said `--yes`.
-        has_undo: Whether it is undone by one command that is named in the output.
+        questions: The questions, asked one after the other.
+        yes: Whether `--yes` was given.
+        has_undo: Whether one command undoes the effect, and the output names it.
 
     Raises:
-        Stopped: The person said no.
-        typer.BadParameter: Nobody can be asked.
+        CommandStopped: The person answered no.
+        typer.BadParameter: There is nobody to ask.
     """
     if yes:
         return

@@ -1,7 +1,11 @@
-"""What every command takes, and what several take.
+"""Declare the options and arguments of commands: those of every command, and those of several.
 
-What must stay true: the options of every command are declared here, once, and stand before or after
-the command's name alike.
+A command declares each parameter as `name: type = option(...)`, or with one of the `Annotated`
+types below. The name of the parameter is not the name of the option. `framework` makes typer's
+parameters of these declarations, and `fast_path` reads them without typer.
+
+What must stay true: the options of every command are declared once, here, and may be written before
+or after the command's name. This module imports typer only to report an error.
 """
 
 from __future__ import annotations
@@ -19,84 +23,91 @@ if TYPE_CHECKING:
 
 
 class ParameterSpec(NamedTuple):
-    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's
-    parameter of it.
+    """The declaration of an option or an argument, made by `option` and `argument`.
 
-    A help that is a function is asked for only when typer makes the command: what it lists may take
-    long to import.
+    Attributes:
+        names: The names of an option. An argument has none.
+        metavar: The name of the value in the help.
+        help: The text of the help. A function is called only when typer makes the command: to make
+            the text may take long imports.
+        default: The default. `...`: the value is required.
+        typer_settings: Further settings of typer's parameter.
     """
 
     names: tuple[str, ...]
     metavar: str | None
     help: str | Callable[[], str]
     default: Any
-    more: Mapping[str, Any]
+    typer_settings: Mapping[str, Any]
 
 
 def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, ParameterSpec | None]]:
-    """The parameters of a command with their plain types, and what it declares of each; None: typer
-    gives it.
+    """Yield the parameters of a command, with their plain types, and their declarations.
+
+    The declaration is None for a parameter that typer itself gives, such as the context.
     """
-    for param in signature(function, eval_str=True).parameters.values():
-        kind, declared = param.annotation, param.default
+    for parameter in signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        declared = parameter.default
         if get_origin(kind) is Annotated:
             kind, declared = get_args(kind)
-            declared = declared._replace(
-                default=... if param.default is param.empty else param.default
-            )
-        yield (
-            param.replace(annotation=kind),
-            declared if isinstance(declared, ParameterSpec) else None,
-        )
+            default = ... if parameter.default is parameter.empty else parameter.default
+            declared = declared._replace(default=default)
+        spec = declared if isinstance(declared, ParameterSpec) else None
+        yield parameter.replace(annotation=kind), spec
 
 
 def is_plain(kind: Any) -> bool:
-    """Whether `value_of` makes values of this kind."""
+    """Return whether `value_of` makes values of this type."""
     return kind in (str, int, bool) or get_origin(kind) is Literal
 
 
-def value_of(kind: Any, word: Any, least: int | None) -> Any:
-    """The value of a word of the command line. Raises ValueError: it is none of its kind, or less
-    than `least`.
+def value_of(kind: Any, word: Any, minimum: int | None) -> Any:
+    """Return the value of a word of the command line.
+
+    Raises ValueError: it is not a value of this type, or less than `minimum`.
     """
     if kind is int:
         if not str(word).removeprefix("-").isdecimal():
             raise ValueError(f"{word!r} is no whole number")
-        if least is not None and int(word) < least:
-            raise ValueError(f"{int(word)} is less than {least}")
+        if minimum is not None and int(word) < minimum:
+            raise ValueError(f"{int(word)} is less than {minimum}")
         return int(word)
     if get_origin(kind) is Literal and word not in get_args(kind):
         raise ValueError(f"{word!r} is not one of {', '.join(map(repr, get_args(kind)))}")
     return word
 
 
-def option(spec: str, help: str | Callable[[], str], default: Any = None, **more: Any) -> Any:
-    """An option of a command.
+def option(
+    spec: str, help: str | Callable[[], str], default: Any = None, **typer_settings: Any
+) -> Any:
+    """Declare an option of a command.
 
     Args:
-        spec: Its names, and behind them the name of its value: `--limit -n N`.
-        help: What it does.
-        default: Its value where it isn't given; `...`: it must be, or, in an `Annotated`, each
-            command says it.
-        more: As typer takes it.
+        spec: Its names, followed by the name of its value: `--limit -n N`. A flag has no value.
+        help: The text of the help.
+        default: Its value if it is not given. `...`: it is required, or, in an `Annotated`, each
+            command has its own default.
+        typer_settings: Further settings of typer's option.
     """
-    words = spec.split()
-    value = None if words[-1].startswith("-") else words.pop()
-    return ParameterSpec(tuple(words), value, help, default, more)
+    names = spec.split()
+    metavar = None if names[-1].startswith("-") else names.pop()
+    return ParameterSpec(tuple(names), metavar, help, default, typer_settings)
 
 
-def flag(spec: str, help: str, **more: Any) -> Any:
-    """An option without a value."""
-    return option(spec, help, False, **more)
+def flag(spec: str, help: str, **typer_settings: Any) -> Any:
+    """Declare an option without a value."""
+    return option(spec, help, False, **typer_settings)
 
 
-def argument(name: str, help: str | Callable[[], str], default: Any = None, **more: Any) -> Any:
-    """An argument of a command; its default as of an option."""
-    return ParameterSpec((), name, help, default, more)
+def argument(
+    name: str, help: str | Callable[[], str], default: Any = None, **typer_settings: Any
+) -> Any:
+    """Declare an argument of a command. `default` is as for `option`."""
+    return ParameterSpec((), name, help, default, typer_settings)
 
 
-# Typed out, because a type checker wants it so; a test holds them and the format's own lists
-# together.
+# A type checker needs literal values. A test compares them with the lists of the format.
 Role = Literal["user", "assistant", "system", "tool"]
 Mode = Literal["api", "toolbox"]
 Type = Literal["chat", "direct", "group", "channel"]
@@ -157,27 +168,28 @@ def every_command(
     as_: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent),
     no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER."),
 ) -> None:
-    """What every command takes."""
+    """Declare the options of every command. Their names are the attributes of `GlobalOptions`."""
 
 
 def usage_error(message: str, option: str | None = None) -> typer.BadParameter:
-    """A usage error (exit code 2), about `option` when one is to blame."""
+    """Return a usage error (exit code 2), which names the wrong option."""
     import typer
 
     return typer.BadParameter(message, param_hint=option)
 
 
-def refuse_if(when: object, message: str, option: str | None = None) -> None:
-    """Raise a usage error when something is so."""
-    if when:
+def refuse_if(condition: object, message: str, option: str | None = None) -> None:
+    """Raise a usage error if a condition is true."""
+    if condition:
         raise usage_error(message, option)
 
 
 def parse_filter(
     where: str | None, topic: str | None = None, thread: str | None = None
 ) -> dict[str, Any] | None:
-    """The filter of `--where`, `--topic` and `--thread`; None: none was given. Raises
-    typer.BadParameter.
+    """Return the filter of `--where`, `--topic` and `--thread`. None: none was given.
+
+    Raises typer.BadParameter: `where` is not valid JSON.
     """
     import orjson
 
@@ -185,14 +197,15 @@ def parse_filter(
         parts = [] if where is None else [orjson.loads(where)]
     except orjson.JSONDecodeError as error:
         raise usage_error(f"{where!r:.80} is not valid JSON: {error}", "--where") from None
-    parts += [
-        {name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None
-    ]
+    if topic is not None:
+        parts.append({"topic": topic})
+    if thread is not None:
+        parts.append({"thread": thread})
     return {"$and": parts} if parts else None
 
 
 def split_names(values: list[str] | None) -> list[str]:
-    """The names in the values of an option that takes several, with commas between them."""
+    """Return the names in the values of a repeatable option, each with commas between names."""
     return [name for value in values or () for name in value.split(",") if name]
 
 
@@ -201,8 +214,14 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def parse_duration(text: str, option: str, *, unit: str = "") -> int:
-    """The seconds in `90s`, `15m`, `2h`, `3d` or `1w`; a bare number is one of `unit`. Raises
-    typer.BadParameter.
+    """Return the seconds of `90s`, `15m`, `2h`, `3d` or `1w`.
+
+    Args:
+        text: The text of the value.
+        option: The option that has it.
+        unit: The unit of a number without one. Empty: a unit is required.
+
+    Raises typer.BadParameter: it is not a duration.
     """
     match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
@@ -213,8 +232,9 @@ def parse_duration(text: str, option: str, *, unit: str = "") -> int:
 
 
 def parse_time(text: str, option: str, *, until: bool = False) -> str:
-    """A point in time, as the format writes it (`references.moment`). Raises typer.BadParameter: it
-    is none.
+    """Return a point in time in the notation of the format, as `references.parse_time` does.
+
+    Raises typer.BadParameter: it is not a time.
     """
     from capsule.format import references
 

@@ -1,8 +1,11 @@
-"""Everything that goes to stdout and stderr.
+"""Write everything that goes to stdout and stderr.
 
-What must stay true: no control character that stands in a file reaches a terminal through here
-(newline and tab excepted); what a program reads is UTF-8, whatever the locale. rich is imported
-only to write to a terminal.
+A command prints its answer with one of the functions `print_...`. They choose the form: JSON with
+`--json`, text in colours and columns for a person at a terminal, or rows with tabs for a program.
+
+What must stay true: no control character of stored text reaches a terminal through this module, but
+newline and tab. Programs get UTF-8, whatever the locale is. rich is imported only to write to a
+terminal.
 """
 
 from __future__ import annotations
@@ -29,15 +32,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that work takes before a bar is drawn of it.
+#: Seconds that work takes before a progress bar is drawn.
 _BAR_DELAY_S = 0.3
 _UUID = re.compile("[0-9a-f-]{36}")
 _TIME_START = re.compile(r"\d{4}-\d\d-\d\dT")
+#: Characters that JSON permits and that could command a terminal.
 _UNSAFE_IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 class CommandStopped(Exception):
-    """The command did not do what was asked, though nothing of the store failed.
+    """A command that did not do what it was asked for, without an error of the store.
 
     Args:
         message: What happened, and the way out.
@@ -51,17 +55,19 @@ class CommandStopped(Exception):
 
 
 def in_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """Return whether a person reads stdout."""
     return _is_terminal(sys.stdout)
 
 
 @lru_cache(maxsize=1)
 def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()  # A system call; this is asked several times for each message.
+    return stream.isatty()  # A system call, and each message needs the answer several times.
 
 
 def print_notice(text: str) -> None:
-    """A word to the person, on stderr; with `--json` a warning."""
+    """Print a hint or a warning for the person on stderr. With `--json` it is an object with
+    `warning`.
+    """
     if global_options.json:
         print_json_to_stderr({"warning": text})
     else:
@@ -70,37 +76,39 @@ def print_notice(text: str) -> None:
 
 
 def print_json_to_stderr(value: dict[str, Any]) -> None:
-    """A JSON object to stderr, in one line."""
+    """Write a JSON object to stderr in one line."""
     import orjson
 
-    data = orjson.dumps(
-        value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it)
-    )
-    sys.stderr.write(_plain_json(data).decode() + "\n")
+    def encode(part: Any) -> Any:
+        return list(part) if isinstance(part, set | frozenset) else str(part)
+
+    data = orjson.dumps(value, default=encode)
+    sys.stderr.write(_escaped_json(data).decode() + "\n")
     sys.stderr.flush()
 
 
 def with_count(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return a number with its noun: `1 file`, `2 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def on_or_off(is_on: bool) -> str:
-    """`on`, `off`."""
+    """Return `on` or `off`."""
     return "on" if is_on else "off"
 
 
 def exit_reason(code: int) -> str:
-    """How a program failed, by its return code: `exit code 3`, `signal 9`."""
+    """Return how a program failed: `exit code 3`, `signal 9`. A negative code is a signal."""
     return f"exit code {code}" if code > 0 else f"signal {-code}"
 
 
+#: Takes what would go to stdout. None: it goes there.
 _redirect: Callable[[bytes], None] | None = None
 
 
 @contextmanager
 def redirect_output(write: Callable[[bytes], None]) -> Iterator[None]:
-    """While the body runs, give `write` what would go to stdout."""
+    """While the body runs, give `write` the output that would go to stdout."""
     global _redirect
     _redirect = write
     try:
@@ -110,9 +118,7 @@ def redirect_output(write: Callable[[bytes], None]) -> Iterator[None]:
 
 
 def print_stored_bytes(data: bytes) -> None:
-    """Bytes that stand in files to stdout, as they are; in a terminal what could command it is
-    escaped.
-    """
+    """Write the bytes of files to stdout unchanged. In a terminal control characters are escaped."""
     print_safe_bytes(
         escape_controls(data.decode("utf-8", "backslashreplace")).encode()
         if in_terminal()
@@ -121,11 +127,11 @@ def print_stored_bytes(data: bytes) -> None:
 
 
 def print_safe_bytes(data: bytes) -> None:
-    """Bytes to stdout; the caller has made them fit to be shown.
+    """Write bytes to stdout. The caller has removed everything that could command a terminal.
 
     Raises:
-        BrokenPipeError: Nobody reads it.
-        Stopped: It can't be written, to a full disk for example.
+        BrokenPipeError: Nobody reads stdout.
+        CommandStopped: It can't be written, for example to a full disk.
     """
     if _redirect is not None:
         _redirect(data)
@@ -142,8 +148,8 @@ def print_safe_bytes(data: bytes) -> None:
 
 
 def discard_stdout() -> None:
-    """Let what is still to be written to stdout go nowhere: its reader has left,
-    or can't take it.
+    """Discard everything that is still to be written to stdout, because its reader has left or it
+    can't be written.
     """
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
@@ -151,21 +157,22 @@ def discard_stdout() -> None:
 
 
 def print_text(text: str) -> None:
-    """A text and a newline to stdout; the caller has made it fit to be shown."""
+    """Write a text and a newline to stdout. The caller has made the text safe for a terminal."""
     print_safe_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def print_json(value: Any, *, line: bool = False) -> None:
-    """A JSON document to stdout: in the layout of the store's files, or in one line."""
+    """Write a JSON document to stdout, in the layout of the store's files or in one line."""
     import orjson
 
-    print_json_bytes(
-        orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2))
-    )
+    layout = 0 if line else orjson.OPT_INDENT_2
+    print_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | layout))
 
 
 def as_json(value: Any) -> Any:
-    """Return what a method of the store returned as JSON: a list, or an object with `as_json`."""
+    """Return the result of a method of the store as JSON. It is a list, or an object with
+    `as_json`.
+    """
     if hasattr(value, "as_json"):  # First, because it may be a named tuple.
         return value.as_json()
     if isinstance(value, list | tuple):
@@ -174,9 +181,15 @@ def as_json(value: Any) -> Any:
 
 
 def print_answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
-    """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`.
+    """Print the answer of a command.
 
-    Raises typer.Exit with the exit code 1 unless it is `ok`.
+    Args:
+        value: The answer with `--json`.
+        text: The answer without it.
+        line: Whether the JSON is one line.
+        ok: Whether the command succeeded.
+
+    Raises typer.Exit: `ok` is false. The exit code is 1.
     """
     if global_options.json:
         print_json(value, line=line)
@@ -189,74 +202,79 @@ def print_answer(value: Any, text: str, *, line: bool = False, ok: bool = True) 
 
 
 def print_fields(
-    value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **shown: str
+    value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **texts: str
 ) -> None:
-    """Print one object as a command's answer, a line for each field; in a terminal without those
-    that are empty.
+    """Print one object as the answer of a command, with a line for each field.
+
+    A person at a terminal gets labels and words, without the empty fields.
 
     Args:
-        value: The object, as JSON.
-        labels: What a person reads in place of the names of fields; the others are split into
+        value: The object as JSON.
+        labels: Labels for a person in place of the names of fields. Other names are split into
             words.
-        shown: Fields in words for a person.
+        texts: Fields that are printed as this text.
     """
-    fields = value | shown
+    fields = value | texts
+    lines = []
     if in_terminal():
-        named = {
-            labels.get(name) or _label(name): _for_person(part) for name, part in fields.items()
-        }
-        lines = [f"{label}: {one_line(text)}" for label, text in named.items() if text]
+        for name, part in fields.items():
+            text = _for_person(part)
+            if text:
+                lines.append(f"{labels.get(name) or _label(name)}: {one_line(text)}")
     else:
         lines = [f"{name}: {one_line(_for_program(part))}" for name, part in fields.items()]
     print_answer(value, "\n".join(lines))
 
 
 def _label(name: str) -> str:
-    """`projectPath` as people write it: `project path`."""
+    """Return the words of a field's name: `project path` for `projectPath`."""
     return re.sub("([A-Z])", r" \1", name).lower()
 
 
 def _for_person(value: Any) -> str:
-    """A value as a person reads it; empty: there is none."""
+    """Return a value as text for a person. Empty: there is nothing to show."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        inner = {
-            key: f"({_for_person(it)})" if isinstance(it, dict) else _for_person(it)
-            for key, it in value.items()
-        }
-        return ", ".join(f"{key} {text}" for key, text in inner.items() if text)
+        parts = []
+        for key, part in value.items():
+            text = f"({_for_person(part)})" if isinstance(part, dict) else _for_person(part)
+            if text:
+                parts.append(f"{key} {text}")
+        return ", ".join(parts)
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_for_person, value)))
-    text = "" if value is None else str(value)
+    if value is None:
+        return ""
+    text = str(value)
     return short_time(text) if _TIME_START.match(text) else text
 
 
 def _for_program(value: Any) -> str:
-    """A value as programs read it: a text as it is, nothing as nothing, all else as JSON."""
+    """Return a value as text for a program: a text unchanged, None as nothing, all else as JSON."""
     import orjson
 
-    return (
-        value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
-    )
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def print_json_bytes(data: bytes) -> None:
-    """An encoded JSON document to stdout; in a terminal what could command it is escaped, which
+    """Write an encoded JSON document to stdout. In a terminal unsafe characters are escaped, which
     changes no value.
     """
-    print_safe_bytes(_plain_json(data) if in_terminal() else data)
+    print_safe_bytes(_escaped_json(data) if in_terminal() else data)
 
 
-def _plain_json(data: bytes) -> bytes:
+def _escaped_json(data: bytes) -> bytes:
     return re.sub(
         _UNSAFE_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()
     ).encode()
 
 
 def console() -> Console:
-    """rich's console on stdout; nothing in what it prints is taken for markup, emoji names or
-    numbers to colour.
+    """Return rich's console on stdout, which takes no text for markup, emoji names or numbers to
+    colour.
     """
     from rich.console import Console
 
@@ -264,27 +282,23 @@ def console() -> Console:
 
 
 def width() -> int:
-    """The columns of the terminal."""
+    """Return the number of columns of the terminal."""
     import shutil
 
     return shutil.get_terminal_size().columns
 
 
 def styled(text: str, *codes: int) -> str:
-    """A text in a colour or a weight, by the codes of ANSI; as it is where the person wants no
-    colours.
+    """Return a text with a colour or a weight, by ANSI codes. It is unchanged for a program, and for
+    a person who wants no colours.
     """
-    if (
-        not in_terminal()
-        or not codes
-        or os.environ.get("NO_COLOR")
-        or os.environ.get("TERM") == "dumb"
-    ):
+    has_no_colours = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if not in_terminal() or not codes or has_no_colours:
         return text
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
-#: The columns of a table with ids, with times, and with numbers.
+#: The names of columns that have ids, times and numbers.
 _ID_COLUMNS = frozenset({"id", "conversation", "session", "holder"})
 _TIME_COLUMNS = frozenset(
     {"time", "updated", "deleted", "since", "created", "expires", "set at", "seen", "active"}
@@ -293,15 +307,21 @@ _NUMBER_COLUMNS = frozenset({"n", "messages", "words", "bytes", "tokens", "unrea
 
 
 def print_list(
-    value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any
+    value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **options: Any
 ) -> None:
-    """A command's answer that is a list: `value` with `--json`, else `rows` as `print_table`
-    shows them.
+    """Print a list as the answer of a command: JSON, a table for a person, or rows for a program.
+
+    Args:
+        value: The list with `--json`.
+        columns: The names of the columns.
+        rows: The texts of the table.
+        empty: The text for a person if there is no row.
+        options: Further arguments of `print_table`.
     """
     if global_options.json:
         print_json(value)
     elif in_terminal():
-        print_table(columns, rows, empty=empty, **more)
+        print_table(columns, rows, empty=empty, **options)
     else:
         print_rows(rows)
 
@@ -315,68 +335,79 @@ def print_table(
     ids: Iterable[str] = (),
     below: Sequence[str] = (),
 ) -> None:
-    """Print a table for a person: a row is one line of the screen.
+    """Print a table for a person, with one line of the screen for each row.
 
-    Ids can be copied: they are whole, or a beginning that tells them apart from all others. Times
-    are in the reader's zone, and empty columns are left out. Texts are cut to the width of the
-    screen.
+    Ids can be copied: each is complete, or a beginning that no other id has. Times are in the
+    reader's zone, and empty columns are left out. Texts are cut to the width of the screen.
 
     Args:
         columns: The names of the columns.
-        rows: Texts, as they stand in the files.
+        rows: Texts, unchanged from the files.
         last: The column that comes last.
-        empty: What the person reads when there is no row.
+        empty: The text for the person if there is no row.
         ids: The ids of all conversations, if the table has short ones.
-        below: A line to write under each row, ready to be shown.
+        below: A line for each row, written below it. The caller has made it safe for a terminal.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     items = [dict(zip(columns, row, strict=True)) for row in rows]
     if not items:
         print_notice(empty)
         return
-    short = short_ids(ids)
+    shortened = short_ids(ids)
     for texts in items:
-        texts |= {name: short_time(texts[name]) for name in _TIME_COLUMNS & texts.keys()}
-        texts |= {name: short.get(texts[name], texts[name]) for name in _ID_COLUMNS & texts.keys()}
+        for name in _TIME_COLUMNS & texts.keys():
+            texts[name] = short_time(texts[name])
+        for name in _ID_COLUMNS & texts.keys():
+            texts[name] = shortened.get(texts[name], texts[name])
+    nonempty = [name for name in columns if name != last and any(texts[name] for texts in items)]
+    if last in columns:
+        nonempty.append(last)
+    lines = _table_lines(nonempty, last, items)
+    for line, line_below in zip_longest(lines, ["", *below]):
+        text = line.rstrip()
+        print_text(f"{text}\n{line_below}" if line_below else text)
+
+
+def _table_lines(columns: Sequence[str], last: str, items: list[dict[str, str]]) -> list[str]:
+    """Return the lines of a table, first the heading. Texts of `items` are by column."""
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown_columns = [
-        name for name in columns if name == last or any(texts[name] for texts in items)
-    ]
-    for name in sorted(shown_columns, key=lambda name: name == last):
+    for name in columns:
+        min_width = 8 if name == last else None
+        if name in _ID_COLUMNS:
+            min_width = max(len(texts[name]) for texts in items)
         grid.add_column(
             name.upper(),
             justify="right" if name in _NUMBER_COLUMNS else "left",
             no_wrap=name in _ID_COLUMNS | _TIME_COLUMNS | _NUMBER_COLUMNS,
-            min_width=max(len(texts[name]) for texts in items)
-            if name in _ID_COLUMNS
-            else 8
-            if name == last
-            else None,
+            min_width=min_width,
         )
     for texts in items:
-        cells = (one_line(texts[str(column.header).lower()]) for column in grid.columns)
-        grid.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+        cells = [Text(one_line(texts[name]), no_wrap=True, overflow="ellipsis") for name in columns]
+        grid.add_row(*cells)
     screen = console()
     with screen.capture() as captured:
-        screen.print(grid, crop=False)  # Ids may need more than the screen.
-    for line, under in zip_longest(captured.get().splitlines(), ["", *below]):
-        print_text(line.rstrip() + (f"\n{under}" if under else ""))
+        screen.print(grid, crop=False)  # Ids may need more than the width of the screen.
+    return captured.get().splitlines()
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """For each id that is no name a beginning of 8 characters, or as many as tell it apart: to
-    read, and to type.
+    """Return a short form of each id, to read and to type: at least 8 characters of its beginning,
+    and as many as no other id has. An id that is a name stays complete.
     """
     ordered = sorted(set(ids))
+    # common[n] characters are the same in ordered[n - 1] and ordered[n].
     common = [0, *(len(os.path.commonprefix(pair)) for pair in pairwise(ordered)), 0]  # noqa: RUF071
-    short = {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
-    return {id: text if _UUID.fullmatch(id) else id for id, text in short.items()}
+    shortened = {}
+    for position, id in enumerate(ordered):
+        length = max(8, common[position] + 1, common[position + 1] + 1)
+        shortened[id] = id[:length] if _UUID.fullmatch(id) else id
+    return shortened
 
 
 def short_time(text: str, timespec: str = "minutes") -> str:
-    """A time for a person, in their zone and with its offset; for a program as the file has it."""
+    """Return a time for a person, in their zone and with its offset. For a program it is unchanged."""
     if not in_terminal():
         return text
     try:
@@ -387,32 +418,29 @@ def short_time(text: str, timespec: str = "minutes") -> str:
 
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
-    """Rows to stdout, a line each, a tab between the columns."""
-    print_safe_bytes(
-        "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode(
-            "utf-8", "backslashreplace"
-        )
-    )
+    """Write rows to stdout, one line each, with a tab between the columns."""
+    text = "".join("\t".join(map(one_line, row)) + "\n" for row in rows)
+    print_safe_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 @contextmanager
 def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Draw a progress bar on stderr when the body takes a while; nothing when stderr is no
+    """Draw a progress bar on stderr if the body takes a while. It draws nothing if stderr is no
     terminal.
 
     Yields:
-        What takes how much is done, and of how much; None when there is no bar.
+        A function that takes the amount that is done, and the whole amount. None: there is no bar.
     """
     if not sys.stderr.isatty():
         yield None
         return
     bar: Any = None
-    begun = time.monotonic()
+    start_s = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def report(completed: int, total: int) -> None:
         nonlocal bar
         if bar is None:
-            if time.monotonic() - begun < _BAR_DELAY_S:
+            if time.monotonic() - start_s < _BAR_DELAY_S:
                 return
             from rich.console import Console
             from rich.progress import (
@@ -432,21 +460,25 @@ def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
             bar = Progress(*columns, console=Console(stderr=True), transient=True)
             bar.add_task(work, total=total)
             bar.start()
-        bar.update(0, completed=done, total=total)
+        bar.update(0, completed=completed, total=total)
 
     try:
-        yield tell
+        yield report
     finally:
         if bar is not None:
             bar.stop()
 
 
 def with_progress(work: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
-    """The items, beneath a progress bar while the caller works on them; `total`: how many there
-    are, where known.
+    """Yield the items, and draw a progress bar while the caller works on them.
+
+    Args:
+        work: What is done, in a word for the bar.
+        items: The items.
+        total: The number of items, if it is known.
     """
-    with progress(work) as bar:
-        for at, item in enumerate(items, 1):
+    with progress(work) as report:
+        for number, item in enumerate(items, 1):
             yield item
-            if bar:
-                bar(at, max(at, total))
+            if report:
+                report(number, max(number, total))

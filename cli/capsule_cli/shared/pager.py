@@ -1,7 +1,7 @@
-"""Long output in the person's pager, as git does it.
+"""Show long output in the person's pager, as git does.
 
-What must stay true: only a person at a terminal gets a pager; it is started with the first byte,
-and what it has no room for yet is not made yet; once they leave it, nothing more is made.
+What must stay true: only a person at a terminal gets a pager. It is started with the first byte of
+output. Output is made only as fast as the pager takes it, and ends when the person leaves it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from contextlib import contextmanager, suppress
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.output import CommandStopped, in_terminal, redirect_output
 
-#: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there
-#: (X).
-_SETTINGS = {"LESS": "FRX", "LV": "-c"}
-_NOT_FOUND = {126, 127}
+#: less ends at once if all fits on the screen (F), shows colours (R), and leaves the text there (X).
+_PAGER_VARIABLES = {"LESS": "FRX", "LV": "-c"}
+#: The exit codes of a shell that could not start a program.
+_NOT_STARTED = {126, 127}
 
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Send what the body writes through `$PAGER` or `less`, for a person. Raises Stopped: it can't
-    be started.
+    """Send the output of the body through `$PAGER` or `less`, if a person reads it.
+
+    Raises CommandStopped: the pager can't be started.
     """
     command = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if (
@@ -41,7 +42,7 @@ def paged() -> Iterator[None]:
         if not pagers:
             pagers.append(
                 subprocess.Popen(
-                    command, shell=True, stdin=subprocess.PIPE, env=_SETTINGS | os.environ
+                    command, shell=True, stdin=subprocess.PIPE, env=_PAGER_VARIABLES | os.environ
                 )
             )
         stdin = pagers[0].stdin
@@ -50,18 +51,18 @@ def paged() -> Iterator[None]:
         stdin.flush()
 
     try:
-        with suppress(BrokenPipeError), redirect_output(write):  # The person has seen enough.
+        with suppress(BrokenPipeError), redirect_output(write):  # The person left the pager.
             yield
     finally:
-        codes = {_end(pager) for pager in pagers}
-    if codes & _NOT_FOUND:
+        codes = {_wait_for_end(pager) for pager in pagers}
+    if codes & _NOT_STARTED:
         raise CommandStopped(
             f"the pager {command!r} can't be started; set PAGER to yours, or give --no-pager"
         )
 
 
-def _end(pager: subprocess.Popen[bytes]) -> int:
-    """Wait until the person has read. Returns: the pager's exit code."""
+def _wait_for_end(pager: subprocess.Popen[bytes]) -> int:
+    """Wait until the person has left the pager. Return its exit code."""
     assert pager.stdin is not None
     with suppress(BrokenPipeError):
         pager.stdin.close()
@@ -69,4 +70,4 @@ def _end(pager: subprocess.Popen[bytes]) -> int:
         try:
             return pager.wait()
         except KeyboardInterrupt:
-            continue  # Ctrl-C is a command of the pager, which shows the text still.
+            continue  # Ctrl-C is a command of the pager, which goes on.

@@ -1,6 +1,7 @@
-"""How a command gets its store.
+"""Open the store for a command.
 
-What must stay true: the environment is read here, and the store's warnings go to stderr.
+What must stay true: the environment variables that name an instance, an agent and a session are
+read here. The store's warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -23,44 +24,47 @@ S = TypeVar("S", bound="CoreStore")
 
 
 def instance_name() -> str | None:
-    """The name of the instance to act as, from the option or the environment; None: this process
-    alone.
+    """Return the name of the instance of the option or the environment. None: this process alone is
+    the instance.
     """
     return global_options.instance or os.environ.get("CAPSULE_INSTANCE") or None
 
 
 def agent_name() -> str | None:
-    """The agent that a command of messaging acts for, from the option or the environment; None:
-    neither says it.
-    """
+    """Return the agent of the option or the environment. None: neither names one."""
     return global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
 
 
 def session_name() -> str | None:
-    """The session for which a worker runs this; None: none. Its agent then is the one to act for,
-    and no other.
+    """Return the session for which a worker runs this process. None: there is none. A command in a
+    session acts only for the agent of the session.
     """
     return os.environ.get("CAPSULE_SESSION") or None
 
 
 def ensure_person(things: str) -> None:
-    """Raise Refused if this runs for an agent: by the option, or in a session."""
+    """Raise Refused if an agent runs the command: by the option, or in a session. `things` is the
+    subject of the message.
+    """
     from capsule import Refused
 
-    if who := global_options.as_ or (session_name() and (agent_name() or "of the session")):
-        raise Refused(f"{things} are a person's, and not agent {who}'s", path="")
+    agent = global_options.as_
+    if not agent and session_name():
+        agent = agent_name() or "of the session"
+    if agent:
+        raise Refused(f"{things} are a person's, and not agent {agent}'s", path="")
 
 
 @contextmanager
 def open_store(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Iterator[S]:
-    """The store to work on, open while the body runs.
+    """Open the store, and yield it. It is closed after the body.
 
     Args:
-        kind: The class of the store: with what rooms add to it, or without.
-        agent: The agent to act for, as it is named in the current folder; None: the owner.
-        keep_locks: Whether a save keeps its lock until the end.
+        kind: The class of the store: with the objects of rooms, or without.
+        agent: The agent to act for, by its name in the current folder. None: the owner.
+        keep_locks: Whether a save keeps its lock until the store is closed.
 
-    Raises Refused: this runs in a session of another agent.
+    Raises Refused: this process runs in a session of another agent.
     """
     session = session_name()
     agent = agent or (agent_name() if session else None)
@@ -82,21 +86,21 @@ def open_store(kind: type[S], agent: str | None, *, keep_locks: bool = False) ->
 
 
 def open_core_store(*, keep_locks: bool = False) -> AbstractContextManager[CoreStore]:
-    """The store to work on, without the rooms, as `open_store` gives it."""
+    """Open the store without the objects of rooms, as `open_store` does."""
     from capsule.store.store import CoreStore
 
     return open_store(CoreStore, global_options.as_, keep_locks=keep_locks)
 
 
 def agent_folder() -> str | None:
-    """The folder in which the agent's name is meant; None: none, since a worker gives its command
-    an id.
+    """Return the folder in which an agent's name is looked up. None inside a session: a worker
+    passes the agent's id.
     """
     return None if session_name() else current_folder()
 
 
 def current_folder() -> str | None:
-    """The current folder, without links in its path; None: it was deleted."""
+    """Return the current folder, without links in its path. None: it was deleted."""
     with suppress(FileNotFoundError):
         return os.path.realpath(os.getcwd())
     return None
@@ -104,27 +108,33 @@ def current_folder() -> str | None:
 
 @contextmanager
 def open_conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
-    """The store, open while the body runs, and the id of the conversation that is named by `id`."""
+    """Open the store, and yield it with the id of a conversation that the user named by `id`."""
     with open_core_store() as store:
         yield store, store.resolve(id)
 
 
 @contextmanager
-def open_version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[CoreStore, str]]:
-    """As `open_conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one
-    that is.
+def open_version(
+    id: str, revision: str | None, *, announce: bool = False
+) -> Iterator[tuple[CoreStore, str]]:
+    """Open the store as `open_conversation` does, or a past version of the conversation.
+
+    Args:
+        id: The conversation, as the user named it.
+        revision: The past version: a commit or a time. None: the present conversation.
+        announce: Whether to name the past version on stderr.
     """
     with open_core_store() as store:
-        if at is None:
+        if revision is None:
             yield store, store.resolve(id)
         else:
-            past = rooms.past_version(store, id, at, announce=tell)
+            past = rooms.past_version(store, id, revision, announce=announce)
             yield past.store, past.id
 
 
 class StderrHandler(logging.Handler):
-    """Writes warnings to stderr by `print_notice`."""
+    """Prints the store's warnings by `print_notice`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say what was logged."""
-        print_notice(self.format(record))  # With the traceback, where there is one.
+        """Print a log record, with its traceback if it has one."""
+        print_notice(self.format(record))

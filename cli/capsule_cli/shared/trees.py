@@ -1,7 +1,10 @@
-"""A conversation's branches, drawn.
+"""Draw the branches of a conversation as a tree of text.
 
-What must stay true: a line is as wide as a terminal at the most, however deep the branches lie; and
-a tree of any depth is drawn, without recursion.
+Messages are named by their position in the file, as in `Tree`. A message with one answer continues
+the line of its branch. Several answers are alternatives: each gets an indented branch of its own.
+
+What must stay true: a line fits a terminal, however deep the branches are. A tree of any depth is
+drawn without recursion. Messages that answer each other in a circle are drawn too.
 """
 
 from __future__ import annotations
@@ -15,80 +18,98 @@ if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree
 
 
-_WIDEST = 45
+#: Most characters before a message. A longer prefix is shortened from the left.
+_MAX_PREFIX = 45
 
 Entry = Mapping[str, Any]
 
 
 def marks_of(tree: Tree, *, answers: bool = False) -> dict[int, str]:
-    """The marks beside messages, by place: `2/3` among alternatives; with `answers`, also the
-    answered message.
+    """Return the marks of messages by position: `2/3` for the second of three alternatives.
+
+    Args:
+        tree: The tree of the conversation.
+        answers: Whether to mark also messages that do not answer the message before them.
     """
-    marks = {place: f"{number}/{count}" for place, (number, count) in tree.forks.items()}
+    marks = {position: f"{number}/{count}" for position, (number, count) in tree.forks.items()}
     if answers:
-        for place, parent in enumerate(tree.parents):
-            if parent != place - 1:
-                said = f"answers @{parent}" if parent >= 0 else "answers none"
-                marks[place] = f"{marks[place]}, {said}" if place in marks else said
+        for position, parent in enumerate(tree.parents):
+            if parent == position - 1:
+                continue
+            answered = f"answers @{parent}" if parent >= 0 else "answers none"
+            fork = marks.get(position)
+            marks[position] = answered if fork is None else f"{fork}, {answered}"
     return marks
 
 
 def as_lines(history: Sequence[Entry], tree: Tree, current: str | None) -> Iterator[str]:
-    """The tree, a line for each message, with a star at the messages of the active branch."""
-    on, seen = set(tree.path(current)), set[int]()
+    """Yield the tree as a line for each message, with a star at the messages of the active branch.
+
+    Args:
+        history: The messages.
+        tree: Their tree.
+        current: The id of the last message of the active branch.
+    """
+    active = set(tree.path(current))
+    drawn = set[int]()
     roots = tree.children.get(-1, [])
-    for root in [
-        *roots,
-        *range(len(tree)),
-    ]:  # Those that answer each other in a circle hang on no root.
-        if root in seen:
+    first_prefixes = ("", "") if len(roots) < 2 else ("+- ", "|  ")
+    # Messages in a circle are below no root, so each message is tried as a root.
+    for root in [*roots, *range(len(tree))]:
+        if root in drawn:
             continue
-        stack = [(root, *(("", "") if len(roots) < 2 else ("+- ", "|  ")))]
+        # Each item has a position, the prefix of its line, and the prefix of the lines below it.
+        stack = [(root, *first_prefixes)]
         while stack:
-            place, first, rest = stack.pop()
-            if place in seen:
+            position, prefix, prefix_below = stack.pop()
+            if position in drawn:
                 continue
-            seen.add(place)
-            yield _line(history[place], place, tree, first, "*" if place in on else " ")
-            children = tree.children.get(place, [])
+            drawn.add(position)
+            star = "*" if position in active else " "
+            yield _line(history[position], position, tree, prefix, star)
+            children = tree.children.get(position, [])
             if len(children) == 1:
-                stack.append((children[0], rest, rest))
-            else:
-                for child in reversed(children):
-                    rail = "|  " if child != children[-1] else "   "
-                    stack.append((child, _narrow(rest + "+- "), _narrow(rest + rail)))
+                stack.append((children[0], prefix_below, prefix_below))
+                continue
+            for child in reversed(children):
+                rail = "|  " if child != children[-1] else "   "
+                child_prefix = _shortened(prefix_below + "+- ")
+                stack.append((child, child_prefix, _shortened(prefix_below + rail)))
 
 
-def _narrow(prefix: str) -> str:
-    return (
-        prefix
-        if len(prefix) <= _WIDEST
-        else "..." + prefix[6:]
-        if prefix.startswith("...")
-        else "..." + prefix[3:]
-    )
+def _shortened(prefix: str) -> str:
+    """Return a prefix that is at most `_MAX_PREFIX` long if `prefix` was so before its last part."""
+    if len(prefix) <= _MAX_PREFIX:
+        return prefix
+    removed = 6 if prefix.startswith("...") else 3
+    return "..." + prefix[removed:]
 
 
-def _line(message: Entry, place: int, tree: Tree, prefix: str, star: str) -> str:
+def _line(message: Entry, position: int, tree: Tree, prefix: str, star: str) -> str:
     from capsule.format.text.titles import title_from
 
-    fork = tree.forks.get(place)
+    fork = tree.forks.get(position)
     mark = f" {fork[0]}/{fork[1]}" if fork else ""
     text = one_line(title_from(str(message.get("content") or "")))
-    return f"{star} {prefix}@{place} {one_line(str(message.get('role')))}{mark}: {text}".rstrip()
+    return f"{star} {prefix}@{position} {one_line(str(message.get('role')))}{mark}: {text}".rstrip()
 
 
 def as_objects(tree: Tree, history: Sequence[Entry], current: str | None) -> list[dict[str, Any]]:
-    """The tree for a program: an object a message, in the order of the file."""
-    on = set(tree.path(current))
+    """Return the tree for a program: one object for each message, in the order of the file."""
+    active = set(tree.path(current))
     objects = []
-    for place, parent in enumerate(tree.parents):
-        number, count = tree.forks.get(place, (1, 1))
-        fields = {"id": tree.ids[place], "at": place, "role": history[place].get("role")}
-        fields |= {
-            "parent": tree.ids[parent] if parent >= 0 else None,
-            "number": number,
-            "count": count,
-        }
-        objects.append(fields | {"active": place in on, "leaf": place not in tree.children})
+    for position, parent in enumerate(tree.parents):
+        number, count = tree.forks.get(position, (1, 1))
+        objects.append(
+            {
+                "id": tree.ids[position],
+                "at": position,
+                "role": history[position].get("role"),
+                "parent": tree.ids[parent] if parent >= 0 else None,
+                "number": number,
+                "count": count,
+                "active": position in active,
+                "leaf": position not in tree.children,
+            }
+        )
     return objects

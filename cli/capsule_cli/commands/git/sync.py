@@ -125,9 +125,9 @@ def _autocommit(idle_s: int, *, syncs: bool) -> None:
             since = None
             while True:
                 # An exception in the midst of waiting could leave a thread's lock behind.
-                ending.busy()
+                ending.defer_signals()
                 since = auto.wait(since)
-                ending.rest()
+                ending.allow_signals()
         except (KeyboardInterrupt, SystemExit):
             ending.finish()
             auto.end()
@@ -218,7 +218,7 @@ def _shown(ending: SignalGuard | None) -> Iterator[Progress]:
 
         yield show
     if ending is not None:
-        ending.rest()
+        ending.allow_signals()
 
 
 def _subject(message: str | None) -> str | None:

@@ -240,10 +240,12 @@ def _print_message(mail: Mail) -> None:
     if global_options.json:
         print_json(mail.as_json(), line=True)
     elif in_terminal():
-        from capsule_cli.commands.reading.drawing import drawn
+        from capsule_cli.commands.reading.drawing import draw_message
 
         print_text(
-            drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation)
+            draw_message(
+                mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation
+            )
             + "\n"
         )
     else:

@@ -1,4 +1,8 @@
-"""Draw a conversation and its messages as text, for `show` and the commands that print new messages.
+"""Draw a conversation and its messages as text, for `show` and the commands that print new
+messages.
+
+A message has a heading with its speaker, its time and its position, and a content that is drawn as
+plain text, as a Markdown document or as rendered Markdown.
 
 What must stay true: stored text cannot control the terminal that shows it.
 """
@@ -17,8 +21,8 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
 
-#: Place in the history, and the message with the names of the file.
-Placed = tuple[int, dict[str, Any]]
+#: The position in the history, and the message with the names of the file.
+MessageAt = tuple[int, dict[str, Any]]
 
 #: The colours of ANSI: cyan, green, yellow, magenta.
 _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
@@ -27,61 +31,73 @@ Form = Literal["plain", "markdown", "rendered"]
 
 
 def render(
-    head: Head, messages: list[Placed], tree: Tree | None, *, form: Form, all_: bool = False
+    head: Head, messages: list[MessageAt], tree: Tree | None, *, form: Form, all_: bool = False
 ) -> None:
-    """Write a conversation, message by message, so that a reader who leaves ends the work."""
+    """Print a conversation, one message after the other. If the reader leaves, no more is drawn.
+
+    Args:
+        head: The head of the conversation.
+        messages: The messages to print, with their positions.
+        tree: The tree of the conversation. None: it has one branch.
+        form: The form of the text.
+        all_: Whether the messages are those of all branches.
+    """
     from capsule_cli.shared.trees import marks_of
 
-    branches = (
-        1 if all_ or tree is None else sum(at not in tree.children for at in range(len(tree)))
-    )
-    title, about = one_line(head.title), _about(head, branches)
+    branch_count = 1
+    if tree is not None and not all_:
+        branch_count = sum(position not in tree.children for position in range(len(tree)))
+    title = one_line(head.title)
+    facts = _facts(head, branch_count)
     if form == "markdown":
-        print_text(f"# {title}\n\n*{about}*")
+        print_text(f"# {title}\n\n*{facts}*")
     else:
-        print_text(f"{styled(title, 1)}\n{styled(about, 2)}")
-    draw = {"plain": drawn, "markdown": _as_markdown, "rendered": _rendered}[form]
+        print_text(f"{styled(title, 1)}\n{styled(facts, 2)}")
+    draw = {"plain": draw_message, "markdown": _as_markdown, "rendered": _rendered}[form]
     marks = marks_of(tree, answers=all_) if tree is not None and tree.forks else {}
-    for at, message in messages:
-        print_text("\n" + draw(at, message, marks.get(at, "")))
+    for position, message in messages:
+        print_text("\n" + draw(position, message, marks.get(position, "")))
 
 
-def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
-    """One message as text, with its mark: what stands in the file, for a person folded to the
-    terminal's width.
+def draw_message(position: int, message: Mapping[str, Any], mark: str = "") -> str:
+    """Return one message as plain text. For a person it is folded to the width of the terminal.
+
+    Args:
+        position: The position in the history.
+        message: The message, with the names of the file.
+        mark: A text for the heading, such as `2/3` for an alternative.
     """
     content = _content(message)
     if in_terminal():
         content = _folded(content, max(output.width() - 2, 16))
-    return f"{_heading(at, message, mark)}\n{content}".rstrip()
+    return f"{_heading(position, message, mark)}\n{content}".rstrip()
 
 
-def _folded(text: str, room: int) -> str:
-    """Set in by two columns, and folded to `room`; nothing but white space at a fold is
-    left out.
+def _folded(text: str, width: int) -> str:
+    """Return a text that is indented by two columns and folded to a width. Only white space at a
+    fold is left out.
     """
     lines: list[str] = []
     for line in text.split("\n"):
-        if len(line) <= room // 2 and "\t" not in line:
-            lines.append(line)  # However wide its characters are.
-        else:
-            from rich.text import Text
+        # A character is at most two columns wide.
+        if len(line) <= width // 2 and "\t" not in line:
+            lines.append(line)
+            continue
+        from rich.text import Text
 
-            lines += [
-                part.plain.rstrip()
-                for part in Text(line).wrap(output.console(), room, overflow="fold")
-            ]
+        for part in Text(line).wrap(output.console(), width, overflow="fold"):
+            lines.append(part.plain.rstrip())
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
-def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
-    """One message with its Markdown drawn; HTML and what stands between angle brackets is text."""
+def _rendered(position: int, message: Mapping[str, Any], mark: str) -> str:
+    """Return one message with rendered Markdown. HTML and text in angle brackets stay text."""
     from markdown_it import MarkdownIt
     from rich.markdown import Markdown
     from rich.padding import Padding
 
     content = Markdown("", hyperlinks=False)
-    # Parsed here, as rich's own parser takes HTML for HTML, which it leaves out.
+    # rich's own parser would leave out everything that looks like HTML.
     parser = (
         MarkdownIt("commonmark", {"html": False})
         .enable(["strikethrough", "table"])
@@ -91,61 +107,72 @@ def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
     screen = output.console()
     with screen.capture() as captured:
         screen.print(Padding(content, (0, 0, 0, 2)))
-    return f"{_heading(at, message, mark)}\n{captured.get()}".rstrip()
+    return f"{_heading(position, message, mark)}\n{captured.get()}".rstrip()
 
 
-def _heading(at: int, message: Mapping[str, Any], mark: str) -> str:
+def _heading(position: int, message: Mapping[str, Any], mark: str) -> str:
     speaker = styled(_speaker(message), 1, *_COLOURS.get(str(message.get("role")), ()))
-    return f"{speaker}{styled(f'  {_when(message)}  @{at}', 2)}" + (
-        styled(f"  {mark}", 1) if mark else ""
-    )
+    heading = f"{speaker}{styled(f'  {_time_and_editor(message)}  @{position}', 2)}"
+    if mark:
+        heading += styled(f"  {mark}", 1)
+    return heading
 
 
-def _as_markdown(at: int, message: Mapping[str, Any], mark: str) -> str:
-    return (
-        f"## {_speaker(message)}, {_when(message)}"
-        + (f", {mark}" if mark else "")
-        + f"\n\n{_content(message)}"
-    )
+def _as_markdown(position: int, message: Mapping[str, Any], mark: str) -> str:
+    heading = f"## {_speaker(message)}, {_time_and_editor(message)}"
+    if mark:
+        heading += f", {mark}"
+    return f"{heading}\n\n{_content(message)}"
 
 
-def _about(head: Head, branches: int) -> str:
+def _facts(head: Head, branch_count: int) -> str:
+    """Return the line below the title: id, type, tags, flags, lock, time and branches."""
     facts = [head.id, f"{head.type}, {head.mode}", *(f"#{tag}" for tag in head.tags)]
-    facts += [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
+    if head.pinned:
+        facts.append("pinned")
+    if head.archived:
+        facts.append("archived")
     if head.lock:
-        facts.append(
-            "locked by "
-            f"{head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}"
-        )
+        holder = head.lock.get("name") or head.lock.get("user") or head.lock.get("instanceId")
+        facts.append(f"locked by {holder}")
     facts.append(f"changed {_time(head.updated_at)}")
-    if branches > 1:
-        facts.append(f"one of {branches} branches, all with --all or branch list")
+    if branch_count > 1:
+        facts.append(f"one of {branch_count} branches, all with --all or branch list")
     return one_line(" · ".join(facts))
 
 
 def _speaker(message: Mapping[str, Any]) -> str:
-    role, agent, about = str(message.get("role")), message.get("from"), message.get("metadata")
-    hidden = ", hidden" if isinstance(about, Mapping) and about.get("hidden") is True else ""
-    return one_line(f"{role} ({agent})" if agent else role) + hidden
+    """Return the role of a message, and the agent that wrote it."""
+    role = str(message.get("role"))
+    agent = message.get("from")
+    speaker = one_line(f"{role} ({agent})" if agent else role)
+    metadata = message.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get("hidden") is True:
+        speaker += ", hidden"
+    return speaker
 
 
-def _when(message: Mapping[str, Any]) -> str:
-    when = _time(blank_if_unknown(message.get("timestamp")) or "no time")
+def _time_and_editor(message: Mapping[str, Any]) -> str:
+    time = _time(blank_if_unknown(message.get("timestamp")) or "no time")
     if not message.get("editedAt"):
-        return when
-    by = message.get("editedBy")
-    return f"{when}, edited by {one_line(str(by))}" if by else f"{when}, edited"
+        return time
+    editor = message.get("editedBy")
+    return f"{time}, edited by {one_line(str(editor))}" if editor else f"{time}, edited"
 
 
 def _time(time: str) -> str:
-    """A time to the second; a time that the store did not write stays as it is."""
+    """Return a time to the second. A time that the store did not write is unchanged."""
     if in_terminal():
         return one_line(short_time(time, "seconds"))
-    return one_line(f"{time[:10]} {time[11:19]}Z" if len(time) == 24 and time[10] == "T" else time)
+    if len(time) == 24 and time[10] == "T":
+        return one_line(f"{time[:10]} {time[11:19]}Z")
+    return one_line(time)
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    content, calls = escape_controls(str(message.get("content") or "")), message.get("toolCalls")
+    """Return the text of a message, with a line for each tool call."""
+    content = escape_controls(str(message.get("content") or ""))
+    calls = message.get("toolCalls")
     if not calls:
         return content
     parts = [content]

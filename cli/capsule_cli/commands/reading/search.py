@@ -1,7 +1,7 @@
-"""`search`, `stats` and `reindex`.
+"""`search`, `store stats` and `store reindex`: query the index, count its contents, and rebuild it.
 
-What must stay true: what was found is shown so that it can't command the terminal, and the marks
-lie on what was looked for all the same; a program gets rows or JSON that say nothing but the hits.
+What must stay true: a stored text can't command the terminal that shows it, and its marks are on
+the right words. A program gets only hits, as rows or JSON.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
-    from capsule import Found, Hit
+    from collections.abc import Mapping, Sequence
+
+    from capsule import Found, Hit, Stats
+    from capsule.engines.queries import Tally
 
 
 Branch = Literal["active", "all"]
 Profile = Literal["recent", "balanced", "exact"]
 
 _INDEXING = "indexing (bytes)"
-#: What is counted in all.
+#: The totals that `stats` prints, as attributes of its result.
 _COUNTS = ("conversations", "damaged", "archived", "messages", "words", "tokens", "bytes")
 
 
@@ -85,7 +88,7 @@ def search(
         """Find messages whose fields fit this filter: '{"confidence": {"$gte": 0.5}}'.""",
     ),
     limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
-    after: str | None = option(
+    cursor: str | None = option(
         "--after CURSOR", "Continue where an earlier search with the same options ended."
     ),
 ) -> None:
@@ -100,8 +103,10 @@ def search(
             f"{name!r} is no role; there are: {', '.join(get_args(Role))}",
             "--role",
         )
+    since_time = parse_time(since, "--since") if since else None
+    until_time = parse_time(until, "--until", until=True) if until else None
     with open_core_store() as store:
-        with progress(_INDEXING) as steps:
+        with progress(_INDEXING) as report:
             page = store.search(
                 " ".join(query or ()),
                 roles=role or (),
@@ -109,65 +114,75 @@ def search(
                 ids=[store.resolve(id) for id in ids or ()],
                 tags=tag or (),
                 mode=mode,
-                since=parse_time(since, "--since") if since else None,
-                until=parse_time(until, "--until", until=True) if until else None,
+                since=since_time,
+                until=until_time,
                 title_only=title_only,
                 branch=branch,
                 in_tools=in_tools,
                 profile=profile,
                 where=parse_filter(where, topic, thread),
                 limit=limit,
-                cursor=after,
-                progress=steps,
+                cursor=cursor,
+                progress=report,
             )
         if page.having:
             print_notice(f"nothing has all {page.words} words; these have {page.having} of them")
         if global_options.json or not in_terminal():
-            value = page.as_json()
-            for hit, shown in zip(page.hits, value["hits"], strict=True):
-                shown["open"] = f"capsule show {hit.id}" + (
-                    f" --around {hit.message}" if hit.message else ""
-                )
-            cells = (
-                (it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in page.hits
-            )
-            print_list(value, (), ([cell or "" for cell in row] for row in cells), "")
+            _print_for_program(page)
         else:
-            _draw(page, list(store.ids()))
+            _print_for_person(page, list(store.ids()))
 
 
-def _draw(page: Found, ids: list[str]) -> None:
-    """Print the hits in a terminal, each with its snippet below, in which the words are marked."""
+def _print_for_program(page: Found) -> None:
+    """Print the hits as JSON or rows. The JSON has the command that shows each hit."""
+    value = page.as_json()
+    rows = []
+    for hit, item in zip(page.hits, value["hits"], strict=True):
+        item["open"] = f"capsule show {hit.id}"
+        if hit.message:
+            item["open"] += f" --around {hit.message}"
+        cells = (hit.id, hit.message, hit.time, hit.role, hit.title, hit.snippet.text)
+        rows.append([cell or "" for cell in cells])
+    print_list(value, (), rows, "")
+
+
+def _print_for_person(page: Found, ids: list[str]) -> None:
+    """Print the hits in a terminal, each with its snippet below, in which the words are marked.
+
+    Args:
+        page: The hits.
+        ids: The ids of all conversations, from which short ids are made.
+    """
     rows = []
     for hit in page.hits:
-        role = (hit.role or "title") + ("" if hit.active else ", other branch")
-        rows.append((hit.id, "" if hit.at is None else f"@{hit.at}", hit.time, role, hit.title))
-    below = ["  " + _marked(hit) for hit in page.hits]
-    print_table(
-        ("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below
-    )
-    for hit in page.hits:
-        if hit.at is not None:
-            print_text(
-                styled(
-                    f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around "
-                    f"@{hit.at}",
-                    2,
-                )
-            )
-            break
+        role = hit.role or "title"
+        if not hit.active:
+            role += ", other branch"
+        position = "" if hit.at is None else f"@{hit.at}"
+        rows.append((hit.id, position, hit.time, role, hit.title))
+    snippets = ["  " + _marked(hit) for hit in page.hits]
+    columns = ("id", "at", "time", "role", "title")
+    print_table(columns, rows, empty="nothing was found", ids=ids, below=snippets)
+    first = next((hit for hit in page.hits if hit.at is not None), None)
+    if first is not None:
+        short_id = short_ids([*ids, first.id])[first.id]
+        print_text(styled(f"open one: capsule show {short_id} --around @{first.at}", 2))
     if page.cursor:
-        # A line of its own, as it is copied as a whole.
+        # In a line of its own, because a person copies it as a whole.
         print_text(f"more: --after {page.cursor}")
 
 
 def _marked(hit: Hit) -> str:
-    """The snippet as it may be shown, in one line, with its marks."""
-    text, parts, at = hit.snippet.text, list[str](), 0
-    for first, last in hit.snippet.marks:
-        parts += [one_line(text[at:first]), styled(one_line(text[first:last]), 1, 7)]
-        at = last
-    return "".join([*parts, one_line(text[at:])])
+    """Return the snippet in one line, safe for a terminal, with its words marked."""
+    text = hit.snippet.text
+    parts: list[str] = []
+    end = 0
+    for mark_start, mark_end in hit.snippet.marks:
+        parts.append(one_line(text[end:mark_start]))
+        parts.append(styled(one_line(text[mark_start:mark_end]), 1, 7))
+        end = mark_end
+    parts.append(one_line(text[end:]))
+    return "".join(parts)
 
 
 def stats() -> None:
@@ -176,55 +191,55 @@ def stats() -> None:
 
     With --json by day too. The number of tokens is an estimate.
     """
-    with open_core_store() as store, progress(_INDEXING) as bar:
-        counted = store.stats(progress=bar)
+    with open_core_store() as store, progress(_INDEXING) as report:
+        totals = store.stats(progress=report)
         ids = store.ids() if in_terminal() else []
-    named = {"role": counted.by_role, "month": counted.by_month}
-    named |= {"program": counted.by_source, "agent": counted.by_sender}
+    groups = {
+        "role": totals.by_role,
+        "month": totals.by_month,
+        "program": totals.by_source,
+        "agent": totals.by_sender,
+    }
     if in_terminal() and not global_options.json:
-        print_text(
-            "  ".join(
-                f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)
-            )
-        )
-        for group, tallies in named.items():
-            if group == "agent" and not tallies:
-                continue
-            rows = [
-                (name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()
-            ]
-            print_table(
-                (group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}"
-            )
-        largest = [
-            (tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title)
-            for tally in counted.largest
-        ]
-        print_table(
-            ("id", "messages", "words", "title"),
-            largest,
-            empty="there is no conversation yet",
-            ids=ids,
-        )
+        _print_stats_for_person(totals, groups, ids)
         return
-    lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
-    for group, tallies in named.items():
-        lines += [
-            (group, name, str(tally.messages), str(tally.words)) for name, tally in tallies.items()
+    rows: list[tuple[str, ...]] = [(name, str(getattr(totals, name))) for name in _COUNTS]
+    for group, tallies in groups.items():
+        for name, tally in tallies.items():
+            rows.append((group, name, str(tally.messages), str(tally.words)))
+    for top in totals.largest:
+        counts = (str(top.messages), str(top.words), str(top.bytes))
+        rows.append(("largest", top.id, *counts, top.title))
+    print_list(totals.as_json(), (), rows, "")
+
+
+def _print_stats_for_person(
+    totals: Stats, groups: Mapping[str, Mapping[str, Tally]], ids: Sequence[str]
+) -> None:
+    """Print the totals in a line, a table for each group, and a table of the largest."""
+    counts = [(name, getattr(totals, name)) for name in _COUNTS]
+    print_text("  ".join(f"{count:,} {name}" for name, count in counts if count))
+    for group, tallies in groups.items():
+        if group == "agent" and not tallies:
+            continue
+        rows = [
+            (name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()
         ]
-    for top in counted.largest:
-        lines.append(
-            ("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title)
-        )
-    print_list(counted.as_json(), (), lines, "")
+        columns = (group, "messages", "words")
+        print_table(columns, rows, last=group, empty=f"no message, so no {group}")
+    largest = [(top.id, f"{top.messages:,}", f"{top.words:,}", top.title) for top in totals.largest]
+    largest_columns = ("id", "messages", "words", "title")
+    print_table(largest_columns, largest, empty="there is no conversation yet", ids=ids)
 
 
 def reindex() -> None:
     """Rebuild the index from the files. This is never necessary, because the index keeps itself up
     to date.
     """
-    with open_core_store() as store, progress(_INDEXING) as bar:
-        counts = store.reindex(bar)
-    named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))
-    damaged = f"; {counts['damaged']:,} damaged" if counts["damaged"] else ""
-    print_answer(counts, f"indexed {named}{damaged}")
+    with open_core_store() as store, progress(_INDEXING) as report:
+        counts = store.reindex(report)
+    names = ("conversations", "messages", "words")
+    text = "indexed " + ", ".join(f"{counts[name]:,} {name}" for name in names)
+    if counts["damaged"]:
+        text += f"; {counts['damaged']:,} damaged"
+    print_answer(counts, text)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from capsule_cli.commands.reading.drawing import Form, Placed, render
+from capsule_cli.commands.reading.drawing import Form, MessageAt, render
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import At, Budget, Id, flag, option, refuse_if
 from capsule_cli.shared.output import print_json_bytes, print_stored_bytes
@@ -57,19 +57,17 @@ def show(
     With --for-model a line that begins with === is a heading. Such a line in a message gets a > in
     front.
     """
-    some = last is not None or around is not None
-    text = (raw, markdown, rendered, for_model)
-    refuse_if(
-        sum(text) + global_options.json > 1 + for_model or (raw and some),
-        "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last "
-        "and --around",
+    selects_messages = last is not None or around is not None
+    _check_options(
+        forms=raw + markdown + rendered + for_model,
+        raw=raw,
+        all_=all_,
+        for_model=for_model,
+        last=last,
+        around=around,
     )
     refuse_if(
-        all_ + raw + (last is not None) + (around is not None) > 1,
-        "--all, --raw, --last and --around exclude each other",
-    )
-    refuse_if(
-        follow and (any(text) or all_ or around or at),
+        follow and (raw or markdown or rendered or for_model or all_ or around or at),
         "it goes with --last and --json alone",
         "--follow",
     )
@@ -79,51 +77,99 @@ def show(
     )
     refuse_if(last == 0 and not follow, "0 messages to begin with are for --follow", "--last")
     if follow:
-        from capsule_cli.commands.reading.watch import follow as follows
+        from capsule_cli.commands.reading.watch import follow_conversation
 
-        follows(id, 10 if last is None else last)
+        follow_conversation(id, 10 if last is None else last)
         return
     if for_model:
         from capsule_cli.commands.reading.summaries import print_transcript
 
-        refuse_if(some or all_, "it prints as many messages as --budget allows", "--for-model")
+        refuse_if(
+            selects_messages or all_,
+            "it prints as many messages as --budget allows",
+            "--for-model",
+        )
         print_transcript(id, at, budget, context=context)
         return
-    with open_version(id, at, tell=not (raw or global_options.json)) as (store, id), paged():
+    announce = not (raw or global_options.json)
+    with open_version(id, at, announce=announce) as (store, conversation_id), paged():
         if raw:
-            print_stored_bytes(store.read(id))
-        elif global_options.json and not some:
-            from capsule.format.json.codec import encode
-            from capsule_cli.commands.reading.summaries import with_standing
-
-            print_json_bytes(encode(with_standing(store, id) if at is None else store.document(id)))
+            print_stored_bytes(store.read(conversation_id))
+        elif global_options.json and not selects_messages:
+            _print_document(store, conversation_id, is_past=at is not None)
         else:
-            messages, tree = _chosen(store, id, last, around, span, all_=all_)
+            messages, tree = _selected(store, conversation_id, last, around, span, all_=all_)
             if global_options.json:
                 print_json_bytes(encoded([message for _, message in messages]))
                 return
             if at is None:
-                from capsule_cli.commands.reading.summaries import tell_standing
+                from capsule_cli.commands.reading.summaries import print_standing
 
-                tell_standing(store, id)
-            form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
-            render(store.head(id), messages, tree, form=form, all_=all_)
+                print_standing(store, conversation_id)
+            form: Form = "plain"
+            if markdown:
+                form = "markdown"
+            elif rendered:
+                form = "rendered"
+            render(store.head(conversation_id), messages, tree, form=form, all_=all_)
 
 
-def _chosen(
-    source: CoreStore, id: str, last: int | None, around: str | None, span: int, *, all_: bool
-) -> tuple[list[Placed], Tree | None]:
-    """The messages that were asked for, and the tree, where other branches may be."""
+def _check_options(
+    *, forms: int, raw: bool, all_: bool, for_model: bool, last: int | None, around: str | None
+) -> None:
+    """Raise a usage error if options exclude each other. `forms` is the number of forms that were
+    asked for.
+    """
+    # --json goes with --for-model, and with no other form.
+    most_forms = 2 if for_model else 1
+    refuse_if(
+        forms + global_options.json > most_forms
+        or (raw and (last is not None or around is not None)),
+        "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last "
+        "and --around",
+    )
+    refuse_if(
+        all_ + raw + (last is not None) + (around is not None) > 1,
+        "--all, --raw, --last and --around exclude each other",
+    )
+
+
+def _print_document(store: CoreStore, id: str, *, is_past: bool) -> None:
+    """Print a conversation as JSON. A present summary has the state of its source."""
+    from capsule.format.json.codec import encode
+    from capsule_cli.commands.reading.summaries import with_standing
+
+    print_json_bytes(encode(store.document(id) if is_past else with_standing(store, id)))
+
+
+def _selected(
+    store: CoreStore, id: str, last: int | None, around: str | None, span: int, *, all_: bool
+) -> tuple[list[MessageAt], Tree | None]:
+    """Return the messages to print with their positions, and the tree if other branches may exist.
+
+    Args:
+        store: The store.
+        id: The id of the conversation.
+        last: The number of messages from the end. None: all.
+        around: The message to print with its neighbours. None: the newest messages.
+        span: How many messages to print on either side of it.
+        all_: Whether to return the messages of all branches.
+    """
     if all_:
-        history, tree, _ = source.branches.tree(id)
+        history, tree, _ = store.branches.tree(id)
         return list(enumerate(history)), tree
-    page = source.page(id, last or (2 * span + 1 if around else sys.maxsize), around=around)
-    near = slice(max(page.at - span, 0), page.at + span + 1) if around else slice(None)
-    return page.entries[near], page.tree
+    if around:
+        page = store.page(id, last or 2 * span + 1, around=around)
+        first = max(page.at - span, 0)
+        return page.entries[first : page.at + span + 1], page.tree
+    page = store.page(id, last or sys.maxsize, around=around)
+    return page.entries, page.tree
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
-    """A JSON array of messages, in the layout of the store's files and with their very digits."""
+    """Return a JSON array of messages in the layout of the store's files, with their numbers
+    unchanged.
+    """
     from capsule.format.json.codec import encode_entry
 
     if not messages:

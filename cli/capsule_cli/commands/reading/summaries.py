@@ -1,8 +1,8 @@
-"""`summarize`, and `show --for-model`: a conversation for a model to read, and what somebody made
-of it.
+"""`summarize`, and `show --for-model`: a conversation as text for a model, and summaries of it.
 
-What must stay true: a summary is never made up here; the text comes from a person, a file or a
-program, or there is none. How far the conversation went is noted before that text is waited for.
+What must stay true: Capsule writes no summary itself. The text comes from a person, a file or a
+program. A summary records the last message of the conversation at the time before its text was
+awaited.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-_FROM_A_PROGRAM = "what --command wrote"
+#: The name of a program's output in errors.
+_PROGRAM_OUTPUT = "what --command wrote"
 
 
 def summarize(
@@ -65,17 +66,16 @@ def summarize(
     """Make a summary of a conversation, and print its id. You give the text, or a program writes
     it.
     """
-    ways = sum(way is not None for way in (text, file, command))
+    text_sources = sum(source is not None for source in (text, file, command))
     refuse_if(
-        not ways,
+        not text_sources,
         "no summary was given, and Capsule writes none itself: give --file, - for standard input, "
         "or a program "
         "that writes one, with --command",
     )
-    refuse_if(ways > 1, "give the text, --file or --command, and one of them only")
-    read = budget is not None or context
+    refuse_if(text_sources > 1, "give the text, --file or --command, and one of them only")
     refuse_if(
-        command is None and read,
+        command is None and (budget is not None or context),
         "--budget and --context say what --command gets to read; there is none",
     )
     refuse_if(
@@ -83,32 +83,40 @@ def summarize(
         "--command reads up to the last message; give no --up-to",
         "--up-to",
     )
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         if command is not None:
-            head = _by_program(store, id, command, title, budget, context=context)
+            head = _summarize_by_program(
+                store, conversation_id, command, title, budget, context=context
+            )
         else:
-            # Before a pipe is read, whose writer may have read the conversation by now.
-            mark = store.summaries.mark(id, up_to)
-            head = store.summaries.add(id, message_text(text, file), title=title, of=mark)
-    made = f"Made {one_line(head.title)!r}\n" if in_terminal() else ""
-    print_answer(head.as_json(), made + head.id)
+            # Before standard input is read: its writer may read the conversation first, and new
+            # messages may come in the meantime.
+            mark = store.summaries.mark(conversation_id, up_to)
+            summary = message_text(text, file)
+            head = store.summaries.add(conversation_id, summary, title=title, of=mark)
+    answer = head.id
+    if in_terminal():
+        answer = f"Made {one_line(head.title)!r}\n{answer}"
+    print_answer(head.as_json(), answer)
 
 
-def _by_program(
+def _summarize_by_program(
     store: CoreStore, id: str, command: str, title: str | None, budget: int | None, *, context: bool
 ) -> Head:
+    """Give a program the transcript, store its output as the summary, and return the new head."""
     from capsule.store.objects.summaries import Mark
 
     refuse_if(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)
-    read = _transcript(document, budget, context=context)
-    if read.left_out:
+    transcript = _transcript(document, budget, context=context)
+    if transcript.left_out:
         print_notice(
-            f"the {read.left_out} oldest messages don't fit into the budget, and are left out of "
+            f"the {transcript.left_out} oldest messages don't fit into the budget, and are left out of "
             "what it reads"
         )
-    given = escape_controls(read.text).encode("utf-8", "backslashreplace")
-    text = decode_text(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
+    input_bytes = escape_controls(transcript.text).encode("utf-8", "backslashreplace")
+    output_bytes = _run_program(command, input_bytes, store.settings.message_bytes)
+    text = decode_text(output_bytes, _PROGRAM_OUTPUT)
     refuse_if(
         not text.strip(),
         "it wrote nothing, and ended as if all were well; nothing was made",
@@ -117,51 +125,66 @@ def _by_program(
     return store.summaries.add(id, text, title=title, of=Mark.of(document))
 
 
-def _written_by(command: str, given: bytes, limit: int) -> bytes:
-    """What a command line writes to its standard output, where it finds `given` on its standard
-    input.
+def _run_program(command: str, input_bytes: bytes, limit: int) -> bytes:
+    """Run a command line, and return its standard output.
 
-    The shell runs it in the same group of processes as this one, so that Ctrl-C ends both; what it
-    says on stderr, and asks on the terminal, reaches the person. What it writes counts only when it
-    ended well.
+    It runs in the process group of this process, so that Ctrl-C ends both. Its stderr, and its
+    questions on the terminal, reach the person. Its output counts only if it exits with 0.
+
+    Args:
+        command: The command line, for a shell.
+        input_bytes: Its standard input.
+        limit: The most bytes that it may write.
 
     Raises:
-        Stopped: It failed.
+        CommandStopped: It failed.
         InvalidInput: It wrote more than `limit` bytes.
     """
     with tempfile.TemporaryFile() as source, SignalGuard():
-        source.write(given)
+        source.write(input_bytes)
         source.seek(0)
         with subprocess.Popen(command, shell=True, stdin=source, stdout=subprocess.PIPE) as program:
             try:
                 assert program.stdout is not None
-                written = program.stdout.read(limit + 1)
-                if len(written) > limit:
+                output = program.stdout.read(limit + 1)
+                if len(output) > limit:
                     raise InvalidInput(
                         f"--command wrote more than {limit:,} bytes, the largest message that the "
                         "store takes "
                         "(limits.message_bytes in capsule.toml); nothing was made"
                     )
-                code = program.wait()
+                exit_code = program.wait()
             except BaseException:
                 program.terminate()
                 raise
-    if code:
+    if exit_code:
         raise CommandStopped(
-            f"--command failed with {exit_reason(code)}; nothing was made. It was: {command}"
+            f"--command failed with {exit_reason(exit_code)}; nothing was made. It was: {command}"
         )
-    return written
+    return output
 
 
-def print_transcript(id: str, at: str | None, budget: int | None, *, context: bool) -> None:
-    """Print the active branch as plain text for a model; with --json also what it counts."""
-    with open_version(id, at, tell=not global_options.json) as (store, id):
-        made = _transcript(store.document(id), budget, context=context)
+def print_transcript(id: str, revision: str | None, budget: int | None, *, context: bool) -> None:
+    """Print the active branch as plain text for a model. With --json, print also its counts.
+
+    Args:
+        id: The conversation, as the user named it.
+        revision: The past version to print. None: the present one.
+        budget: The most tokens. None: all messages.
+        context: Whether to print the project's context first.
+    """
+    announce = not global_options.json
+    with open_version(id, revision, announce=announce) as (store, conversation_id):
+        transcript = _transcript(store.document(conversation_id), budget, context=context)
     if global_options.json:
-        counts = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
-        print_json({"id": id, "text": made.text, **counts})
+        counts = {
+            "tokens": transcript.tokens,
+            "messages": transcript.messages,
+            "leftOut": transcript.left_out,
+        }
+        print_json({"id": conversation_id, "text": transcript.text, **counts})
     else:
-        print_stored_bytes(escape_controls(made.text).encode("utf-8", "backslashreplace"))
+        print_stored_bytes(escape_controls(transcript.text).encode("utf-8", "backslashreplace"))
 
 
 def _transcript(document: Mapping[str, Any], budget: int | None, *, context: bool) -> Transcript:
@@ -173,20 +196,20 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
 
 
 def with_standing(store: CoreStore, id: str) -> dict[str, Any]:
-    """A conversation for a program; beside a summary stands what became of its source,
-    as `source`.
-    """
+    """Return a conversation as JSON. A summary has the state of its source as `source`."""
     document = store.document(id)
-    standing = (
-        store.summaries.standing(id) if document["metadata"].get("isSummary") is True else None
-    )
-    return document | {"source": standing.as_json()} if standing is not None else document
+    if document["metadata"].get("isSummary") is not True:
+        return document
+    standing = store.summaries.standing(id)
+    return document if standing is None else document | {"source": standing.as_json()}
 
 
-def tell_standing(store: CoreStore, id: str) -> None:
-    """Say what became of the source, on stderr, when the conversation is a summary."""
+def print_standing(store: CoreStore, id: str) -> None:
+    """If the conversation is a summary, print the state of its source on stderr."""
     head = store.head(id)
     standing = store.summaries.standing(id) if head.is_summary else None
-    if standing is not None:
-        of = f" of {head.source_conversation_id}" if head.source_conversation_id else ""
-        print_notice(one_line(f"a summary{of}; {standing}"))
+    if standing is None:
+        return
+    source = head.source_conversation_id
+    subject = f"a summary of {source}" if source else "a summary"
+    print_notice(one_line(f"{subject}; {standing}"))

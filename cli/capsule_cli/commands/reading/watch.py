@@ -1,9 +1,9 @@
-"""`watch`, and `show --follow`: changes as they come or came, and the end of a conversation as it
-grows.
+"""`watch`, and `show --follow`: print the changes of conversations as they happen, and the new
+messages of one conversation.
 
-What must stay true: a line is written as soon as its change is known, and the one after it only
-when the first has been taken; both end at once, whatever they wait for; a text that stands in a
-file can't command the terminal.
+What must stay true: a line is written as soon as its change is known, and the next change is read
+only after that. Both commands end at once at a signal, whatever they wait for. Stored text can't
+command the terminal.
 """
 
 from __future__ import annotations
@@ -89,170 +89,203 @@ def watch(
         "--kinds and --follow are for --events; watch always goes on",
     )
     if events:
-        _events(after, kinds, follow=follow)
+        _print_events(after, kinds, follow=follow)
         return
     end_at_once()
     with open_core_store() as store:
         if print_cursor:
-            now = store.changes().cursor
-            print_answer({"cursor": now}, now, line=True)
+            cursor = store.changes().cursor
+            print_answer({"cursor": cursor}, cursor, line=True)
             return
-        for change in followed(store, after, [store.resolve(id) for id in ids] if ids else None):
-            _tell(change, change.as_json())
+        watched_ids = [store.resolve(id) for id in ids] if ids else None
+        for change in endless_changes(store, after, watched_ids):
+            _print_change(change, change.as_json())
             if exec_ is not None:
-                variables = {
-                    "CAPSULE_ID": change.id,
-                    "CAPSULE_KIND": change.kind,
-                    "CAPSULE_STORE": store.root,
-                }
-                short: dict[str, Any] = {"messages": [], "removed": []}
-                run_command_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
+                _run_for_change(store, change, exec_)
 
 
-def _events(since: str | None, kinds: str, *, follow: bool) -> None:
+def _run_for_change(store: CoreStore, change: Change, command: str) -> None:
+    """Run the command of `--exec` for a change."""
+    variables = {
+        "CAPSULE_ID": change.id,
+        "CAPSULE_KIND": change.kind,
+        "CAPSULE_STORE": store.root,
+    }
+    short: dict[str, Any] = {"messages": [], "removed": []}
+    run_command_for(change.as_json(), command, "CAPSULE_CHANGE", short=short, **variables)
+
+
+def _print_events(since: str | None, kinds: str, *, follow: bool) -> None:
+    """Print the events after a cursor, and the cursor after them. With `follow`, go on for ever.
+
+    Args:
+        since: The cursor. None: now.
+        kinds: The topics to print, with commas between them. Empty: all.
+        follow: Whether to wait for new events.
+    """
     from capsule.watch.events import as_json, check_topics, topics_of
 
-    wanted = check_topics(filter(None, kinds.split(",")))
+    topics = check_topics(filter(None, kinds.split(",")))
     if follow:
         end_at_once()
     with open_core_store() as store:
-        news = store.changes(since)
-        while news.changes or follow:
-            for change in news.changes:
-                if wanted.intersection(topics_of(change)):
-                    _tell(change, as_json(change))
-            news = store.wait_for_changes(news.cursor) if follow else store.changes(news.cursor)
-        print_answer({"cursor": news.cursor}, news.cursor, line=True)
+        batch = store.changes(since)
+        while batch.changes or follow:
+            for change in batch.changes:
+                if topics.intersection(topics_of(change)):
+                    _print_change(change, as_json(change))
+            if follow:
+                batch = store.wait_for_changes(batch.cursor)
+            else:
+                batch = store.changes(batch.cursor)
+        print_answer({"cursor": batch.cursor}, batch.cursor, line=True)
 
 
-def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
-    """The changes after a cursor (None: from now on) as they come, in some conversations (None: in
-    all).
+def endless_changes(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+    """Yield the changes after a cursor as they happen.
+
+    Args:
+        store: The store.
+        since: The cursor. None: from now on.
+        ids: The conversations to watch. None: all.
     """
+    cursor = since
     while True:
-        news = store.wait_for_changes(since, ids=ids)
-        yield from news.changes
-        since = news.cursor
+        batch = store.wait_for_changes(cursor, ids=ids)
+        yield from batch.changes
+        cursor = batch.cursor
 
 
-def _tell(change: Change, shown: dict[str, Any]) -> None:
+def _print_change(change: Change, value: dict[str, Any]) -> None:
+    """Print a change in a line. `value` is the line with --json."""
     if global_options.json:
-        print_json(shown, line=True)
+        print_json(value, line=True)
     elif in_terminal():
-        at = short_time(change.at, "seconds")
-        print_text(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
+        time = short_time(change.at, "seconds")
+        text = f"{time}  {change.kind:<8}  {change.id}  {_details(change)}"
+        print_text(one_line(text.rstrip()))
     else:
         print_rows([(change.at, change.kind, change.id, _details(change))])
 
 
 def _details(change: Change) -> str:
-    """What of the conversation changed, in words."""
+    """Return the details of a change in words."""
     from capsule.rules.locking import describe
 
-    said = []
+    details = []
     if change.kind in ("created", "appended", "restored"):
-        said.append(with_count(len(change.messages) or change.count, "message"))
+        details.append(with_count(len(change.messages) or change.count, "message"))
     elif change.kind == "edited":
-        said += (
-            [f"{with_count(len(change.messages), 'message')} changed"] if change.messages else []
-        )
-        said += (
-            [f"{with_count(len(change.removed), 'message')} taken out"] if change.removed else []
-        )
+        if change.messages:
+            details.append(f"{with_count(len(change.messages), 'message')} changed")
+        if change.removed:
+            details.append(f"{with_count(len(change.removed), 'message')} taken out")
     elif change.kind == "head":
-        said.append(", ".join(change.fields))
+        details.append(", ".join(change.fields))
     elif change.lock is not None:
-        said.append(
-            f"by {describe(change.lock)}"
-            if change.kind == "locked"
-            else f"was {describe(change.lock)}"
-        )
+        preposition = "by" if change.kind == "locked" else "was"
+        details.append(f"{preposition} {describe(change.lock)}")
     elif change.damaged:
-        said.append(change.damaged)
+        details.append(change.damaged)
     if change.source == "outside" and change.kind not in ("damaged", "deleted"):
-        said.append("by hand")
-    return ", ".join(said)
+        details.append("by hand")
+    return ", ".join(details)
 
 
-def follow(id: str, last: int) -> None:
-    """Print the last messages of a conversation, and what comes, until it is deleted."""
+def follow_conversation(id: str, last: int) -> None:
+    """Print the last messages of a conversation, and then its changes until it is deleted.
+
+    Args:
+        id: The conversation, as the user named it.
+        last: The number of messages to begin with.
+    """
     end_at_once()
-    with open_conversation(id) as (store, id):
-        # The cursor comes first: what is written meanwhile is in the beginning, and is not shown
-        # once more.
-        since = store.changes().cursor
-        shown = _MessagePrinter()
-        first, entries = store.tail_entries(id, last)
-        for at, entry in enumerate(entries, first):
-            shown.message("message", at, entry)
-        _follow(store, id, since, shown)
+    with open_conversation(id) as (store, conversation_id):
+        # The cursor is taken first. A message that is written in the meantime is among the last
+        # messages, and `_follow` does not print it again.
+        cursor = store.changes().cursor
+        printer = _MessagePrinter()
+        first, entries = store.tail_entries(conversation_id, last)
+        for position, entry in enumerate(entries, first):
+            printer.print("message", position, entry)
+        _follow(store, conversation_id, cursor, printer)
 
 
-def _follow(store: CoreStore, id: str, since: str, shown: _MessagePrinter) -> None:
-    """Show what changes in a conversation, until it is deleted."""
-    due: dict[str, str] = {}  # What is to be shown, and as what, as soon as the file can be read.
-    for change in followed(store, since, [id]):
+def _follow(store: CoreStore, id: str, since: str, printer: _MessagePrinter) -> None:
+    """Print the changes of a conversation after a cursor, until it is deleted.
+
+    Messages that can't be read now, because the file is damaged, are printed after a later change.
+    """
+    pending: dict[str, str] = {}  # The kind of change by the id of each message to print.
+    for change in endless_changes(store, since, [id]):
         if change.kind == "deleted":
-            _note(id, "deleted", "was deleted")
+            _print_note(id, "deleted", "was deleted")
             return
         if change.kind == "damaged":
-            words = f"can't be read until it is repaired:\n{change.damaged}"
-            _note(id, "damaged", words, damaged=change.damaged)
+            text = f"can't be read until it is repaired:\n{change.damaged}"
+            _print_note(id, "damaged", text, damaged=change.damaged)
         elif change.kind == "repaired":
-            _note(id, "repaired", "is repaired")
+            _print_note(id, "repaired", "is repaired")
         if change.removed:
-            gone = with_count(len(change.removed), "message")
-            _note(id, "removed", f"has lost {gone}", ids=list(change.removed))
+            count = with_count(len(change.removed), "message")
+            _print_note(id, "removed", f"has lost {count}", ids=list(change.removed))
         if change.kind == "edited":
-            due = dict.fromkeys(change.messages, "edited") | due
+            pending = dict.fromkeys(change.messages, "edited") | pending
         else:
-            due |= {message: "appended" for message in change.messages if message not in shown.ids}
+            new_ids = [message for message in change.messages if message not in printer.ids]
+            pending |= dict.fromkeys(new_ids, "appended")
         try:
-            for at, entry in _entries(store, id, due):
-                shown.message(due[str(entry.get("id"))], at, entry)
-            due.clear()
+            for position, entry in _entries(store, id, pending):
+                printer.print(pending[str(entry.get("id"))], position, entry)
+            pending.clear()
         except (InvalidDocument, NotFound, Refused, StorageFailed):
-            pass  # The change that reports it will come.
+            pass  # A later change reports it.
 
 
-def _entries(
-    store: CoreStore, id: str, wanted: Collection[str]
-) -> list[tuple[int, dict[str, Any]]]:
-    """The messages of these ids that are there, with their places. Costs reading from the first of
-    them on.
+def _entries(store: CoreStore, id: str, ids: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the existing messages of these ids, with their positions. Cost: reads the file from
+    the first of them to the end.
     """
-    many = len(wanted) + 16
-    while wanted:
-        first, entries = store.tail_entries(id, many)
-        places = [
-            (at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted
+    limit = len(ids) + 16
+    while ids:
+        first, entries = store.tail_entries(id, limit)
+        matches = [
+            (position, entry)
+            for position, entry in enumerate(entries, first)
+            if str(entry.get("id")) in ids
         ]
-        if first == 0 or len(places) >= len(wanted):
-            return places
-        many *= 8
+        if first == 0 or len(matches) >= len(ids):
+            return matches
+        limit *= 8
     return []
 
 
 class _MessagePrinter:
-    """Writes messages, with an empty line between two, and knows which it wrote."""
+    """Prints messages with an empty line between two.
+
+    Attributes:
+        ids: The ids of the messages that were printed.
+    """
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
 
-    def message(self, kind: str, at: int, entry: dict[str, Any]) -> None:
-        """Write a message, or how it is now."""
-        from capsule_cli.commands.reading.drawing import drawn
+    def print(self, kind: str, position: int, entry: dict[str, Any]) -> None:
+        """Print a message. `kind` is message, appended or edited."""
+        from capsule_cli.commands.reading.drawing import draw_message
 
         if global_options.json:
-            print_json({"kind": kind, "at": at, "message": entry}, line=True)
+            print_json({"kind": kind, "at": position, "message": entry}, line=True)
         else:
-            edited = {"editedAt": True} if kind == "edited" else {}
-            print_text(("\n" if self.ids else "") + drawn(at, edited | entry))
+            default = {"editedAt": True} if kind == "edited" else {}
+            separator = "\n" if self.ids else ""
+            print_text(separator + draw_message(position, default | entry))
         self.ids.add(str(entry.get("id")))
 
 
-def _note(id: str, kind: str, words: str, **more: Any) -> None:
+def _print_note(id: str, kind: str, text: str, **fields: Any) -> None:
+    """Print a change that has no message. `text` is for a person, `fields` are for --json."""
     if global_options.json:
-        print_json({"kind": kind, **more}, line=True)
+        print_json({"kind": kind, **fields}, line=True)
     else:
-        print_notice(f"conversation {id} {words}")
+        print_notice(f"conversation {id} {text}")
