@@ -1,7 +1,7 @@
-"""`context`: the snapshot of a project in a conversation: captured, compared, shown, removed.
+"""`context`: capture a project into a conversation, compare it, print it, and remove it.
 
-What must stay true: what looks like a secret is named before anything is written; a project that
-has drifted makes `check` exit 1.
+What must stay true: possible secrets are named before anything is written. If a project has
+drifted, `check` exits with 1.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: How many findings, and how many files that are left out, are printed.
-_SHOWN = 20
+#: Most possible secrets, and most omitted files, that are printed.
+_MAX_LINES = 20
 
 _PROJECT = "Compare with this directory. Without it: with the directory of the capture."
 Project = Annotated[str | None, option("--project DIR", _PROJECT, ...)]
@@ -78,67 +78,76 @@ def capture(
     """Put the text files that git would track into the conversation's context, in place of the old
     context.
     """
-    from capsule.context import capture as capturing
+    from capsule.context import capture as context_capture
     from capsule.context.files import FILE_BYTES, TOTAL_BYTES, FileSelection
 
     limits = max_file_bytes or FILE_BYTES, max_bytes or TOTAL_BYTES
     selection = FileSelection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
     with open_conversation(id) as (store, id):
         with progress("capturing") as bar:
-            made = capturing.capture(path, selection, bar)
-        made.secrets_allowed = allow_secrets
+            captured = context_capture.capture(path, selection, bar)
+        captured.secrets_allowed = allow_secrets
         if not dry_run:
-            _ask_about_secrets(made, yes)
-            store.context.set(id, made)
+            _ask_about_secrets(captured, yes)
+            store.context.set(id, captured)
     if not global_options.json:
-        _tell_left_out(made, planned=dry_run)
-    said = f"{with_count(len(made.files), 'file')}, about {made.tokens:,} tokens"
+        _print_omitted(captured, planned=dry_run)
+    said = f"{with_count(len(captured.files), 'file')}, about {captured.tokens:,} tokens"
     facts = {
         "id": id,
         "written": not dry_run,
-        "projectPath": made.root,
-        "filesIncluded": len(made.files),
-        "bytes": sum(len(file.data) for file in made.files),
-        "estimatedTokens": made.tokens,
+        "projectPath": captured.root,
+        "filesIncluded": len(captured.files),
+        "bytes": sum(len(file.data) for file in captured.files),
+        "estimatedTokens": captured.tokens,
         "files": [
             {"path": file.path, "bytes": len(file.data), "tokens": file.tokens}
-            for file in made.files
+            for file in captured.files
         ],
-        "leftOut": [{"path": _utf8(file.path), "why": file.why} for file in made.left_out],
+        "leftOut": [{"path": _utf8(file.path), "why": file.why} for file in captured.left_out],
         "secrets": [
             {"path": secret.path, "line": secret.line, "kind": secret.kind}
-            for secret in made.findings
+            for secret in captured.findings
         ],
     }
     print_answer(
-        facts, f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
+        facts,
+        f"{id}: {'would capture' if dry_run else 'captured'} {one_line(captured.root)}: {said}",
     )
 
 
-def _ask_about_secrets(made: Capture, yes: bool) -> None:
-    """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
-    if made.findings and not (made.secrets_allowed or yes) and in_terminal() and sys.stdin.isatty():
+def _ask_about_secrets(captured: Capture, yes: bool) -> None:
+    """Ask a person at a terminal whether to take files with possible secrets.
+
+    Raises Refused: the capture has possible secrets, and nobody permitted them.
+    """
+    can_ask = in_terminal() and sys.stdin.isatty()
+    if captured.findings and not (captured.secrets_allowed or yes) and can_ask:
         print_notice("this looks like secrets, and whoever reads the conversation reads them:")
-        for finding in made.findings[:_SHOWN]:
+        for finding in captured.findings[:_MAX_LINES]:
             print_notice(f"  {one_line(str(finding))}")
-        made.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
-    made.ensure_no_secrets()
+        captured.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
+    captured.ensure_no_secrets()
 
 
 def _utf8(path: str) -> str:
+    """Return a path as text. Bytes that are not valid UTF-8 are escaped."""
     return path.encode("utf-8", "backslashreplace").decode()
 
 
-def _tell_left_out(made: Capture, *, planned: bool) -> None:
+def _print_omitted(captured: Capture, *, planned: bool) -> None:
+    """Print the files that were left out. With `planned`, print first the files that would be taken
+    and the possible secrets.
+    """
     if planned:
-        rows = [(str(file.tokens), file.path) for file in made.files]
+        rows = [(str(file.tokens), file.path) for file in captured.files]
         print_list(None, ("tokens", "file"), rows, "no file would be taken", last="file")
-        for finding in made.findings:
+        for finding in captured.findings:
             print_notice(f"looks like a secret: {one_line(str(finding))}")
-    for left_out in made.left_out[:_SHOWN]:
+    for left_out in captured.left_out[:_MAX_LINES]:
         print_notice(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
-    if len(made.left_out) > _SHOWN:
-        print_notice(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
+    if len(captured.left_out) > _MAX_LINES:
+        print_notice(f"left out: {len(captured.left_out) - _MAX_LINES} more; --json lists them all")
 
 
 def check(
@@ -151,36 +160,49 @@ def check(
     """List the files that changed, disappeared or are new since the capture. The exit code is 1 if
     there are any, or if it can't compare.
     """
-    from capsule.context import drift
-
     if (id is None) != all_ or (all_ and project is not None):
         raise usage_error("name a conversation, or give --all, which takes no --project", "ID")
-    drifts: list[tuple[str, Drift]] = []
-    failed: list[CapsuleError] = []
     with open_core_store() as store, progress("checking") as bar:
         if id is not None:
-            id = store.resolve(id)
-            drifts.append((id, drift.check(_context_of(store, id), project, bar)))
-        for each in store.ids() if all_ else ():
-            try:
-                context = store.context.get(each)
-                if not drift.is_empty(context):
-                    drifts.append((each, drift.check(context)))
-            except CapsuleError as error:
-                failed.append(error)
-    documents = [{"id": each, **drifted.as_json()} for each, drifted in drifts]
-    for each, drifted in drifts if not global_options.json else ():
-        if drifted.problem:
-            print_notice(f"{each}: {drifted.problem}")
-    lines = [line for each, drifted in drifts for line in _lines(each, drifted)]
+            from capsule.context.drift import check as check_drift
+
+            conversation_id = store.resolve(id)
+            context = _context_of(store, conversation_id)
+            drifts = [(conversation_id, check_drift(context, project, bar))]
+            errors: list[CapsuleError] = []
+        else:
+            drifts, errors = _check_all(store)
+    documents = [{"id": checked_id, **drift.as_json()} for checked_id, drift in drifts]
+    lines: list[str] = []
+    for checked_id, drift in drifts:
+        if drift.problem and not global_options.json:
+            print_notice(f"{checked_id}: {drift.problem}")
+        lines += _drift_lines(checked_id, drift)
     if lines or global_options.json:
         print_answer(documents if all_ else documents[0], "\n".join(lines))
-    exit_with_errors(failed)
-    if not all(drifted.is_current for _, drifted in drifts):
+    exit_with_errors(errors)
+    if not all(drift.is_current for _, drift in drifts):
         raise typer.Exit(1)
 
 
-def _lines(id: str, drift: Drift) -> Iterator[str]:
+def _check_all(store: CoreStore) -> tuple[list[tuple[str, Drift]], list[CapsuleError]]:
+    """Check every conversation with a context. Return the drifts with their ids, and the errors."""
+    from capsule.context import drift
+
+    drifts = []
+    errors = []
+    for id in store.ids():
+        try:
+            context = store.context.get(id)
+            if not drift.is_empty(context):
+                drifts.append((id, drift.check(context)))
+        except CapsuleError as error:
+            errors.append(error)
+    return drifts, errors
+
+
+def _drift_lines(id: str, drift: Drift) -> Iterator[str]:
+    """Yield the lines about the drift of one conversation: one for each file, then a summary."""
     kinds = {"changed": drift.changed, "gone": drift.gone, "new": drift.new}
     if drift.edited:
         yield f"{id}: the context's text was edited: it is not the one that was captured"
@@ -236,15 +258,17 @@ def clear(id: Id) -> None:
     """Remove a conversation's context; its messages stay."""
     from capsule.context.drift import is_empty
 
-    with open_conversation(id) as (store, id):
-        there = not is_empty(store.context.get(id))
-        if there:
-            store.context.clear(id)
-    said = "its context is cleared" if there else "it has no context; nothing was changed"
-    print_answer({"id": id, "cleared": there}, f"{id}: {said}")
+    with open_conversation(id) as (store, conversation_id):
+        had_context = not is_empty(store.context.get(conversation_id))
+        if had_context:
+            store.context.clear(conversation_id)
+    outcome = "its context is cleared" if had_context else "it has no context; nothing was changed"
+    value = {"id": conversation_id, "cleared": had_context}
+    print_answer(value, f"{conversation_id}: {outcome}")
 
 
 def _context_of(store: CoreStore, id: str) -> dict[str, Any]:
+    """Return the context of a conversation. Raises NotFound: it has none."""
     from capsule.context.drift import is_empty
 
     context = store.context.get(id)

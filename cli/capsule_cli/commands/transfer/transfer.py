@@ -1,7 +1,8 @@
-"""`import` and `export`: conversations of other programs, in and out.
+"""`import` and `export`: take conversations over from other programs, and write them in their
+formats.
 
-What must stay true: an import in which nothing was found does not exit 0, nor one in which
-something was damaged. An export replaces no file unasked, and leaves no half one.
+What must stay true: an import that finds nothing, or something damaged, does not exit with 0. An
+export replaces a file only if it is told to, and leaves no incomplete file.
 """
 
 from __future__ import annotations
@@ -48,23 +49,26 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.transfer.drafts.report import ImportResult, Report
 
-_MOST_SHOWN = 20
-#: So many files in no known format are named in one line.
-_MOST_NAMED = 3
+#: Most problems, and most skipped conversations, that are printed.
+_MAX_LINES = 20
+#: Most files in no known format that are named in a line.
+_MAX_NAMES = 3
 
 
 def complete_format(incomplete: str) -> list[tuple[str, str]]:
-    """The names of the formats that begin with `incomplete`, with what they are."""
+    """Return the names of the formats that begin with `incomplete`, with their titles."""
     from capsule.transfer.registry import formats
 
-    return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]
+    return [
+        (name, format.title) for name, format in formats().items() if name.startswith(incomplete)
+    ]
 
 
 def _formats(use: str) -> str:
-    """The names of the formats that have a way in (`read`) or out (`write`)."""
+    """Return the names of the formats that can be imported (`read`) or exported (`write`)."""
     from capsule.transfer.registry import formats
 
-    return ", ".join(name for name, each in formats().items() if getattr(each, use))
+    return ", ".join(name for name, format in formats().items() if getattr(format, use))
 
 
 def import_(
@@ -107,7 +111,7 @@ def import_(
     """
     if discover:
         refuse_if(paths, "it finds the paths itself; give none", "--discover")
-        paths = _chosen(format, yes=yes)
+        paths = _discover(format, yes=yes)
         if not paths:
             return
     if not paths:
@@ -127,49 +131,49 @@ def import_(
             _follow(store, paths, options)
         return
     with open_full_store() as store, progress("importing") as bar:
-        tell = None if bar is None else (lambda done, total, report: bar(done, total))
+        report_progress = None if bar is None else (lambda done, total, _: bar(done, total))
         stream = sys.stdin.buffer if "-" in paths else None
         files = [path for path in paths if path != "-"]
-        report = store.import_(*files, is_dry_run=dry_run, stream=stream, progress=tell, **options)
-    _answer(report, dry_run=dry_run)
+        report = store.import_(
+            *files, is_dry_run=dry_run, stream=stream, progress=report_progress, **options
+        )
+    _print_report(report, dry_run=dry_run)
 
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
+    """Import changes of files until a signal comes, and print a line for each conversation."""
     from capsule.transfer.continuous_import import follow
     from capsule.transfer.reading.files import Damage
 
-    def tell(entry: ImportResult | Damage) -> None:
+    def print_entry(entry: ImportResult | Damage) -> None:
         if isinstance(entry, Damage):
-            print_notice(_place(entry.path, entry.line, entry.reason))
+            print_notice(_problem_line(entry.path, entry.line, entry.reason))
         elif entry.id and entry.state != "unchanged":
-            print_answer(
-                entry.as_json(),
-                f"{entry.state:<9}  {entry.id}  {escape_controls(entry.title)}",
-                line=True,
-            )
+            text = f"{entry.state:<9}  {entry.id}  {escape_controls(entry.title)}"
+            print_answer(entry.as_json(), text, line=True)
 
-    follow(store, paths, tell, **options)
+    follow(store, paths, print_entry, **options)
 
 
-def _answer(report: Report, *, dry_run: bool) -> None:
-    problems, count = report.remarks, report.notes.count + report.problems.count
-    counts = [
-        f"{report.count(state)} {state}"
-        for state in ("imported", "updated", "unchanged", "skipped")
-    ]
-    would = "would be " if dry_run else ""
-    lines = [f"{would}{', '.join(counts)}, {report.problems.count} damaged"]
-    lines += [
-        _place(problem.path, problem.line, problem.reason) for problem in problems[:_MOST_SHOWN]
-    ]
-    if count > _MOST_SHOWN:
-        lines.append(f"... and {count - _MOST_SHOWN} more; --json has them")
-    skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
-    lines += [
-        f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}"
-        for taken in skipped
-    ]
-    lines += _unknown(report)
+def _print_report(report: Report, *, dry_run: bool) -> None:
+    """Print the report on an import: counts, problems, skipped conversations, unknown files.
+
+    Raises typer.Exit: nothing was found, or something was damaged.
+    """
+    states = ("imported", "updated", "unchanged", "skipped")
+    counts = ", ".join(f"{report.count(state)} {state}" for state in states)
+    prefix = "would be " if dry_run else ""
+    lines = [f"{prefix}{counts}, {report.problems.count} damaged"]
+    for problem in report.remarks[:_MAX_LINES]:
+        lines.append(_problem_line(problem.path, problem.line, problem.reason))
+    problem_count = report.notes.count + report.problems.count
+    if problem_count > _MAX_LINES:
+        lines.append(f"... and {problem_count - _MAX_LINES} more; --json has them")
+    skipped = [result for result in report.conversations if result.state == "skipped"]
+    for result in skipped[:_MAX_LINES]:
+        title = result.title if result.id else "(empty)"
+        lines.append(f"skipped: {result.id or result.source}  {title}")
+    lines += _unknown_file_lines(report)
     print_answer(report.as_json(), escape_controls("\n".join(lines)))
     if not report.conversations:
         raise typer.Exit(NotFound.exit_code)
@@ -177,74 +181,83 @@ def _answer(report: Report, *, dry_run: bool) -> None:
         raise typer.Exit(InvalidDocument.exit_code)
 
 
-def _unknown(report: Report) -> list[str]:
-    """A line for the files of each program that no format takes, but those that were reported one
-    by one.
+def _unknown_file_lines(report: Report) -> list[str]:
+    """Return a line for the files of each program that no format can read, without the files that
+    were reported one by one.
     """
     reported = {problem.path for problem in report.remarks}
     lines = []
-    for guess, paths in report.unknown_paths().items():
-        if guess:
-            lines.append(f"{with_count(len(paths), 'file')} of {guess}: not supported yet")
+    for program, paths in report.unknown_paths().items():
+        if program:
+            lines.append(f"{with_count(len(paths), 'file')} of {program}: not supported yet")
             continue
-        others = [path for path in paths if path not in reported]
-        if others:
-            more = ", ..." if len(others) > _MOST_NAMED else ""
-            named = ", ".join(others[:_MOST_NAMED])
-            lines.append(f"{with_count(len(others), 'file')} in no known format: {named}{more}")
+        unreported = [path for path in paths if path not in reported]
+        if unreported:
+            names = ", ".join(unreported[:_MAX_NAMES])
+            if len(unreported) > _MAX_NAMES:
+                names += ", ..."
+            lines.append(f"{with_count(len(unreported), 'file')} in no known format: {names}")
     return lines
 
 
-def _place(path: str, line: int | None, problem: str) -> str:
+def _problem_line(path: str, line: int | None, problem: str) -> str:
     return f"{path}:{line}: {problem}" if line else f"{path}: {problem}"
 
 
-def _chosen(format: str | None, *, yes: bool) -> list[str]:
-    """The paths of programs on this machine that are to be imported."""
+def _discover(format: str | None, *, yes: bool) -> list[str]:
+    """List the conversations of programs on this machine, and return the paths to import.
+
+    A person at a terminal chooses formats. With `yes` or a format, all that was found is returned,
+    and without a terminal nothing.
+
+    Raises typer.Exit: nothing was found.
+    """
+    places = _discovered_places(format)
+    if not places or not (yes or format is not None):
+        columns = ("format", "path", "files", "bytes")
+        rows = [[str(place[name]) for name in columns] for place in places]
+        empty = "no conversations of other programs were found"
+        print_list({"found": places}, columns, rows, empty, last="path")
+    if not (yes or format is not None):
+        if not places:
+            raise typer.Exit(NotFound.exit_code)
+        if not (in_terminal() and sys.stdin.isatty()) or global_options.json:
+            return []
+        choice = typer.prompt(
+            "Import which formats (names with spaces, or all)", default="", show_default=False
+        )
+        if choice != "all":
+            places = [place for place in places if place["format"] in choice.split()]
+    paths = []
+    for place in places:
+        paths += sorted(glob(os.path.expanduser(str(place["path"]))))
+    return paths
+
+
+def _discovered_places(format: str | None) -> list[dict[str, Any]]:
+    """Return the places of conversations that exist on this machine, with their files and bytes."""
     from capsule.transfer.reading.sources import places_of
     from capsule.transfer.registry import formats
 
     places = []
-    for name, each in formats().items():
-        for place in places_of(each, os.environ) if format in (None, name) else ():
-            if files := sorted(glob(os.path.expanduser(place))):
-                size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
-                places.append(
-                    {
-                        "format": name,
-                        "title": each.title,
-                        "path": place,
-                        "files": len(files),
-                        "bytes": size,
-                    }
-                )
-    is_picked = yes or format is not None
-    if not is_picked or not places:
-        columns = ("format", "path", "files", "bytes")
-        rows = [[str(row[name]) for name in columns] for row in places]
-        print_list(
-            {"found": places},
-            columns,
-            rows,
-            "no conversations of other programs were found",
-            last="path",
-        )
-    if (
-        places
-        and not is_picked
-        and in_terminal()
-        and sys.stdin.isatty()
-        and not global_options.json
-    ):
-        picked = typer.prompt(
-            "Import which formats (names with spaces, or all)", default="", show_default=False
-        )
-        places = [row for row in places if picked == "all" or row["format"] in picked.split()]
-    elif not is_picked:
-        if not places:
-            raise typer.Exit(NotFound.exit_code)
-        return []
-    return [path for row in places for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
+    for name, candidate in formats().items():
+        if format not in (None, name):
+            continue
+        for path in places_of(candidate, os.environ):
+            files = sorted(glob(os.path.expanduser(path)))
+            if not files:
+                continue
+            size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+            places.append(
+                {
+                    "format": name,
+                    "title": candidate.title,
+                    "path": path,
+                    "files": len(files),
+                    "bytes": size,
+                }
+            )
+    return places
 
 
 def export(
@@ -281,60 +294,81 @@ def export(
     Several conversations make one file, or a zip if the format has a file for each. --site makes a
     folder, which needs no server. A later export replaces only changed pages.
     """
-    from capsule.engines.queries import Filter
-    from capsule.transfer.registry import format_named
-
     refuse_if((format is None) == (site is None), "give --format FORMAT or --site DIR")
     refuse_if(
         site is not None and (output or plain or whole or force),
         "it excludes -o, --plain, --whole, --force",
         "--site",
     )
-    all = all or not (site is None or ids or tags)
-    refuse_if(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
+    exports_all = all or not (site is None or ids or tags)
+    refuse_if(
+        bool(ids) + exports_all + bool(tags) != 1, "name conversations, or give --all or --tag"
+    )
     refuse_if(plain and whole, "--plain and --whole exclude each other")
+    count = 0
     with open_full_store() as store:
-        damaged: list[str] = []
-        if ids:
-            chosen = [store.resolve(id) for id in ids]
-        else:
-            heads = store.list(Filter(tags=tuple(tags or ()), archived=None)).heads
-            chosen = [head.id for head in heads if not head.damaged]
-            damaged = [head.id for head in heads if head.damaged]
-        if not chosen:
-            raise NotFound("there is no such conversation", id="")
+        exported_ids, damaged_ids = _ids_to_export(store, ids, tags)
         if site is not None:
-            with progress("writing") as bar:
-                made = store.export.site(chosen, site, is_redacted=redact, progress=bar)
-            pages = (
-                f"wrote {with_count(made.conversations, 'conversation')} to {escape_controls(site)}"
-            )
-            print_answer(
-                {"path": site, **made.as_json()},
-                f"{pages}: {made.written} files changed, {made.removed} removed",
-            )
+            _export_site(store, exported_ids, site, is_redacted=redact)
         elif format is not None:
-            is_plain = plain or (format_named(format).is_for_people and not whole)
-            is_archive = output is not None and output.endswith(".zip")
-            with _file(output, force=force) as file:
-                options: dict[str, Any] = {
-                    "is_archive": is_archive,
-                    "is_redacted": redact,
-                    "is_plain": is_plain,
-                }
-                count = store.export(chosen, file, format=format, **options)
+            is_plain = plain or _is_plain_by_default(format, whole=whole)
+            with _output_file(output, force=force) as file:
+                count = store.export(
+                    exported_ids,
+                    file,
+                    format=format,
+                    is_archive=output is not None and output.endswith(".zip"),
+                    is_redacted=redact,
+                    is_plain=is_plain,
+                )
     if output is not None:
-        print_answer(
-            {"path": output, "conversations": count},
-            f"wrote {with_count(count, 'conversation')} to {escape_controls(output)}",
-        )
-    if damaged:
-        print_notice(f"damaged, and left out: {', '.join(damaged)}")
+        text = f"wrote {with_count(count, 'conversation')} to {escape_controls(output)}"
+        print_answer({"path": output, "conversations": count}, text)
+    if damaged_ids:
+        print_notice(f"damaged, and left out: {', '.join(damaged_ids)}")
         raise typer.Exit(InvalidDocument.exit_code)
 
 
+def _ids_to_export(
+    store: Store, names: list[str] | None, tags: list[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return the ids of the conversations to export, and the ids of damaged ones, which are left
+    out. Raises NotFound: no conversation is left.
+    """
+    from capsule.engines.queries import Filter
+
+    damaged_ids: list[str] = []
+    if names:
+        ids = [store.resolve(name) for name in names]
+    else:
+        heads = store.list(Filter(tags=tuple(tags or ()), archived=None)).heads
+        ids = [head.id for head in heads if not head.damaged]
+        damaged_ids = [head.id for head in heads if head.damaged]
+    if not ids:
+        raise NotFound("there is no such conversation", id="")
+    return ids, damaged_ids
+
+
+def _is_plain_by_default(format: str, *, whole: bool) -> bool:
+    from capsule.transfer.registry import format_named
+
+    return format_named(format).is_for_people and not whole
+
+
+def _export_site(store: Store, ids: list[str], folder: str, *, is_redacted: bool) -> None:
+    """Write conversations as pages into a folder, and print the counts."""
+    with progress("writing") as bar:
+        report = store.export.site(ids, folder, is_redacted=is_redacted, progress=bar)
+    count = with_count(report.conversations, "conversation")
+    print_answer(
+        {"path": folder, **report.as_json()},
+        f"wrote {count} to {escape_controls(folder)}: {report.written} files changed, "
+        f"{report.removed} removed",
+    )
+
+
 class _Stdout:
-    """Standard output, as a file of bytes."""
+    """Standard output as a file of bytes."""
 
     def write(self, data: bytes) -> int:
         print_stored_bytes(bytes(data))
@@ -345,8 +379,15 @@ class _Stdout:
 
 
 @contextmanager
-def _file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
-    """The file to write; it gets its name when it is complete."""
+def _output_file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
+    """Yield the file to write. It gets its name after the body has completed it.
+
+    Args:
+        path: Its path. None: standard output.
+        force: Whether to replace an existing file.
+
+    Raises Refused: the file exists. StorageFailed: it can't be written.
+    """
     if path is None:
         yield cast("IO[bytes]", _Stdout())
         return

@@ -1,13 +1,14 @@
-"""`web`: the store in a browser.
+"""`web`: serve the store to a browser.
 
-What must stay true: the one line on stdout is the address with its token; nothing is served beyond
-this machine without TLS, or a proxy that is named.
+What must stay true: stdout gets one line, the address with its token. Without TLS or a named proxy,
+nothing is served beyond this machine.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.public import open_named_agent_store
@@ -15,7 +16,10 @@ from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import flag, option, refuse_if
 from capsule_cli.shared.output import print_answer, print_notice
 
-#: Where the page is, unless it is taken: an address that is kept leads there again.
+if TYPE_CHECKING:
+    from capsule.mcp_server.transport.http_process import ListeningSocket
+
+#: The port that is tried first. It is fixed, so that a bookmark works again.
 _PORT = 7450
 
 
@@ -47,50 +51,23 @@ def web(
         "a certificate and its key go together: --cert FILE --key FILE",
         "--cert",
     )
+    _ensure_packages()
+    from capsule.web import names, server
+    from capsule.web.site import WebSite
+
     hosts = tuple(allow_host or ())
-    from capsule.errors import Refused
-    from capsule.mcp_server.transport import http_process
-
-    try:
-        for needed in (
-            "jinja2",
-            "nh3",
-            "python_multipart",
-        ):  # The pages load them when they are first asked for.
-            import_module(needed)
-        from capsule.web import names, server
-        from capsule.web.site import WebSite
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("capsule"):
-            raise
-        raise Refused(
-            f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path=""
-        ) from error
-
-    try:
-        listener = http_process.listen(host, _PORT if port is None else port)
-    except Refused:
-        if port is not None:
-            raise
-        listener = http_process.listen(host, 0)
-    if not (listener.is_loopback or hosts or (cert and listener.host not in ("0.0.0.0", "::"))):
-        raise Refused(
-            f"{host} is beyond this machine, and others could read the traffic: give --cert and "
-            "--key, and the host name that browsers use (NAME:PORT), or the proxy's, with "
-            "--allow-host",
-            path=host,
-        )
+    listener = _listen(host, port, hosts, has_certificate=cert is not None)
     with open_named_agent_store() as store:
-        own = names.own_name(store.inner.whole_engine.local)
+        own_name = names.own_name(store.inner.whole_engine.local)
         if listener.is_loopback or hosts:
-            called = listener.names(hosts, own)
+            host_headers = listener.names(hosts, own_name)
         else:
-            called = [f"{host}:{listener.port}".lower()]
+            host_headers = [f"{host}:{listener.port}".lower()]
         origin = browser_origin = listener.url
         if cert is not None:
             origin = browser_origin = listener.url.replace("http:", "https:", 1)
         elif listener.is_loopback:
-            browser_origin = names.address_for_browser(own, listener)
+            browser_origin = names.address_for_browser(own_name, listener)
         if hosts and not listener.is_loopback:
             origin = browser_origin = f"https://{hosts[0]}"
         site = WebSite(store, tokens_of(store.root))
@@ -104,6 +81,50 @@ def web(
                 webbrowser.open(site.opening(browser_origin))
                 print_notice("Ctrl-C ends it; this address is for another browser, once")
 
-        server.serve(
-            site, tuple(called), listener, ready, None if cert is None else (cert, str(key))
-        )
+        certificate = None if cert is None else (cert, str(key))
+        server.serve(site, tuple(host_headers), listener, ready, certificate)
+
+
+def _ensure_packages() -> None:
+    """Raise Refused if a package that the page needs is not installed."""
+    from capsule.errors import Refused
+
+    try:
+        # The page imports these packages only at the first request.
+        for name in ("jinja2", "nh3", "python_multipart"):
+            import_module(name)
+        import_module("capsule.web.server")
+        import_module("capsule.web.site")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("capsule"):
+            raise
+        raise Refused(
+            f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path=""
+        ) from error
+
+
+def _listen(
+    host: str, port: int | None, hosts: tuple[str, ...], *, has_certificate: bool
+) -> ListeningSocket:
+    """Listen at an address. Without a port, take the usual one, or any that is free.
+
+    Raises Refused: the port is taken, or other machines could read the traffic.
+    """
+    from capsule.errors import Refused
+    from capsule.mcp_server.transport import http_process
+
+    try:
+        listener = http_process.listen(host, _PORT if port is None else port)
+    except Refused:
+        if port is not None:
+            raise
+        listener = http_process.listen(host, 0)
+    has_name = listener.host not in ("0.0.0.0", "::")
+    if listener.is_loopback or hosts or (has_certificate and has_name):
+        return listener
+    raise Refused(
+        f"{host} is beyond this machine, and others could read the traffic: give --cert and "
+        "--key, and the host name that browsers use (NAME:PORT), or the proxy's, with "
+        "--allow-host",
+        path=host,
+    )
