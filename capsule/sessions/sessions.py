@@ -1,8 +1,13 @@
-"""The part of a store that is about sessions: set agents up, look sessions up, and control them.
+"""The object `store.sessions`: set agents up, look sessions up, and control them.
 
-Only the store's owner may use it. A store that acts for an agent refuses it, because an agent has
-its tools for this. The setup (agents, places, wirings, destinations) is kept in the registry. A
-command runs only on a machine where a person set or approved it.
+The setup (agents, places, wirings, destinations) is in the registry. A look at a session reads its
+two files. A person's command writes an event to its inbound file, which the host carries out. Each
+method finds the agent, place or session that a name means first, and changes nothing if there is
+none.
+
+What must stay true: only the store's owner may use it. A store that acts for an agent refuses it,
+because an agent has its tools for this. A command runs only on a machine where a person set or
+approved it.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from capsule.sessions.place_names import ensure_receives, place_of
 from capsule.sessions.registry import (
     UNSERVED,
     AgentSetup,
+    Question,
     Registry,
     RegistryState,
     SessionRecord,
@@ -41,28 +47,27 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-Events = list[events.Event]
-#: What is shown of the next message of a series.
-_OF_A_SERIES = ("id", "content", "recurrence", "processAfter")
+#: The fields of the next message of a series that `Sessions.get` shows.
+_SERIES_FIELDS = ("id", "content", "recurrence", "processAfter")
 
 
 @dataclass(frozen=True, slots=True)
 class PendingQuestion:
     """A question of an agent that waits for people.
 
-    What answers it is a message in its conversation that replies to `message`, with the label or
-    the value of an option; with any text if it has none.
+    Its answer is a message in its conversation that replies to `message`, with the label or the
+    value of an option, or with any text if it has no options.
 
     Attributes:
         id: Its id.
-        agent: Who asks.
+        agent: The agent that asks.
         session: The session that asks.
         text: The question.
-        options: What may be answered, each with a label and a value; none: any text.
-        conversation: The conversation in which it is asked; empty: it is asked elsewhere.
-        message: The message there that asks; empty: it is not delivered yet.
-        at: When it was asked.
-        expires_at: Until when an answer counts; empty: without limit.
+        options: The possible answers, each with a label and a value. None: any text.
+        conversation: The conversation in which it is asked. Empty: it is asked elsewhere.
+        message: The message there that asks. Empty: it is not delivered yet.
+        at: The time when it was asked.
+        expires_at: The time until which an answer counts. Empty: without limit.
     """
 
     id: str
@@ -77,12 +82,11 @@ class PendingQuestion:
 
 
 class Sessions:
-    """Workers that messages wake: how they are set up, and what they do. For the store's owner
-    only.
+    """Workers that messages wake: their setup, and their sessions. For the store's owner only.
 
     Attributes:
-        registry: Agents, places, wirings, sessions and questions, and which commands a person
-            approved here.
+        registry: The agents, places, wirings, sessions and questions, and the commands that a
+            person approved on this machine.
     """
 
     registry: Registry
@@ -94,10 +98,10 @@ class Sessions:
         self._engine = store.engine
         self.registry = Registry(store.engine)
 
-    # -- Who answers -------------------------------------------------------------------------------
+    # -- Agents ------------------------------------------------------------------------------------
 
     def agent(self, name: str) -> AgentSetup:
-        """How an agent answers.
+        """Return the setup of an agent.
 
         Args:
             name: Its id, its name, or `name@project`.
@@ -106,11 +110,9 @@ class Sessions:
         name.
         """
         agents = self.registry.read().agents
-        id = (
-            name
-            if name in agents
-            else self._store.inner.object_of(StoreAgents).directory.resolve(name, None)
-        )
+        id = name
+        if name not in agents:
+            id = self._store.inner.object_of(StoreAgents).directory.resolve(name, None)
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
         return agents[id]
@@ -124,15 +126,16 @@ class Sessions:
         provider: str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """Say how an agent answers. What is not given stays. An agent that does not exist is
-        registered.
+        """Set up how an agent answers. An argument that is None changes nothing.
+
+        An agent that does not exist is registered.
 
         Args:
             name: The agent, as in `agent`.
-            command: The words of its command, which is approved with that.
-            folder: Where the command runs.
-            provider: The program behind it, for people.
-            settings: What changes of `idleS`, `limitS` (seconds), `maxHops` and `timeZone`.
+            command: The words of its command. This call approves them for this machine.
+            folder: The working directory of the command.
+            provider: The name of the program behind the command, for people.
+            settings: New values for `idleS`, `limitS` (seconds), `maxHops` and `timeZone`.
 
         Raises InvalidInput, InvalidDocument. Cost: writing some small files.
         """
@@ -140,49 +143,50 @@ class Sessions:
         id = agents.identity(name)
         if id not in agents.names():
             agents.register(id)
-        given: dict[str, Any] = {
-            "command": command and tuple(command),
-            "folder": folder,
-            "provider": provider,
-        }
-        given = {field: value for field, value in given.items() if value is not None}
+        changes: dict[str, Any] = {}
+        if command is not None:
+            changes["command"] = tuple(command)
+        if folder is not None:
+            changes["folder"] = folder
+        if provider is not None:
+            changes["provider"] = provider
+        old_setup = self.registry.read().agents.get(id, AgentSetup(id))
+        was_approved = self.registry.is_approved(old_setup)
+        if command is not None and not was_approved:
+            # A folder that a clone brought is not approved together with the command.
+            changes.setdefault("folder", "")
 
-        is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentSetup(id)))
-        if (
-            command is not None and not is_known
-        ):  # A folder that a clone brought is not approved with it.
-            given.setdefault("folder", "")
+        def change(registry_state: RegistryState) -> RegistryState:
+            agent_setup = registry_state.agents.get(id, AgentSetup(id))
+            new_settings = {**agent_setup.settings, **(settings or {})}
+            return registry_state.put(replace(agent_setup, **changes, settings=new_settings))
 
-        def change(state: RegistryState) -> RegistryState:
-            group = state.agents.get(id, AgentSetup(id))
-            return state.put(
-                replace(group, **given, settings={**group.settings, **(settings or {})})
-            )
+        new_setup = self.registry.edit(change).agents[id]
+        if command is not None or was_approved:
+            self.registry.approve(new_setup)
+        return new_setup
 
-        group = self.registry.edit(change).agents[id]
-        if command is not None or is_known:
-            self.registry.approve(group)
-        return group
+    # -- Places ------------------------------------------------------------------------------------
 
-    # -- Where -------------------------------------------------------------------------------------
-
-    def wire(self, place: str, agent: str, **how: Any) -> Wiring:
-        """Let an agent answer in a place; an earlier wiring of the two is replaced.
+    def wire(self, place: str, agent: str, **fields: Any) -> Wiring:
+        """Let an agent answer in a place. An earlier wiring of the two is replaced.
 
         Args:
-            place: A conversation or a channel that the agent takes part in, another agent (the
-                direct of the two), or `channel:place`.
+            place: A conversation or a channel of which the agent is a member, another agent (for
+                the direct of the two), or `channel:place`.
             agent: The agent, as in `agent`.
-            how: The other fields of a `Wiring`.
+            fields: The other fields of a `Wiring`.
 
         Raises NotFound. InvalidInput: also if the agent gets no messages there. Cost: writing a
         small file.
         """
         id = self.agent(agent).name
-        channel, there, _ = place_of(self._store, place, id)
-        ensure_receives(self._store, channel, there, id)
-        wiring = Wiring(channel, there, id, **how)
-        return self.registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
+        channel, place_id, _ = place_of(self._store, place, id)
+        ensure_receives(self._store, channel, place_id, id)
+        wiring = Wiring(channel, place_id, id, **fields)
+        return self.registry.edit(lambda registry_state: registry_state.put(wiring)).wirings[
+            wiring.id
+        ]
 
     def unwire(self, place: str, agent: str) -> None:
         """Remove the wiring of an agent in a place.
@@ -193,10 +197,11 @@ class Sessions:
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
         id = self.agent(agent).name
-        wiring = Wiring(*place_of(self._store, place, id)[:2], id)
+        channel, place_id, _ = place_of(self._store, place, id)
+        wiring = Wiring(channel, place_id, id)
         if wiring.id not in self.registry.read().wirings:
             raise NotFound(f"{wiring.agent} is not wired to {place}", id=wiring.id)
-        self.registry.edit(lambda state: state.without(wiring))
+        self.registry.edit(lambda registry_state: registry_state.without(wiring))
 
     def allow(self, agent: str, place: str, *, title: str | None = None) -> str:
         """Let an agent send to a place by itself.
@@ -204,51 +209,54 @@ class Sessions:
         Args:
             agent: The agent, as in `agent`.
             place: As `wire` takes it.
-            title: What the agent is to call it; None: as people do.
+            title: The text from which the agent's name for the place is made. None: the name that
+                people have for it.
 
         Returns:
-            The name by which the agent calls it, made of the title.
+            The name by which the agent calls the place.
 
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
-        id, name = self.agent(agent).name, ""
-        channel, there, called = place_of(self._store, place, id)
+        id = self.agent(agent).name
+        channel, place_id, place_title = place_of(self._store, place, id)
+        route = events.Route(channel, place_id)
+        name = ""
 
-        def change(state: RegistryState) -> RegistryState:
+        def change(registry_state: RegistryState) -> RegistryState:
             nonlocal name
-            group, name = deliveries.allow_destination(
-                state.agents[id], events.Route(channel, there), title or called
+            agent_setup, name = deliveries.allow_destination(
+                registry_state.agents[id], route, title or place_title
             )
-            return state.put(group)
+            return registry_state.put(agent_setup)
 
         self.registry.edit(change)
         return name
 
     def forbid(self, agent: str, name: str) -> None:
-        """Let an agent send to a place no more; it may still answer what comes from there.
+        """Stop an agent from sending to a place by itself. It may still answer messages from there.
 
         Args:
             agent: The agent, as in `agent`.
-            name: The name by which it calls the place; or the place, as `wire` takes it.
+            name: The name by which the agent calls the place, or the place, as `wire` takes it.
 
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
-        group = self.agent(agent)
-        id = group.name
-        if name not in group.destinations:
+        agent_setup = self.agent(agent)
+        destination = name
+        if name not in agent_setup.destinations:
             with suppress(NotFound):
-                route = events.Route(*place_of(self._store, name, id)[:2])
-                name = next(
-                    (
-                        key
-                        for key, each in group.destinations.items()
-                        if events.Route.of(each) == route
-                    ),
-                    name,
-                )
-        self.registry.edit(
-            lambda state: state.put(deliveries.forbid_destination(state.agents[id], name))
-        )
+                channel, place_id, _ = place_of(self._store, name, agent_setup.name)
+                route = events.Route(channel, place_id)
+                for destination_name, entry in agent_setup.destinations.items():
+                    if events.Route.of(entry) == route:
+                        destination = destination_name
+                        break
+
+        def change(registry_state: RegistryState) -> RegistryState:
+            current_setup = registry_state.agents[agent_setup.name]
+            return registry_state.put(deliveries.forbid_destination(current_setup, destination))
+
+        self.registry.edit(change)
 
     @property
     def webhooks(self) -> Webhooks:
@@ -263,132 +271,140 @@ class Sessions:
         """List the sessions, the last active first.
 
         Args:
-            agent: Only those of this agent.
+            agent: Only the sessions of this agent.
 
         Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each
         process.
         """
-        at_work = {about.get("session") for about in self._engine.leases.live_instances().values()}
-        rows = [
-            replace(row, worker="running" if row.id in at_work else "stopped")
-            for row in self.registry.read().sessions.values()
-            if agent in (None, row.agent)
+        running_ids = {
+            fields.get("session") for fields in self._engine.leases.live_instances().values()
+        }
+        records = [
+            replace(record, worker="running" if record.id in running_ids else "stopped")
+            for record in self.registry.read().sessions.values()
+            if agent in (None, record.agent)
         ]
-        return sorted(rows, key=lambda row: row.last_active, reverse=True)
+        return sorted(records, key=lambda record: record.last_active, reverse=True)
 
     def get(self, session: str) -> dict[str, Any]:
-        """Look up a session: what the registry says of it, and what its files say, as JSON.
+        """Return what the registry and the files have of a session, as JSON.
 
         Args:
             session: Its id, or a unique beginning of it.
 
         Returns:
-            The fields of its `SessionRecord`, and besides: `messages` (how many messages in are
-            pending, processing, released, completed, failed and cancelled), `undelivered` (how many
-            messages out), `failures` (by sender,
-            `from`: how many of its messages ever `failed`, and of how many of these it was `told`;
-                an empty `from` is
-            the host), `nextAt` (when work is due), `paused` (series; an empty one is the whole
-            session), `series` (their next messages), `destinations` and `state` (what its workers
-            keep, by provider and key).
+            The fields of its `SessionRecord`, and besides: `messages` (the number of inbound
+            messages by status: pending, processing, released, completed, failed and cancelled),
+            `undelivered` (the number of outbound messages), `failures` (by sender, `from`: how many
+            of its messages ever `failed`, and about how many of these it was `told`; an empty
+            `from` is the host), `nextAt` (the time when work is due), `paused` (series; an empty
+            one is the whole session), `series` (their next messages), `destinations` and `state`
+            (the values that its workers keep, by provider and key).
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
-        row = self._row(session)
-        opened, now = Session(self._engine, row.id), timestamps.now()
-        session_state = opened.read()
-        scheduled = schedules.live_occurrences(session_state).items()
-        return {json_name(name): value for name, value in asdict(row).items()} | {
-            "messages": dict(
-                Counter(session_state.status(id) for id in session_state.inbound.messages)
-            ),
+        record = self._find_session(session)
+        now = timestamps.now()
+        session_state = Session(self._engine, record.id).read()
+        inbound, outbound = session_state
+        heads = schedules.live_occurrences(session_state)
+        return {json_name(name): value for name, value in asdict(record).items()} | {
+            "messages": dict(Counter(session_state.status(id) for id in inbound.messages)),
             "undelivered": len(list(session_state.undelivered_messages())),
             "failures": [
                 {"from": sender, "failed": counts.failed, "told": counts.told}
-                for sender, counts in session_state.inbound.failures.items()
+                for sender, counts in inbound.failures.items()
             ],
             "nextAt": messages.next_due(session_state, now) or "",
-            "paused": sorted(session_state.inbound.paused),
+            "paused": sorted(inbound.paused),
             "series": {
-                id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled
+                series: {name: head.event.get(name) for name in _SERIES_FIELDS}
+                for series, head in heads.items()
             },
-            "destinations": session_state.inbound.destinations,
-            "state": session_state.outbound.state,
+            "destinations": inbound.destinations,
+            "state": outbound.state,
         }
 
     def history(self, session: str, limit: int = 200) -> Sequence[events.Event]:
-        """List what happened in a session, the latest last, as its files say it.
+        """List the events of a session, the latest last.
 
         Args:
             session: As `get` takes it.
             limit: The largest number of events.
 
         Returns:
-            The events of both files in the order of time. A message for the worker has besides its
-            `status`: pending, processing, released, completed, failed or cancelled.
+            The last events of both files in the order of time. A message for the worker also has
+            its `status`: pending, processing, released, completed, failed or cancelled.
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
-        id = self._row(session).id
+        id = self._find_session(session).id
         session_state = Session(self._engine, id).read()
-        both = [
+        all_events = [
             event
             for kind in (INBOUND, OUTBOUND)
             for event in self._engine.document(kind, id)["history"]
         ]
-        last = sorted(both, key=lambda event: str(event.get("timestamp") or ""))[-limit:]
-        return [
-            event | {"status": session_state.status(event["id"])}
-            if event.get("id") in session_state.inbound.messages
-            else event
-            for event in last
-        ]
+        all_events.sort(key=lambda event: str(event.get("timestamp") or ""))
+        history = []
+        for event in all_events[-limit:]:
+            if event.get("id") in session_state.inbound.messages:
+                history.append(event | {"status": session_state.status(event["id"])})
+            else:
+                history.append(event)
+        return history
 
     def questions(self) -> Sequence[PendingQuestion]:
-        """List the questions of agents that wait for people, those first that were asked first.
+        """List the open questions of agents to people, oldest first.
 
-        Raises InvalidDocument. Cost: reading the registry if it changed, and the inbound and
-        outbound files of the sessions that ask.
+        Raises InvalidDocument. Cost: reading the registry if it changed, and both files of the
+        sessions that ask.
         """
-        state, asked, now = self.registry.read(), list[PendingQuestion](), timestamps.now()
-        for question in state.questions.values():
-            if questions.is_open(question, now) and question.session in state.sessions:
-                inbound, outbound = Session(self._engine, question.session).read()
-                said = outbound.messages.get(question.message)
-                event: events.Event = said.event if said is not None else {}
-                where = question.route if question.route.get("channel") == "conversations" else {}
-                about = (
-                    question.id,
-                    state.sessions[question.session].agent,
-                    question.session,
-                    event.get("content", ""),
-                )
-                place = (
-                    where.get("place", ""),
-                    inbound.delivered.get(question.message, "") if where else "",
-                )
-                asked.append(
-                    PendingQuestion(
-                        *about,
-                        question.options,
-                        *place,
-                        event.get("timestamp", ""),
-                        question.expires_at,
-                    )
-                )
-        return sorted(asked, key=lambda each: each.at)
+        registry_state = self.registry.read()
+        now = timestamps.now()
+        pending_questions = [
+            self._pending_question(question, registry_state.sessions[question.session])
+            for question in registry_state.questions.values()
+            if questions.is_open(question, now) and question.session in registry_state.sessions
+        ]
+        return sorted(pending_questions, key=lambda question: question.at)
+
+    def _pending_question(self, question: Question, record: SessionRecord) -> PendingQuestion:
+        inbound, outbound = Session(self._engine, question.session).read()
+        message = outbound.messages.get(question.message)
+        event: events.Event = message.event if message is not None else {}
+        conversation = ""
+        delivered_message = ""
+        if question.route.get("channel") == deliveries.CONVERSATIONS:
+            conversation = question.route.get("place", "")
+            delivered_message = inbound.delivered.get(question.message, "")
+        return PendingQuestion(
+            id=question.id,
+            agent=record.agent,
+            session=question.session,
+            text=event.get("content", ""),
+            options=question.options,
+            conversation=conversation,
+            message=delivered_message,
+            at=event.get("timestamp", ""),
+            expires_at=question.expires_at,
+        )
 
     def why(self, message: str) -> Sequence[MessageStep]:
-        """The whole way of a message through the files of all sessions, in the order of time.
+        """Trace a message through the files of all sessions, in the order of time.
 
         Args:
-            message: Its id; that of an answer stands for the message that it answers.
+            message: Its id. The id of an answer traces the message that it answers.
 
-        Raises NotFound: no session knows it. InvalidDocument. Cost: reading the files of all
+        Raises NotFound if no session has it, and InvalidDocument. Cost: reading the files of all
         sessions.
         """
-        rows = [*self.list(), SessionRecord(UNSERVED, "")]
-        steps = trace_message(message, filter(None, (self._files(row, message) for row in rows)))
+        sessions = []
+        for record in [*self.list(), SessionRecord(UNSERVED, "")]:
+            session_events = self._events_of_session(record, message)
+            if session_events is not None:
+                sessions.append(session_events)
+        steps = trace_message(message, sessions)
         if not steps:
             raise NotFound(
                 f"no session has message {message[:80]!r}: it is old, or was for no worker",
@@ -396,33 +412,33 @@ class Sessions:
             )
         return steps
 
-    def _files(self, row: SessionRecord, message: str) -> SessionEvents | None:
-        """Return the events of a session whose files name a message, but for those with wrong
-        fields.
+    def _events_of_session(self, record: SessionRecord, message: str) -> SessionEvents | None:
+        """Return the events of a session if one of its files has the id of a message. None: none
+        has.
 
-        None: they don't name it.
+        Events with wrong fields are left out.
         """
-        kinds = (OUTBOUND, INBOUND)  # In this order, as acks leave after their messages.
-        with suppress(NotFound):
-            if any(
-                message.encode("utf-8", "surrogatepass") in self._engine.read(kind, row.id)
-                for kind in kinds
-            ):
-                outbound, inbound = (
-                    self._engine.document(kind, row.id)["history"] for kind in kinds
-                )
-                return SessionEvents(
-                    row.id,
-                    row.agent,
-                    [event for event in inbound if not InboundState.has_wrong_fields(event)],
-                    [event for event in outbound if not OutboundState.has_wrong_fields(event)],
-                )
-        return None
+        encoded_id = message.encode("utf-8", "surrogatepass")
+        kinds = (OUTBOUND, INBOUND)  # In this order, because acks leave after their messages.
+        try:
+            if not any(encoded_id in self._engine.read(kind, record.id) for kind in kinds):
+                return None
+            outbound, inbound = (
+                self._engine.document(kind, record.id)["history"] for kind in kinds
+            )
+        except NotFound:
+            return None
+        return SessionEvents(
+            session=record.id,
+            agent=record.agent,
+            inbound=[event for event in inbound if not InboundState.has_wrong_fields(event)],
+            outbound=[event for event in outbound if not OutboundState.has_wrong_fields(event)],
+        )
 
     def compact(self) -> None:
-        """Remove what is done from the files of all sessions, with its texts and files, and from
-        the registry the texts of questions that are over, and the titles of conversations. A
-        damaged file is left as it is.
+        """Remove finished messages from the files of all sessions, with their texts and files. From
+        the registry, remove the texts of closed questions and the titles of conversations. A
+        damaged file stays unchanged.
 
         Raises StoreBusy, Refused, StorageFailed. Cost: rewriting both files of each session.
         """
@@ -430,53 +446,59 @@ class Sessions:
             with suppress(InvalidDocument, NotFound):
                 Session(self._engine, id).compact(timestamps.now())
         with suppress(InvalidDocument):
-            if _without_texts(state := self.registry.read()) != state:
+            registry_state = self.registry.read()
+            if _without_texts(registry_state) != registry_state:
                 self.registry.edit(_without_texts)
 
-    # -- A person's word ---------------------------------------------------------------------------
+    # -- Commands of a person ----------------------------------------------------------------------
 
     def pause(self, session: str, *, series: str | None = None) -> str:
-        """Let a session, or one of its series, answer nothing until `resume`; what comes waits.
-        Returns its id.
+        """Pause a session, or one of its series, until `resume`. New messages wait.
 
         Args:
             session: Its id, or a unique beginning of it.
-            series: The series; None: the whole session.
+            series: The series. None: the whole session.
+
+        Returns:
+            The session's id.
 
         Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
         """
-        return self._switch(session, series, events.paused_event(series=series), "paused")
+        return self._pause_or_resume(session, series, events.paused_event(series=series), "paused")
 
     def resume(self, session: str, *, series: str | None = None) -> str:
-        """Let a session, or one of its series, go on. Returns its id.
+        """Resume a session, or one of its series.
 
         Args:
             session, series: As `pause` takes them.
 
+        Returns:
+            The session's id.
+
         Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
         """
-        return self._switch(session, series, events.resumed_event(series=series), "active")
+        return self._pause_or_resume(session, series, events.resumed_event(series=series), "active")
 
-    def _switch(
+    def _pause_or_resume(
         self,
         session: str,
         series: str | None,
         event: events.Event,
         status: Literal["paused", "active"],
     ) -> str:
-        row = self._row(session)
-        opened = Session(self._engine, row.id)
+        record = self._find_session(session)
+        opened = Session(self._engine, record.id)
         session_state = opened.read()
         if series is not None and series not in schedules.live_occurrences(session_state):
-            raise NotFound(f"session {row.id} has no series {series[:80]!r}", id=series)
+            raise NotFound(f"session {record.id} has no series {series[:80]!r}", id=series)
         opened.write_inbound(lambda session_state: [event])
         if series is None:
-            self._set(row, status)
-        return row.id
+            self._set_status(record, status)
+        return record.id
 
     def retry(self, message: str) -> Sequence[str]:
-        """Try a message again now that failed, or that waits for its next try; or an answer that
-        was not delivered.
+        """Retry a message now that failed or waits for its next try, or deliver an undelivered
+        answer again.
 
         Args:
             message: Its id.
@@ -488,13 +510,13 @@ class Sessions:
         Cost: as `why`.
         """
         now = timestamps.now()
-        return self._each(
+        return self._write_to_sessions_of(
             message, lambda session_state: messages.retry_by_hand(session_state, [message], now)
         )
 
     def cancel(self, id: str) -> Sequence[str]:
-        """Cancel a message that is not answered, or not delivered, end a series, withdraw a
-        question, or close a session, with all that waits in it.
+        """Cancel a message that is not answered or not delivered, end a series, withdraw a
+        question, or close a session and cancel everything that waits in it.
 
         Args:
             id: The message, the series, the question, or the session.
@@ -503,90 +525,107 @@ class Sessions:
             The ids of the sessions.
 
         Raises NotFound. InvalidInput: the message is answered, failed or cancelled, the question is
-        answered or its time over, or the series over. Cost: as `why`.
+        answered or its time is over, or the series is over. Cost: as `why`.
         """
-
-        def one(session_state: SessionState) -> Events:
-            if id in session_state.inbound.series:
-                if (head := schedules.live_occurrences(session_state).get(id)) is None:
-                    raise InvalidInput(
-                        f"series {id} in session {session_state.session} is over", id=id
-                    )
-                return [events.cancelled_event(messages=[head.id])]
-            if id in session_state.outbound.messages:
-                state = (
-                    "" if messages.is_undelivered(session_state, id) else "delivered or cancelled"
-                )
-            else:
-                state = session_state.status(id)
-            if state in {*FINAL, "delivered or cancelled"}:
-                raise InvalidInput(
-                    f"message {id} in session {session_state.session} is {state}", id=id
-                )
-            return [events.cancelled_event(messages=[id])]
-
-        def all_of_it(session_state: SessionState) -> Events:
-            waiting = [message.id for message in session_state.unfinished_messages()]
-            return [events.cancelled_event(messages=waiting)] if waiting else []
-
-        state = self.registry.read()
-        if id in state.questions:
+        registry_state = self.registry.read()
+        if id in registry_state.questions:
             now = timestamps.now()
-            ((session, outcome),) = self.registry.decide(
-                lambda state: questions.cancel_question(state, id, now)
+            ((session, question_events),) = self.registry.decide(
+                lambda current_state: questions.cancel_question(current_state, id, now)
             )
             Session(self._engine, session).write_inbound(
-                partial(questions.events_for_session, events=outcome)
+                partial(questions.events_for_session, events=question_events)
             )
             return [session]
-        if id not in state.sessions:
-            return self._each(id, one)
-        self._set(self._row(id), "closed")
-        Session(self._engine, id).write_inbound(all_of_it)
-        return [id]
+        if id in registry_state.sessions:
+            self._set_status(self._find_session(id), "closed")
+            Session(self._engine, id).write_inbound(_cancel_unfinished)
+            return [id]
+        return self._write_to_sessions_of(id, partial(_cancel_message_or_series, id=id))
 
-    def _each(self, message: str, rule: EventRule) -> Sequence[str]:
-        """Write what a rule says into each session that has a message or a series; an error counts
-        if all raise one.
+    def _write_to_sessions_of(self, id: str, rule: EventRule) -> Sequence[str]:
+        """Write the events of a rule into each session that has a message or a series.
+
+        Returns:
+            The ids of the sessions.
+
+        Raises the error of the first session, if all raise one, and NotFound if no session has it.
         """
-        done, errors = [], list[CapsuleError]()
-        for row in self.list():
-            opened = Session(self._engine, row.id)
+        written_ids = []
+        errors = list[CapsuleError]()
+        for record in self.list():
+            opened = Session(self._engine, record.id)
             try:
                 inbound, outbound = opened.read()
-                if (
-                    message in inbound.messages
-                    or message in inbound.series
-                    or message in outbound.messages
-                ):
+                if id in inbound.messages or id in inbound.series or id in outbound.messages:
                     opened.write_inbound(rule)
-                    done.append(row.id)
+                    written_ids.append(record.id)
             except (InvalidInput, NotFound) as error:
                 errors.append(error)
-        if not done:
-            raise (
-                errors[0]
-                if errors
-                else NotFound(f"no session has message {message[:80]!r}", id=message)
-            )
-        return done
+        if written_ids:
+            return written_ids
+        if errors:
+            raise errors[0]
+        raise NotFound(f"no session has message {id[:80]!r}", id=id)
 
-    def _row(self, text: str) -> SessionRecord:
-        rows = self.registry.read().sessions
-        ids = [text] if text in rows else [id for id in rows if text and id.startswith(text)]
+    def _find_session(self, text: str) -> SessionRecord:
+        """Return the session whose id is a text, or begins with it.
+
+        Raises NotFound, InvalidInput.
+        """
+        records = self.registry.read().sessions
+        if text in records:
+            return records[text]
+        ids = [id for id in records if text and id.startswith(text)]
         if not ids:
             raise NotFound(f"there is no session {text[:80]!r}", id=text)
         if len(ids) > 1:
             raise InvalidInput(f"{text[:80]!r} may be several sessions: {', '.join(ids)}")
-        return rows[ids[0]]
+        return records[ids[0]]
 
-    def _set(self, row: SessionRecord, status: Literal["paused", "active", "closed"]) -> None:
-        self.registry.edit(lambda state: state.put(replace(state.sessions[row.id], status=status)))
+    def _set_status(
+        self, record: SessionRecord, status: Literal["paused", "active", "closed"]
+    ) -> None:
+        self.registry.edit(
+            lambda registry_state: registry_state.put(
+                replace(registry_state.sessions[record.id], status=status)
+            )
+        )
 
 
-def _without_texts(state: RegistryState) -> RegistryState:
-    """The registry without the texts of what is over, and without titles, which the conversations
-    may have no more.
+def _cancel_message_or_series(session_state: SessionState, id: str) -> list[events.Event]:
+    """Return the event that cancels a message or ends a series. Raises InvalidInput if it is over."""
+    session = session_state.session
+    if id in session_state.inbound.series:
+        head = schedules.live_occurrences(session_state).get(id)
+        if head is None:
+            raise InvalidInput(f"series {id} in session {session} is over", id=id)
+        return [events.cancelled_event(messages=[head.id])]
+    if id in session_state.outbound.messages:
+        if not messages.is_undelivered(session_state, id):
+            raise InvalidInput(
+                f"message {id} in session {session} is delivered or cancelled", id=id
+            )
+    else:
+        status = session_state.status(id)
+        if status in FINAL:
+            raise InvalidInput(f"message {id} in session {session} is {status}", id=id)
+    return [events.cancelled_event(messages=[id])]
+
+
+def _cancel_unfinished(session_state: SessionState) -> list[events.Event]:
+    """Return the event that cancels all unfinished messages for the worker. Nothing: none is."""
+    ids = [message.id for message in session_state.unfinished_messages()]
+    return [events.cancelled_event(messages=ids)] if ids else []
+
+
+def _without_texts(registry_state: RegistryState) -> RegistryState:
+    """Return the registry without the texts of closed questions, and without the titles of
+    conversations, which may have other titles now.
     """
-    named = [place for place in state.places.values() if place.channel == deliveries.CONVERSATIONS]
-    return questions.without_texts(state).put(*(replace(place, name="") for place in named))
+    untitled = [
+        replace(place, name="")
+        for place in registry_state.places.values()
+        if place.channel == deliveries.CONVERSATIONS
+    ]
+    return questions.without_texts(registry_state).put(*untitled)

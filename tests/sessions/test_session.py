@@ -215,8 +215,9 @@ def go_on(engine: FilesEngine) -> None:
     what follows.
     """
     session = Session(engine, "s_1")
-    for write, edit in ((session.say, answer), (session.tell, deliver), (session.tell, hear("m2"))):
-        write(edit)
+    session.write_outbound(answer)
+    session.write_inbound(deliver)
+    session.write_inbound(hear("m2"))
     session.write_outbound(work)
     session.write_outbound(answer)
 

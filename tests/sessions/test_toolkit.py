@@ -180,19 +180,19 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
 
 
 def test_a_session_keeps_texts_for_its_later_runs(store: Store, session: Session) -> None:
-    tools(store).keep("page", "7")
-    tools(store).keep("list", "a b")
-    tools(store).keep("page", "8")
+    tools(store).set_value("page", "7")
+    tools(store).set_value("list", "a b")
+    tools(store).set_value("page", "8")
     session.compact(timestamps.now())
-    assert tools(store).kept() == {"page": "8", "list": "a b"}
+    assert tools(store).values() == {"page": "8", "list": "a b"}
     with pytest.raises(InvalidInput):
-        tools(store).keep("book", "x" * MAX_STATE_BYTES)
+        tools(store).set_value("book", "x" * MAX_STATE_BYTES)
     with pytest.raises(InvalidInput):
-        tools(store).keep("", "x")
-    tools(store).keep("list")
-    assert tools(store).kept() == {"page": "8"}
+        tools(store).set_value("", "x")
+    tools(store).set_value("list")
+    assert tools(store).values() == {"page": "8"}
     tools(store).clear()
-    assert tools(store).kept() == {}
+    assert tools(store).values() == {}
 
 
 def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: Session) -> None:
@@ -204,9 +204,9 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
         tools(store).schedule("cancel", "nothing")
     assert not session.read().outbound.messages
     made = kit.schedule("make", prompt="Report", cron="0 9 * * *", timeZone="Europe/Berlin").id
-    assert kit.scheduled() == []
+    assert kit.tasks() == []
     session.write_inbound(lambda session_state: schedules.run_next_task(session_state, now))
-    (task,) = kit.scheduled()
+    (task,) = kit.tasks()
     known = {
         "series": made,
         "prompt": "Report",
@@ -217,7 +217,7 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
     assert known.items() <= task.items()
     cancelled = kit.schedule("cancel", made)
     session.write_inbound(lambda session_state: schedules.run_next_task(session_state, now))
-    assert kit.scheduled() == []
+    assert kit.tasks() == []
     again = tools(store)
     assert again.schedule("make", prompt="Report", cron="0 9 * * *").earlier == "Report"
     assert again.schedule("cancel", made) == SendResult(cancelled.id, earlier="cancel")

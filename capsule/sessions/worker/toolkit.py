@@ -1,9 +1,14 @@
-"""What an agent does in its session besides answering: what its tools call.
+"""What an agent does in its session besides answering. Its tools call this module.
 
-What must stay true: it writes to its own session only, and to whom the map of destinations names,
-as does a store that acts for it (`restrict_to_destinations`). What it says has an id made of the
-message that is being answered and of its number in this try: when a try is repeated, what the one
-before has said is not said again, and the agent is told what that was.
+A `Toolkit` belongs to one session and one batch of messages. Each of its methods appends events to
+the outbound file of the session, and the host delivers or carries out what they ask for.
+
+What must stay true:
+- An agent writes only to its own session, and sends only to its destinations. A store that acts for
+  the agent is restricted in the same way (`restrict_to_destinations`).
+- The id of a message is made from the batch that is being answered and from the number of the
+  message in this try. So a repeated try sends nothing again, and the agent learns what the earlier
+  try sent.
 """
 
 from __future__ import annotations
@@ -49,54 +54,63 @@ MAX_STATE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What was said."""
+    """The result of sending a message.
+
+    Attributes:
+        id: The id of the message.
+        earlier: None if the message was sent now. Otherwise nothing was sent, because an earlier
+            try sent this text under the same number.
+    """
 
     id: str
-    #: None: it was said now. Else nothing was, as an earlier try said something with this number:
-    #: this text.
     earlier: str | None = None
 
 
 def restrict_to_destinations(store: CoreStore, session: str) -> None:
     """Let a store that acts for an agent write only where the agent may send in a session.
 
+    This replaces `store.inner.inputs_for`. Each later operation of the store reads the files of the
+    session.
+
     Args:
-        store: The store. Whatever it does reads the files of the session from then on.
+        store: The store.
         session: The session's id.
 
-    Raises Refused: it is no session of this agent.
+    Raises Refused if it is not a session of this agent.
     """
-    engine, state_of = store.inner.whole_engine, store.inner.inputs_for
-    row = Registry(engine).read().sessions.get(session)
-    if row is None or row.agent != store.agent:
-        whose = f"is {row.agent}'s" if row else "is not in this store"
+    engine = store.inner.whole_engine
+    unrestricted_inputs_for = store.inner.inputs_for
+    record = Registry(engine).read().sessions.get(session)
+    if record is None or record.agent != store.agent:
+        problem = f"is {record.agent}'s" if record else "is not in this store"
         raise Refused(
-            f"session {session[:80]} {whose}, so it can't act for {store.agent or 'the owner'}",
+            f"session {session[:80]} {problem}, so it can't act for {store.agent or 'the owner'}",
             path="",
         )
 
-    def within(object: PolicyTarget | None, others: Iterable[str]) -> PolicyInputs:
-        return replace(
-            state_of(object, others),
-            session_targets=writable_conversations(Session(engine, session).read()),
-        )
+    def restricted_inputs_for(target: PolicyTarget | None, agents: Iterable[str]) -> PolicyInputs:
+        inputs = unrestricted_inputs_for(target, agents)
+        session_state = Session(engine, session).read()
+        return replace(inputs, session_targets=writable_conversations(session_state))
 
-    store.inner.inputs_for = within
+    store.inner.inputs_for = restricted_inputs_for
 
 
 class Toolkit:
     """The tools of an agent in one session, for one batch of messages. Several threads may use it.
 
-    What is said is durable when a method returns. All of them raise Refused for a destination that
-    is not in the map, and InvalidInput for a time that can't be read or a text that is too long.
-    Raises Refused for a session of another agent than the one that the store acts for.
+    A message is durable when the method that sends it returns. These methods raise Refused for a
+    name that is not a destination, and InvalidInput for a time that cannot be read or a text that
+    is too long.
 
     Args:
-        store: The store; also one that acts for the agent.
+        store: The store. It may act for the agent.
         session: The session's id.
-        message: The message that the batch is named after; empty: there is none, so a repeated call
-            says a thing again.
-        folder: The folder whose files may be sent; None: none.
+        message: The message that the batch is named after. Empty: none, so a repeated call sends a
+            message again.
+        folder: The folder whose files may be sent. None: none.
+
+    Raises Refused if the store acts for another agent than the session's.
     """
 
     def __init__(
@@ -104,18 +118,21 @@ class Toolkit:
     ) -> None:
         self.engine: Engine = store.inner.whole_engine
         self.session = check_id(session)
-        row = Registry(self.engine).read().sessions.get(session)
-        if store.agent not in (None, row and row.agent):
+        record = Registry(self.engine).read().sessions.get(session)
+        if store.agent not in (None, record and record.agent):
             raise Refused(f"session {session} does not belong to {store.agent}", path="")
         self._instance = store.instance_id
         self._message = message
         self._folder = folder
-        self._most = store.settings.message_bytes
+        self._max_bytes = store.settings.message_bytes
         self._numbers = count(1)
 
     @property
     def _session(self) -> Session:
-        return Session(self.engine, self.session)  # Of one thread.
+        """A new object for each use, because a `Session` belongs to one thread."""
+        return Session(self.engine, self.session)
+
+    # -- Messages ----------------------------------------------------------------------------------
 
     def send_message(
         self, text: str, *, to: str = "", thread: str = "", deliver_after: str = ""
@@ -124,138 +141,151 @@ class Toolkit:
 
         Args:
             text: The text.
-            to: The name of a destination; empty: where the message being answered came from.
-            thread: The thread there; empty: that of the message being answered.
-            deliver_after: From when on it is delivered (ISO 8601); empty: at once.
+            to: The name of a destination. Empty: the place that the answered message came from.
+            thread: The thread there. Empty: the thread of the answered message.
+            deliver_after: The time from which on it is delivered (ISO 8601). Empty: at once.
         """
-        return self._say(
+        return self._send(
             content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None
         )
 
     def send_file(self, path: str, *, text: str = "", to: str = "") -> SendResult:
-        """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as
-        `send_message`.
+        """Send a file of the folder.
+
+        Args:
+            path: Its path in the folder. No link leads out of the folder.
+            text: A text for the file.
+            to: As for `send_message`.
+
+        Raises NotFound, Refused.
         """
-        data, name = self._content(path), os.path.basename(path)
-        kept = f"{sha256(data).hexdigest()[:16]}-{name}"
-        files = [{"name": name, "path": kept}]
-        return self._say({kept: data}, kind="file", content=text, to=to or None, attachments=files)
+        data = self._read_file(path)
+        name = os.path.basename(path)
+        stored_name = f"{sha256(data).hexdigest()[:16]}-{name}"
+        attachments = [{"name": name, "path": stored_name}]
+        return self._send(
+            {stored_name: data}, kind="file", content=text, to=to or None, attachments=attachments
+        )
 
     def edit_message(self, message: str, text: str) -> SendResult:
-        """Change a message that was sent before. Raises NotFound."""
-        return self._say(kind="edit", content=text, target=message, **self._where(message))
+        """Replace the text of a message that the agent sent. Raises NotFound."""
+        return self._send(kind="edit", content=text, target=message, **self._route_fields(message))
 
     def add_reaction(self, message: str, emoji: str) -> SendResult:
-        """React to a message of the session, in or out. Raises NotFound."""
+        """React to a message of the session, inbound or outbound. Raises NotFound."""
         inbound = self._session.read().inbound
-        is_in = message in inbound.messages or message in inbound.compacted_digests
-        where = {"in_reply_to": message} if is_in else self._where(message)
-        return self._say(kind="reaction", emoji=emoji, target=message, **where)
+        if message in inbound.messages or message in inbound.compacted_digests:
+            route_fields: dict[str, Any] = {"in_reply_to": message}
+        else:
+            route_fields = self._route_fields(message)
+        return self._send(kind="reaction", emoji=emoji, target=message, **route_fields)
 
     def ask_question(
         self, text: str, options: Sequence[Mapping[str, str]], *, limit_s: float, to: str = ""
     ) -> SendResult:
-        """Ask people a question; `answer` has what they say.
+        """Ask people a question. `answer` returns their answer.
 
         Args:
             text: The question.
-            options: What it may be answered with, each with `label` and `value`.
+            options: The possible answers, each with `label` and `value`.
             limit_s: Seconds after which an answer comes too late.
-            to: As `send_message`.
+            to: As for `send_message`.
         """
-        if not options or not all(
-            option.get("label") and option.get("value") for option in options
-        ):
+        are_complete = all(option.get("label") and option.get("value") for option in options)
+        if not options or not are_complete:
             raise InvalidInput("options: each has a label and a value, and there is at least one")
-        ends = timestamps.canonical(
-            (timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)).isoformat()
-        )
-        return self._say(
-            kind="question", content=text, options=options, expires_at=ends, to=to or None
+        end = timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)
+        expires_at = timestamps.canonical(end.isoformat())
+        return self._send(
+            kind="question", content=text, options=options, expires_at=expires_at, to=to or None
         )
 
     def answer(self, question: str) -> Event | None:
-        """The answer to a question, with its `value` and whom it is `from`; None: there is none
-        yet.
+        """Return the answer to a question, with its `value` and its sender in `from`. None: no
+        answer has come yet.
 
-        An answer that is not taken so wakes the session once its worker is at rest.
+        An answer that is not fetched in this way wakes the session when its worker is idle.
 
-        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each
-        message of the session, and an append, the first time.
+        Raises NotFound, and Refused if the time of the question is over or it was withdrawn.
+        Cost: a look at each message of the session, and an append for the first result.
         """
         session = self._session
-        ends = _own_message(session, question).event.get("expiresAt")
-        if ends is None:
+        expires_at = _own_message(session, question).event.get("expiresAt")
+        if expires_at is None:
             raise NotFound(f"message {question} is not a question", id=question)
         messages = session.read().inbound.messages.values()
         answers = [message for message in messages if message.event.get("question") == question]
         for message in answers:
-            if message.wakes:  # Others came too late, or after this one.
+            if message.wakes:  # Only the answer that counts wakes.
                 session.write_outbound(
                     partial(complete_for_tool, id=message.id, instance=self._instance)
                 )
                 return message.event
-        if timestamps.now() > ends or any("value" not in message.event for message in answers):
+        is_closed = any("value" not in message.event for message in answers)
+        if is_closed or timestamps.now() > expires_at:
             raise Refused(
                 f"question {question}: nobody answered in time, or it was withdrawn", path=""
             )
         return None
 
+    # -- Tasks -------------------------------------------------------------------------------------
+
     def schedule(self, action: TaskAction, series: str = "", **fields: str) -> SendResult:
         """Ask the host to make, update, cancel, pause or resume a task.
 
         Args:
-            action: What to do.
-            series: The task's id; for `make` none: it is the id of what is returned.
-            fields: Of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` those that it is to
-                have.
+            action: The action.
+            series: The id of the task. For `make` none: the id of the result is its id.
+            fields: New values for `prompt`, `cron`, `timeZone`, `catchUp` and `processAfter`.
 
-        Raises NotFound; InvalidInput: cron or a time zone can't be read, or a new task has no
-        prompt or no time.
+        Raises NotFound, and InvalidInput if the cron expression or the time zone cannot be read, or
+        a new task has no prompt or no time.
         """
         if action == "make" and not fields.get("prompt"):
             raise InvalidInput("a task needs a prompt")
-        return self._say(
-            kind="task", task={"action": action, **({"series": series} if series else {}), **fields}
-        )
+        task: dict[str, str] = {"action": action}
+        if series:
+            task["series"] = series
+        return self._send(kind="task", task={**task, **fields})
 
-    def scheduled(self) -> list[dict[str, Any]]:
-        """The tasks of the session that are not over: `series`, `prompt`, `next`, `paused` and when
-        they recur.
+    def tasks(self) -> list[dict[str, Any]]:
+        """Return the tasks of the session that are not over: `series`, `prompt`, `next`, `paused`
+        and the fields of their recurrence.
         """
-        session = self._session
-        session_state = session.read()
-        return [
-            {
-                "series": id,
-                "prompt": row.event["content"],
-                "next": row.due,
-                "paused": id in session_state.inbound.paused,
+        session_state = self._session.read()
+        tasks = []
+        for series, head in schedules.live_occurrences(session_state).items():
+            task = {
+                "series": series,
+                "prompt": head.event["content"],
+                "next": head.due,
+                "paused": series in session_state.inbound.paused,
             }
-            | {
-                name: value
-                for name, value in (row.event.get("recurrence") or {}).items()
-                if name in RECURRENCE_FIELDS
-            }
-            for id, row in schedules.live_occurrences(session_state).items()
-        ]
+            recurrence = head.event.get("recurrence") or {}
+            for name, value in recurrence.items():
+                if name in RECURRENCE_FIELDS:
+                    task[name] = value
+            tasks.append(task)
+        return tasks
 
-    def kept(self) -> dict[str, Any]:
-        """What this session keeps for its later runs, by key; another provider keeps its own."""
+    # -- Values ------------------------------------------------------------------------------------
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that the session keeps for its later runs, by key. Each provider has
+        its own.
+        """
         return dict(self._session.read().outbound.state.get(self._provider, {}))
 
-    def keep(self, key: str, value: str = "") -> None:
-        """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput:
-        that is too much.
+    def set_value(self, key: str, value: str = "") -> None:
+        """Keep a text under a key for later runs. An empty one is removed.
+
+        Raises InvalidInput if all texts together are too long.
         """
-        if (
-            value
-            and sum(
-                len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()
-            )
-            > MAX_STATE_BYTES
-        ):
-            raise InvalidInput(f"a session keeps at most {MAX_STATE_BYTES} bytes")
+        if value:
+            values = {**self.values(), key: value}
+            size = sum(len(f"{name}{text}".encode()) for name, text in values.items())
+            if size > MAX_STATE_BYTES:
+                raise InvalidInput(f"a session keeps at most {MAX_STATE_BYTES} bytes")
         self._session.write_outbound(
             lambda session_state: [
                 state_event(key=key, value=value or None, provider=self._provider)
@@ -263,14 +293,16 @@ class Toolkit:
         )
 
     def clear(self) -> None:
-        """Keep nothing any more, also not what the command goes on with."""
+        """Remove all values, also the continuation of the command."""
         self._session.write_outbound(lambda session_state: [cleared_event(provider=self._provider)])
 
     @property
     def _provider(self) -> str:
         return Registry(self.engine).read().provider(self.session)
 
-    def _say(
+    # -- Sending -----------------------------------------------------------------------------------
+
+    def _send(
         self,
         files: Mapping[str, bytes] | None = None,
         *,
@@ -278,56 +310,68 @@ class Toolkit:
         task: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> SendResult:
-        if len(content.encode("utf-8", "replace")) > self._most:
-            raise InvalidInput(f"the text has more than {self._most} bytes; send it as a file")
+        """Append a message to the outbound file.
+
+        Args:
+            files: Its files, by stored name.
+            content: Its text.
+            task: Its request to the host.
+            fields: Its other fields, as in `events.OutboundFields`.
+        """
+        if len(content.encode("utf-8", "replace")) > self._max_bytes:
+            raise InvalidInput(f"the text has more than {self._max_bytes} bytes; send it as a file")
         number = next(self._numbers) if self._message else None
         id = reply_id(self.session, self._message, number) if number else new_message_id()
-        fields = {"in_reply_to": self._message or None, "number": number, "task": task} | fields
+        all_fields = {
+            "in_reply_to": self._message or None,
+            "number": number,
+            "task": task,
+            **fields,
+        }
         session = self._session
 
-        def say(session_state: SessionState) -> list[Event]:
+        def new_message(session_state: SessionState) -> list[Event]:
             answered = session_state.inbound.messages.get(self._message)
-            hops = 1 + (answered.event.get("hops", 0) if answered else 0)
-            said = number_replies(
-                session_state, [outbound_message(id=id, content=content, hops=hops, **fields)]
-            )
-            if said and task:
-                schedules.apply_task(
-                    session_state, task, id, timestamps.now()
-                )  # The host does it: here it is checked.
-            return said
+            hops = 1
+            if answered:
+                hops += answered.event.get("hops", 0)
+            message = outbound_message(id=id, content=content, hops=hops, **all_fields)
+            new_messages = number_replies(session_state, [message])
+            if new_messages and task:
+                # Only a check: the host carries the task out.
+                schedules.apply_task(session_state, task, id, timestamps.now())
+            return new_messages
 
-        if session.write_outbound(say, files):
+        if session.write_outbound(new_message, files):
             return SendResult(id)
-        before = session.read().outbound.messages.get(id)
-        words = (
-            (before.event.get(name) for name in ("content", "prompt", "emoji", "action"))
-            if before
-            else ()
-        )
-        return SendResult(id, str(next(filter(None, words), "")))
+        earlier = session.read().outbound.messages.get(id)
+        return SendResult(id, earlier=_text_of(earlier.event) if earlier else "")
 
-    def _where(self, sent: str) -> dict[str, Any]:
-        """Where a message went, for what follows it; also if a compaction took it out."""
+    def _route_fields(self, message: str) -> dict[str, Any]:
+        """Return the fields that send a message where an earlier one went, even if a compaction
+        removed that one.
+        """
         outbound = self._session.read().outbound
-        answered, to, thread = (
-            outbound.compacted_routes.get(sent) or _own_message(self._session, sent).route_fields
-        )
-        return {"to": to or None, "thread": thread or None, "in_reply_to": answered or None}
+        route_fields = outbound.compacted_routes.get(message)
+        if not route_fields:
+            route_fields = _own_message(self._session, message).route_fields
+        in_reply_to, to, thread = route_fields
+        return {"to": to or None, "thread": thread or None, "in_reply_to": in_reply_to or None}
 
-    def _content(self, path: str) -> bytes:
+    def _read_file(self, path: str) -> bytes:
+        """Return the bytes of a file of the folder. Raises NotFound, Refused."""
         folder = os.path.realpath(self._folder or os.devnull)
-        real = os.path.realpath(os.path.join(folder, path))
-        if not real.startswith(f"{folder}{os.sep}"):
+        real_path = os.path.realpath(os.path.join(folder, path))
+        if not real_path.startswith(f"{folder}{os.sep}"):
             raise Refused(
                 f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path
             )
         try:
-            with open(real, "rb", opener=_open_no_follow) as file:
+            with open(real_path, "rb", opener=_open_no_follow) as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
+                if not stat.S_ISREG(status.st_mode) or status.st_size > self._max_bytes:
                     raise Refused(
-                        f"{path} can't be sent: it is not a file, or has over {self._most} bytes",
+                        f"{path} can't be sent: it is not a file, or has over {self._max_bytes} bytes",
                         path=path,
                     )
                 return file.read()
@@ -336,16 +380,25 @@ class Toolkit:
 
 
 def _open_no_follow(path: str, flags: int) -> int:
-    """A file, opened without following a link that came there meanwhile, or waiting for the other
-    end of a pipe.
+    """Open a file. A link that was put there meanwhile is not followed, and a pipe does not wait for
+    its other end.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _own_message(session: Session, id: str) -> OutboundMessage:
+    """Return a message that the agent sent. Raises NotFound."""
     message = session.read().outbound.messages.get(id)
     if message is None:
         raise NotFound(
             f"you sent no message {id[:80]!r} in this session, or it was finished long ago", id=id
         )
     return message
+
+
+def _text_of(event: Event) -> str:
+    """Return what an outbound message says, in a word or a text."""
+    for name in ("content", "prompt", "emoji", "action"):
+        if event.get(name):
+            return str(event[name])
+    return ""
