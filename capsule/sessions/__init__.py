@@ -1,3 +1,3 @@
-"""Workers that messages wake: sessions, each of two files, and the host that stands between them
-and the world.
+"""Workers that messages wake: sessions, each of two files, and the host that connects them with
+channels.
 """

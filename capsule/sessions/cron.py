@@ -1,8 +1,8 @@
-"""Cron: when something recurs, in the time zone of the user.
+"""Cron expressions: when something recurs, in the time zone of the user.
 
-What must stay true: it is read as Debian's cron reads it where clocks change: what falls into a gap
-comes once, right after it, and what falls into an hour that comes twice comes once. No file, no
-clock.
+What must stay true: where clocks change, an expression is read as Debian's cron reads it. A time in
+the hour that is left out comes once, right after it, and a time in the hour that comes twice comes
+once. No file, no clock.
 """
 
 from __future__ import annotations
@@ -14,27 +14,32 @@ from typing import Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 
-#: The short words of cron.
-_WORDS = {
+#: The short words of cron, and their expressions.
+_EXPRESSIONS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
     "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
 }
-_WORDS |= {"@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
+#: Minute, hour, day of the month, month, and day of the week.
+_FIELD_COUNT = 5
 
 
 def zone(name: str) -> tzinfo:
-    """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine
-    knows none such.
+    """Return the time zone of a name such as `Europe/Berlin`. An empty name is UTC.
+
+    Raises InvalidInput if this machine has no such time zone.
     """
-    from zoneinfo import (
-        ZoneInfo,
-        ZoneInfoNotFoundError,
-    )  # A worker that starts loads no time zones.
+    if name in ("", "UTC"):
+        return UTC
+    # Imported here, because a worker that starts needs no time zones.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        return ZoneInfo(name) if name not in ("", "UTC") else UTC
+        return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidInput(
             f"{name[:80]!r} is not a time zone; it has a name like Europe/Berlin"
@@ -42,43 +47,46 @@ def zone(name: str) -> tzinfo:
 
 
 def next_at(recurrence: Mapping[str, Any], after: str) -> str:
-    """The first time after `after` at which something recurs. Raises InvalidInput: cron can't be
-    read, or never fits.
+    """Return the first time of a recurrence after a time.
 
     Args:
-        recurrence: `cron`, five fields or a word as `@daily`, and `timeZone`.
-        after: A time.
+        recurrence: `cron`, with five fields or a word such as `@daily`, and `timeZone`.
+        after: The time.
+
+    Raises InvalidInput if the cron expression cannot be read, or fits no time.
     """
     start = timestamps.parse(after)
-    return _written(at for at in _times(recurrence, start) if at > start)
+    return _canonical(next(time for time in _times(recurrence, start) if time > start))
 
 
 def last_at(recurrence: Mapping[str, Any], until: str) -> str:
-    """The last time until `until` at which something recurs. As `next_at`."""
+    """Return the last time of a recurrence that is not after a time. Arguments as for `next_at`."""
     end = timestamps.parse(until)
-    return _written(
-        at for at in _times(recurrence, end + timedelta(seconds=1), reverse=True) if at <= end
-    )
+    times = _times(recurrence, end + timedelta(seconds=1), reverse=True)
+    return _canonical(next(time for time in times if time <= end))
 
 
 def _times(
     recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False
 ) -> Iterator[datetime]:
+    """Yield the times of a recurrence from `start` on, in UTC. With `reverse`, backwards.
+
+    Raises InvalidInput where no time follows.
+    """
     from cronsim import CronSim, CronSimError
 
-    said = str(recurrence["cron"])
-    cron = _WORDS.get(said.strip().lower(), said)
+    text = str(recurrence["cron"])
+    cron = _EXPRESSIONS.get(text.strip().lower(), text)
     try:
-        if len(cron.split()) != 5:
-            raise CronSimError("it has five fields, or is one of " + ", ".join(_WORDS))
-        for at in CronSim(
-            cron, start.astimezone(zone(str(recurrence.get("timeZone") or ""))), reverse
-        ):
-            yield at.astimezone(UTC)
+        if len(cron.split()) != _FIELD_COUNT:
+            raise CronSimError("it has five fields, or is one of " + ", ".join(_EXPRESSIONS))
+        local_start = start.astimezone(zone(str(recurrence.get("timeZone") or "")))
+        for time in CronSim(cron, local_start, reverse):
+            yield time.astimezone(UTC)
     except (CronSimError, OverflowError) as error:
         raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
     raise InvalidInput(f"the cron expression {cron[:80]!r} matches no time within 50 years")
 
 
-def _written(times: Iterator[datetime]) -> str:
-    return timestamps.canonical(next(times).isoformat())
+def _canonical(time: datetime) -> str:
+    return timestamps.canonical(time.isoformat())

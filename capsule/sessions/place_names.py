@@ -1,5 +1,5 @@
-"""The places of an agent, by the names that people have for them: conversations, channels, other
-agents, webhooks.
+"""Find the places of an agent by the names that people use: of conversations, channels, other agents
+and webhooks.
 
 What must stay true: a place that is found is one that messages of the agent can come from, or go
 to. The module changes nothing.
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
-    """The place that a person means, for an agent: its channel, its id there, and its title.
+    """Return the place that a text names: its channel, its id there, and its title.
 
     Args:
         store: The owner's store.
-        text: A conversation; a channel, as `Channels` takes it; another agent, whose direct with
-            `agent` need not exist; or `channel:place`.
-        agent: The agent's id.
+        text: A conversation, a channel as `Channels` takes it, another agent (for the direct with
+            `agent`, which need not exist), or `channel:place`.
+        agent: The id of the agent that answers there, or sends there.
 
     Raises NotFound, InvalidInput. Cost: as `Channels.get`, and a look at each agent.
     """
@@ -57,11 +57,17 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
 
 
 def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> None:
-    """Check that an agent gets the messages of a place. Args: as of `place_of`.
+    """Check that an agent gets the messages of a place.
+
+    Args:
+        store: The owner's store.
+        channel: The channel of the place.
+        place: Its id there.
+        agent: The agent's id.
 
     Raises:
         NotFound: It is a webhook that does not exist on this machine.
-        InvalidInput: The agent is no member. The error says how to let it in.
+        InvalidInput: The agent is not a member. The error has the way to make it one.
 
     Cost: reading the beginning of a file.
     """
@@ -75,11 +81,14 @@ def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> N
             raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None
     if channel != CONVERSATIONS or not store.engine.exists(CONVERSATION_KIND, place):
         return
-    object = PolicyTarget.from_head(store.head(place))
-    if object.type == "chat" or agent not in object.present_ids:
-        ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
-        way = ways.get(object.type, "name a channel, a group, or a direct of its own")
+    target = PolicyTarget.from_head(store.head(place))
+    if target.type == "chat" or agent not in target.present_ids:
+        hint = "name a channel, a group, or a direct of its own"
+        if target.type == "channel":
+            hint = "invite it, or let it join"
+        elif target.type == "group":
+            hint = "a participant can add it"
         raise InvalidInput(
-            f"{agent} is not a member of {object.type} {place}, and gets no messages of it: {way}",
+            f"{agent} is not a member of {target.type} {place}, and gets no messages of it: {hint}",
             id=place,
         )

@@ -1,6 +1,6 @@
-"""Sessions as a room: workers, their commands and tools, and what an agent may do in one.
+"""The room of sessions: the object, commands and tools that it adds to the core.
 
-Every function imports what it names, so that listing a room loads nothing else.
+Each function imports what it returns, so that listing the room imports nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _forget_purged(store: CoreStore) -> None:
     store.inner.object_of(_sessions()).compact()
 
 
-def _bind(store: CoreStore, session: str) -> None:
+def _restrict(store: CoreStore, session: str) -> None:
     from capsule.sessions.worker import toolkit
 
     toolkit.restrict_to_destinations(store, session)
@@ -83,6 +83,6 @@ ROOM = Room(
     groups={"worker": "Answer messages with programs, and trace each message."},
     help=(("Talk to each other", 60, "worker", "Answer messages with programs."),),
     forget_purged=_forget_purged,
-    bind=_bind,
+    bind=_restrict,
     tools={"session": _session_tools},
 )

@@ -20,12 +20,12 @@ from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import OutgoingMessage, ReceivedMessage
 from capsule.sessions.adapters.webhook import (
-    MOST_BYTES,
+    MAX_BODY_BYTES,
     WINDOW_S,
     WebhookAdapter,
     Webhooks,
     sign,
-    verified,
+    verify,
 )
 
 #: The example in the tests of the specification's own library.
@@ -68,10 +68,10 @@ def test_a_request_counts_only_with_a_right_signature_of_these_minutes(
     given: dict[str, str], body: bytes, late_s: int, is_right: bool
 ) -> None:
     if is_right:
-        assert verified(SECRET, given, body, AT + late_s) == ID
+        assert verify(SECRET, given, body, AT + late_s) == ID
     else:
         with pytest.raises(Refused):
-            verified(SECRET, given, body, AT + late_s)
+            verify(SECRET, given, body, AT + late_s)
 
 
 class Host:
@@ -138,7 +138,10 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
             ).status_code
             == 401
         )
-        assert request(url + "ci", hook.secret, b" " * (MOST_BYTES + 1), "msg_3").status_code == 413
+        assert (
+            request(url + "ci", hook.secret, b" " * (MAX_BODY_BYTES + 1), "msg_3").status_code
+            == 413
+        )
         assert request(url + "ci", hook.secret, b"another body").status_code == 409
         host.fails = True
         assert request(url + "ci", hook.secret, body, "msg_3").status_code == 503
@@ -208,7 +211,7 @@ def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: S
             adapter.deliver(out)
         assert adapter.deliver(out) == "0-1"
         for given, body in taken:
-            assert verified(hook.secret, given, body, time.time()) == "0-1"
+            assert verify(hook.secret, given, body, time.time()) == "0-1"
         told = json.loads(taken[0][1])
         assert {
             "text": "Fixed.",

@@ -1,3 +1,1 @@
-"""The places that messages of sessions come from and go to: conversations, webhooks, standard
-streams.
-"""
+"""Adapters, which connect channels with the host: conversations, webhooks, standard streams."""

@@ -1,10 +1,14 @@
-"""Conversations as a channel: what an agent with workers has not read goes to its sessions; their
-answers come back.
+"""The adapter of the conversations of the store: directs, groups and channels.
 
-What must stay true: the agent's cursor is the only memory of what was brought, and moves when
-`receive` has returned; what is brought twice has the same id. An answer is sent as the agent, under
-its own id as the key, so that permissions decide and a repetition writes nothing. A conversation
-that can't be brought now does not stop the others.
+A thread looks at the unread messages of each agent that has workers, whenever conversations or the
+registry change. It gives them to the host, and then moves the agent's read cursor. A worker's
+message is sent as its agent, so the permissions of the agent apply.
+
+What must stay true:
+- The agent's read cursor alone records what was brought. It moves when `receive` has returned. A
+  message that is brought twice has the same id.
+- A message is sent under its own id as the idempotency key, so a repetition writes nothing.
+- A conversation that cannot be read or brought now does not stop the others.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 #: How many messages of a conversation are brought at once.
-_MOST = 500
+_MAX_MESSAGES = 500
 
 
 class ConversationAdapter(Adapter):
-    """The directs, groups and channels of a store, for each agent that has workers: see `Adapter`.
+    """The adapter of the channel `conversations`. A place is the id of a conversation.
 
     Args:
         store: The store.
@@ -53,11 +57,12 @@ class ConversationAdapter(Adapter):
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store.inner.store_for(None)
+        self._agents = self._store.inner.object_of(StoreAgents)
         self._registry = Registry(self._store.engine)
-        self._woken = threading.Event()
+        self._wakeup = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        #: The agents for which this listens, so that nothing else wakes them.
+        #: The agents that are announced as listening, so that no doorbell rings for them.
         self._listening: set[str] = set()
 
     def start(self, receiver: Receiver) -> None:
@@ -67,105 +72,135 @@ class ConversationAdapter(Adapter):
         self._thread.start()
 
     def look(self) -> None:
-        self._woken.set()
+        self._wakeup.set()
 
     def stop(self) -> None:
         self._stopped = True
-        self._woken.set()
+        self._wakeup.set()
         if self._thread is not None:
             self._thread.join()
         for agent in self._listening:
-            self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, -1)
+            self._announce(agent, -1)
+
+    def _announce(self, agent: str, change: int) -> None:
+        """Announce that an agent listens once more (+1) or once less (-1)."""
+        self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, change)
 
     def _run(self, receiver: Receiver) -> None:
         hub = self._store.inner.object_of(StoreWatchers).ensure_hub()
-        waiter = hub.waiter(None, self._woken.set)
+        waiter = hub.waiter(None, self._wakeup.set)
         with hub.listening():
             while not (self._stopped or hub.is_closed):
-                self._woken.clear()
+                self._wakeup.clear()
                 try:
                     for agent in self._registry.read().agents:
-                        if self._store.inner.object_of(StoreAgents).documents.exists(agent):
+                        if self._agents.documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
                     _log.warning("could not look for messages to agents: %s", error, exc_info=True)
-                self._woken.wait()
+                self._wakeup.wait()
         hub.remove(waiter)
 
     def _bring(self, agent: str, receiver: Receiver) -> None:
-        """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
+        """Give the unread messages of an agent to the host, and move the agent's read cursor.
+
+        Cost: as `Messages.inbox`, and reading the messages.
+        """
         if agent not in self._listening:
-            self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, +1)
+            self._announce(agent, +1)
             self._listening.add(agent)
-        marks, receipts, messages = (
-            {},
-            self._store.inner.object_of(Receipts),
-            self._store.inner.object_of(UnreadTracker),
-        )
-        messages.queries.refresh()
-        for id, seat in messages.reading_states(agent).items():
-            unread = [] if seat.is_read else messages.unread(seat)
+        tracker = self._store.inner.object_of(UnreadTracker)
+        read_marks = {}
+        tracker.queries.refresh()
+        for id, reading_state in tracker.reading_states(agent).items():
+            unread = [] if reading_state.is_read else tracker.unread(reading_state)
             if not unread:
                 continue
+            oldest = sorted((position.place, position) for position in unread)[:_MAX_MESSAGES]
             try:
-                places = dict(sorted((each.place, each) for each in unread)[:_MOST])
-                mail = read_mail(self._store, seat, places)
+                mail = read_mail(self._store, reading_state, dict(oldest))
             except (NotFound, InvalidDocument, Refused):
-                continue  # It went, was damaged, or is not for the agent any more.
+                continue  # It was removed or damaged, or the agent may not read it any more.
             try:
-                receiver.receive(
-                    [
-                        _arrived(
-                            each,
-                            seat,
-                            self._store.inner.object_of(StoreAgents).documents.exists(each.from_),
-                        )
-                        for each in mail
-                    ]
-                )
+                receiver.receive([self._received(message, reading_state) for message in mail])
             except Exception as error:
                 _log.warning("the messages for %s in %s are brought later: %s", agent, id, error)
                 continue
             if mail:
-                marks[id] = mail[-1].at, mail[-1].front
-            if len(unread) > _MOST:
-                self._woken.set()
-        if marks:
-            receipts.acknowledge(agent, marks)
+                read_marks[id] = mail[-1].at, mail[-1].front
+            if len(unread) > _MAX_MESSAGES:
+                self._wakeup.set()
+        if read_marks:
+            self._store.inner.object_of(Receipts).acknowledge(agent, read_marks)
+
+    def _received(self, mail: Mail, reading_state: ReadingState) -> ReceivedMessage:
+        """Return an unread message of an agent in the form that the host takes."""
+        mentions = set(_valid_mentions(mail))
+        if mail.mention:
+            mentions.add(reading_state.agent)
+        title = reading_state.participation.title
+        if reading_state.item is not None:
+            title = reading_state.item.name
+        return ReceivedMessage(
+            id=mail.id,
+            channel=self.name,
+            place=mail.conversation,
+            sender=mail.from_,
+            text=mail.content,
+            at=mail.timestamp,
+            thread=mail.more.get("thread") or "",
+            title=title,
+            is_group=mail.type != "direct",
+            mentions=frozenset(mentions),
+            to=frozenset([reading_state.agent]),
+            reply_to=mail.reply_to or "",
+            known=self._agents.documents.exists(mail.from_),
+            hops=_hops(mail),
+            attachments=tuple(mail.more.get("attachments") or ()),
+            editable=True,
+        )
 
     def deliver(self, out: OutgoingMessage) -> str:
-        """Send a message as its agent, or edit one that it sent. Cost: reading and writing a
-        conversation.
+        """Send a message as its agent, or edit one that the agent sent.
+
+        Cost: reading and writing a conversation.
         """
         if out.kind == "edit":
-            self._store.inner.store_for(out.agent).edits.message(out.place, out.target, out.text)
+            acting_store = self._store.inner.store_for(out.agent)
+            acting_store.edits.message(out.place, out.target, out.text)
             return out.target
-        two = PolicyTarget(out.place, "direct").present_ids
-        if out.agent in two and not self._store.engine.exists(
-            CONVERSATIONS, out.place
-        ):  # A destination may be one to come.
-            ensure_direct(self._store.inner.store_for(out.agent), out.agent, *(two - {out.agent}))
-        thread, reply_to = out.thread or None, out.target or out.reply_to or None
+        direct_members = PolicyTarget(out.place, "direct").present_ids
+        if out.agent in direct_members and not self._store.engine.exists(CONVERSATIONS, out.place):
+            # A destination may be a direct that does not exist yet.
+            acting_store = self._store.inner.store_for(out.agent)
+            ensure_direct(acting_store, out.agent, *(direct_members - {out.agent}))
+        thread = out.thread or None
+        reply_to = out.target or out.reply_to or None
         try:
-            return self._sent(out, thread, reply_to)
+            return self._send(out, thread, reply_to)
         except InvalidInput:
-            if thread is reply_to is None:
+            if thread is None and reply_to is None:
                 raise
-            return self._sent(out, None, None)  # What it answers may be gone.
+            return self._send(out, None, None)  # The answered message may not exist any more.
 
-    def _sent(self, out: OutgoingMessage, thread: str | None, reply_to: str | None) -> str:
-        text = out.emoji or out.text + "".join(
-            f"\n- {option.get('label', '')}" for option in out.options
-        )
-        about = {"session": {"id": out.session, "hops": out.hops}}
+    def _send(self, out: OutgoingMessage, thread: str | None, reply_to: str | None) -> str:
+        """Append a message to its conversation, once, and return its id."""
+        text = out.emoji
+        if not text:
+            text = out.text + "".join(f"\n- {option.get('label', '')}" for option in out.options)
+        metadata = {"session": {"id": out.session, "hops": out.hops}}
         if out.files:
-            more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
-            more = {name: value for name, value in more.items() if value is not None}
-            kept = [self._kept(file) for file in out.files]
-            acting = self._store.inner.store_for(out.agent)
-            return str(
-                acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id
+            fields: dict[str, Any] = {"metadata": metadata}
+            if thread is not None:
+                fields["thread"] = thread
+            if reply_to is not None:
+                fields["replyTo"] = reply_to
+            attachments = [self._store_attachment(file) for file in out.files]
+            acting_store = self._store.inner.store_for(out.agent)
+            entry, *_ = acting_store.append_once(
+                out.place, out.id, content=text, attachments=attachments, **fields
             )
+            return str(entry.id)
         sent = self._store.inner.object_of(Messages).send(
             text,
             agent=out.agent,
@@ -173,40 +208,29 @@ class ConversationAdapter(Adapter):
             thread=thread,
             reply_to=reply_to,
             intent="reaction" if out.kind == "reaction" else None,
-            metadata=about,
+            metadata=metadata,
             idempotency_key=out.id,
         )
         return sent.message
 
-    def _kept(self, file: OutgoingFile) -> dict[str, str]:
-        """A file as a message names it; it is kept once, whatever names it."""
+    def _store_attachment(self, file: OutgoingFile) -> dict[str, str]:
+        """Store a file under its digest, and return the attachment that names it."""
         data = file.read()
         digest = sha256(data).hexdigest()
         self._store.engine.files.write("attachments", digest, digest, data)
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 
-def _arrived(mail: Mail, seat: ReadingState, known: bool) -> ReceivedMessage:
-    """A message to an agent, as the host takes it."""
-    named, said = mail.more.get("mentions"), mail.more.get("metadata")
-    valid = named.get("valid") if isinstance(named, dict) else None
-    about: Any = said.get("session") if isinstance(said, dict) else None
-    hops = about.get("hops") if isinstance(about, dict) else None
-    return ReceivedMessage(
-        mail.id,
-        ConversationAdapter.name,
-        mail.conversation,
-        mail.from_,
-        mail.content,
-        mail.timestamp,
-        thread=mail.more.get("thread") or "",
-        title=seat.item.name if seat.item is not None else seat.participation.title,
-        is_group=mail.type != "direct",
-        mentions=frozenset([*(valid or ()), *([seat.agent] if mail.mention else [])]),
-        to=frozenset([seat.agent]),
-        reply_to=mail.reply_to or "",
-        known=known,
-        hops=max(hops, 0) if type(hops) is int else 0,
-        attachments=tuple(mail.more.get("attachments") or ()),
-        editable=True,
-    )
+def _valid_mentions(mail: Mail) -> list[str]:
+    """Return the ids of the agents that a message mentions."""
+    mentions = mail.more.get("mentions")
+    valid = mentions.get("valid") if isinstance(mentions, dict) else None
+    return list(valid or ())
+
+
+def _hops(mail: Mail) -> int:
+    """Return how many agents a message came through, by its metadata. Wrong values count as 0."""
+    metadata = mail.more.get("metadata")
+    session = metadata.get("session") if isinstance(metadata, dict) else None
+    hops = session.get("hops") if isinstance(session, dict) else None
+    return max(hops, 0) if type(hops) is int else 0

@@ -1,13 +1,16 @@
-"""What an adapter is: it brings the messages of one channel type to the host, and takes away what
-workers say.
+"""The interface of an adapter, which connects one type of channel with the host.
 
-What must stay true: a message that `receive` took is durable when it returns, so only then does an
-adapter acknowledge it at its source; and it may bring a message twice, as the host knows it by its
-id. The host may deliver a message twice too, after a crash: an adapter makes one of them by
-`OutgoingMessage.id`. The module knows no session's files.
+An adapter brings the messages of its channel to the host (`Receiver`), and delivers the messages of
+workers. It knows no files of sessions. Another distribution adds an adapter as an entry point of
+the group `capsule.adapters`: a callable that takes the store, as its owner sees it, and returns an
+`Adapter`.
 
-Another distribution adds an adapter as an entry point of the group `capsule.adapters`: a callable
-that takes the store, as its owner sees it, and gives an `Adapter`.
+What must stay true:
+- A message is durable when `receive` returns. Only then does an adapter acknowledge it at its
+  source.
+- An adapter may bring a message twice. The host recognizes it by its id.
+- After a crash the host may deliver a message twice. An adapter makes one of the two by
+  `OutgoingMessage.id`.
 """
 
 from __future__ import annotations
@@ -28,37 +31,56 @@ ENTRY_POINTS = "capsule.adapters"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message from outside."""
+    """A message from outside.
 
-    id: str  # A message with the same id is the same message.
-    channel: str  # The adapter's name.
-    place: (
-        str  # Where it was said, by the adapter's id of that: a conversation, a chat, an address.
-    )
-    sender: str  # Who said it, as the channel names them; empty: unknown.
+    Attributes:
+        id: The id. A message with the same id is the same message.
+        channel: The adapter's name.
+        place: The adapter's id of the place: a conversation, a chat, an address.
+        sender: The sender, by the name that the channel has for it. Empty: unknown.
+        text: The text.
+        at: The time when it was sent, as the format writes times. Empty: now.
+        thread: The thread that it is in. Empty: none.
+        title: The name of the place, for people.
+        is_group: Whether the place has several members that could be meant.
+        mentions: The ids of the agents that it mentions.
+        to: The ids of the agents that it is for. Empty: those of the place's wirings.
+        known: Whether the sender is known to the agent.
+        reply_to: The message that it answers, by the channel's id. Empty: none.
+        hops: The number of agents that it came through, each of which answered the one before.
+        kind: The kind of the message.
+        attachments: The attachments, as the format writes them in a message.
+        editable: Whether messages can be edited in the channel. Then another content under its id
+            is passed over, and is no error.
+    """
+
+    id: str
+    channel: str
+    place: str
+    sender: str
     text: str
-    at: str = ""  # When it was said, as the format writes times; empty: now.
-    thread: str = ""  # The id of the thread that it is in; empty: none.
-    title: str = ""  # The name of the place, for people.
-    is_group: bool = False  # Whether the place has more than one who could be meant.
-    mentions: frozenset[str] = frozenset()  # The agents that it mentions, by their ids.
-    to: frozenset[str] = (
-        frozenset()
-    )  # The agents that it is given to; empty: those whom the place's wirings name.
-    known: bool = True  # Whether the sender is one whom the agent knows.
-    reply_to: str = (
-        ""  # The id of the message that it answers, as the channel names it; empty: none.
-    )
-    hops: int = 0  # Through how many agents it came, one answering the other.
+    at: str = ""
+    thread: str = ""
+    title: str = ""
+    is_group: bool = False
+    mentions: frozenset[str] = frozenset()
+    to: frozenset[str] = frozenset()
+    known: bool = True
+    reply_to: str = ""
+    hops: int = 0
     kind: Literal["chat", "webhook"] = "chat"
-    attachments: tuple[Mapping[str, Any], ...] = ()  # As the format writes them in a message.
-    # Whether its channel edits: other content under its id is passed over then, and no error.
+    attachments: tuple[Mapping[str, Any], ...] = ()
     editable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingFile:
-    """A file that a worker sends. Attributes: its name, and what reads its bytes."""
+    """A file that a worker sends.
+
+    Attributes:
+        name: The name.
+        read: Returns the bytes.
+    """
 
     name: str
     read: Callable[[], bytes]
@@ -66,27 +88,38 @@ class OutgoingFile:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message from a worker, for an adapter to deliver."""
+    """A message from a worker, for an adapter to deliver.
 
-    id: str  # A message with the same id is the same message, and is delivered once.
-    kind: (
-        str  # `chat`, `file`, `question` (with `options`), `edit` or `reaction` (with a `target`).
-    )
-    session: str  # The session that it comes from.
-    agent: str  # The agent that says it.
-    place: str  # Where it goes, by the adapter's id of that.
-    thread: str = ""  # The thread that it belongs to; empty: none.
+    Attributes:
+        id: The id. A message with the same id is the same message, and is delivered once.
+        kind: `chat`, `file`, `question` (with `options`), `edit` or `reaction` (with a `target`).
+        session: The session that sends it.
+        agent: The agent that sends it.
+        place: The place that it goes to, by the adapter's id.
+        thread: The thread that it belongs to. Empty: none.
+        text: The text.
+        reply_to: The message of this place that it answers, by the id with which it was received.
+            Empty: none.
+        target: The result of `deliver` for the message that it changes or reacts to.
+        emoji: The reaction.
+        options: The possible answers to a question, each with a `label` and a `value`.
+        files: The files that it has.
+        hops: The number of agents that it came through. An adapter that brings back an answer to it
+            puts the number into `ReceivedMessage.hops`.
+    """
+
+    id: str
+    kind: str
+    session: str
+    agent: str
+    place: str
+    thread: str = ""
     text: str = ""
-    reply_to: str = (
-        ""  # The id of the message of this place that it answers, as it arrived; empty: none.
-    )
-    target: str = ""  # What `deliver` returned for the message that it changes or reacts to.
-    emoji: str = ""  # The reaction.
-    options: Sequence[
-        Mapping[str, str]
-    ] = ()  # What the question may be answered with, each a `label` and a `value`.
-    files: Sequence[OutgoingFile] = ()  # The files that go with it.
-    # Through how many agents it came; who brings the answer to it back gives it to `ReceivedMessage.hops`.
+    reply_to: str = ""
+    target: str = ""
+    emoji: str = ""
+    options: Sequence[Mapping[str, str]] = ()
+    files: Sequence[OutgoingFile] = ()
     hops: int = 0
 
 
@@ -95,54 +128,60 @@ class Receiver(Protocol):
 
     def receive(self, arrived: Sequence[ReceivedMessage]) -> None:
         """Take messages. They are durable when this returns, and may be acknowledged at their
-        source.
+        source. Any thread may call it.
 
-        Any thread may call it. Raises InvalidInput with a field `id`: that message was taken before
-        with other content, which stays, and all others were taken. CapsuleError: not all were
-        taken; bring them again later. Cost: one append to the file of each session that gets some.
+        Raises:
+            InvalidInput: With a field `id`: this message was received before with other content,
+                which stays. All other messages were taken.
+            CapsuleError: Not all messages were taken. Bring them again later.
+
+        Cost: one append to the file of each session that gets some.
         """
 
 
 class Adapter(ABC):
-    """One channel type. The host calls `start` once, `deliver` from several threads, and `stop` at
-    the end.
+    """One type of channel. The host calls `start` once, `deliver` from several threads, and `stop`
+    at the end.
+
+    Attributes:
+        name: The type of channel, as in `ReceivedMessage.channel` and in routes.
     """
 
-    #: The channel type, as `ReceivedMessage.channel` and the routes name it.
     name: ClassVar[str]
 
     @abstractmethod
     def start(self, receiver: Receiver) -> None:
-        """Begin to bring messages, in threads of its own. Raises CapsuleError, which ends the
-        host's start.
+        """Begin to bring messages, in threads of its own.
+
+        Raises CapsuleError, which ends the start of the host.
         """
 
     @abstractmethod
     def deliver(self, out: OutgoingMessage) -> str:
-        """Deliver a message; a message of an id that was delivered before is not delivered again.
+        """Deliver a message. A message whose id was delivered before is not delivered again.
 
         Returns:
-            The id that the channel gives to it; empty: none.
+            The id that the channel gives to it. Empty: none.
 
         Raises:
-            Refused, InvalidInput, NotFound: It can't be delivered, and a retry would not help.
-            CapsuleError, OSError: It was not delivered now; it is tried again.
+            Refused, InvalidInput, NotFound: It cannot be delivered, and a retry would not help.
+            CapsuleError, OSError: It was not delivered now. The host tries it again.
         """
 
-    def look(self) -> None:  # noqa: B027 - most adapters are told of what comes.
-        """Look for what came without a notice, and whether the registry changed. Must return at
+    def look(self) -> None:  # noqa: B027 - most adapters are notified of new messages.
+        """Look for messages that came without a notice, and for a changed registry. Must return at
         once.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """End its threads. What it was given and did not acknowledge comes again."""
+        """End the adapter's threads. Messages that were not acknowledged come again."""
 
 
 def installed(store: CoreStore) -> list[Adapter]:
-    """The adapters of other distributions, for a store as its owner sees it.
+    """Return the adapters of other distributions, for a store as its owner sees it.
 
-    Raises InvalidInput: one can't be loaded; it names it. Cost: importing them.
+    Raises InvalidInput, with its name, if one cannot be loaded. Cost: importing them.
     """
     from importlib.metadata import entry_points
 

@@ -1,11 +1,15 @@
-"""Messages by HTTP, in and out, signed as the Standard Webhooks specification 1.0.0 says
+"""The adapter of messages by HTTP, in and out, signed by the Standard Webhooks specification 1.0.0
 (standardwebhooks.com): HMAC-SHA256 over `id.timestamp.body`.
 
-What must stay true: nothing of a request is believed before its signature is found right, in a
-comparison that takes equally long for every wrong one; a request is acknowledged when its message
-is durable; one that comes again, which has the same id, changes nothing, and is an error if it says
-something else. Secrets and addresses are documents of a local kind, which no clone brings. The
+A webhook is a place with a name, a secret, and perhaps an address that messages are sent to. It is
+a document of a local kind, so no clone brings one. Requests come to `/hooks/NAME`. A request is
+verified, parsed and given to the host, and its response has the id of the message or an error. The
 module knows neither sessions nor when a delivery is tried again.
+
+What must stay true:
+- Nothing in a request is used before its signature is verified, in a comparison of constant time.
+- A request is acknowledged when its message is durable.
+- A repeated request, with the same id, changes nothing. With another content it is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import keyed_message_id
 from capsule.messaging import doorbells
 from capsule.sessions.adapters.interface import Adapter, OutgoingMessage, ReceivedMessage, Receiver
-from capsule.sessions.adapters.stdio import arrived_from, as_json
+from capsule.sessions.adapters.stdio import as_json, parse_message
 
 if TYPE_CHECKING:
     import socket
@@ -39,28 +43,32 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.engines.local_documents import LocalDocuments
 
+#: The local kind of document with the secret and the address of a webhook.
 KIND = "webhooks"
+#: The path of a webhook, before its name.
 PATH = "/hooks/"
-#: Seconds that the clocks of the two sides may differ, and for which a request can be repeated at
-#: all.
+#: Seconds that the time of a request may differ from the time here. Later it cannot be repeated.
 WINDOW_S = 300
-#: Bytes of a request; those who send are advised to stay below 20,000.
-MOST_BYTES = 1 << 20
-_PREFIX = "whsec_"
-#: A full stop in it would let the end of an id pass for a timestamp.
+#: Bytes of the body of a request. Senders are advised to stay below 20,000.
+MAX_BODY_BYTES = 1 << 20
+_SECRET_PREFIX = "whsec_"
+#: An id has no full stop, because the end of the id could pass for a timestamp then.
 _ID = re.compile(r"[^\s.]{1,200}")
-#: Connections at once, those that have not sent a whole request, and of these those of one address.
-_CONNECTIONS = (192, 128, 32)
+#: Connections at once.
+_MAX_CONNECTIONS = 192
+#: Connections at once that have sent no whole request, in total and from one address.
+_MAX_STRANGERS = 128
+_MAX_STRANGERS_OF_ADDRESS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A place from which messages come by HTTP, and to which they go.
+    """A place that messages come from and go to by HTTP.
 
     Attributes:
         name: Its name, which is the last part of its path here.
-        secret: What both sides sign with.
-        url: Where messages are sent to; empty: none are.
+        secret: The secret with which both sides sign.
+        url: The address that messages are sent to. Empty: none are sent.
     """
 
     name: str
@@ -72,21 +80,25 @@ class Webhooks:
     """The webhooks of a store on this machine.
 
     Args:
-        machine: Keeps them.
+        local_documents: The store's documents of this machine.
     """
 
-    def __init__(self, machine: LocalDocuments) -> None:
-        self._machine = machine
+    def __init__(self, local_documents: LocalDocuments) -> None:
+        self._local_documents = local_documents
 
     def get(self, name: str) -> Webhook:
-        """A webhook. Raises NotFound, InvalidInput. Cost: reading a small file."""
-        document = self._machine.read(KIND, name)
+        """Return a webhook. Raises NotFound, InvalidInput. Cost: reading a small file."""
+        document = self._local_documents.read(KIND, name)
         if not document or not document.get("secret"):
             raise NotFound(f"there is no webhook {name}", id=name)
         return Webhook(name, str(document["secret"]), str(document.get("url") or ""))
 
     def keep(self, name: str, url: str = "") -> Webhook:
-        """Make a webhook with a new secret, or change where messages are sent to.
+        """Make a webhook with a new secret, or change the address of an existing one.
+
+        Args:
+            name: Its name.
+            url: The address that messages are sent to. Empty: none are sent.
 
         Raises InvalidInput. Cost: writing a small file.
         """
@@ -95,58 +107,59 @@ class Webhooks:
         try:
             secret = self.get(name).secret
         except NotFound:
-            secret = _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+            secret = _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
         self._write(name, {"secret": secret, "url": url})
         return Webhook(name, secret, url)
 
     def remove(self, name: str) -> None:
-        """Remove a webhook; nothing of its secret is left. Raises NotFound. Cost: writing a small
-        file.
-        """
+        """Remove a webhook with its secret. Raises NotFound. Cost: writing a small file."""
         self._write(self.get(name).name, {})
 
     def _write(self, name: str, fields: dict[str, Any]) -> None:
-        self._machine.edit(KIND, name, lambda _: fields)
+        self._local_documents.edit(KIND, name, lambda _: fields)
 
 
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a request. Raises InvalidInput: the secret is none.
+    """Return the signature of a request.
 
     Args:
-        secret: In base64, with or without `whsec_` before it.
+        secret: The secret in base64, with or without `whsec_` before it.
         id: The request's id, the same at each try.
-        timestamp: When it is sent, in seconds since 1970.
+        timestamp: The time of sending, in seconds since 1970.
         body: Its body, byte for byte.
+
+    Raises InvalidInput if the secret is not valid base64.
     """
     try:
-        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
     except binascii.Error:
         raise InvalidInput("the secret of the webhook is not valid base64") from None
     mac = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, "sha256")
     return f"v1,{base64.b64encode(mac).decode()}"
 
 
-def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float) -> str:
-    """The id of a request whose signature is right.
+def verify(secret: str, headers: Mapping[str, str], body: bytes, now_s: float) -> str:
+    """Check the signature of a request, and return its id.
 
     Args:
         secret: As in `sign`.
-        headers: Its headers, by names in small letters.
+        headers: Its headers, by lowercase names.
         body: Its body.
         now_s: The time, in seconds since 1970.
 
-    Raises Refused: the signature is missing or wrong, or the request is older or younger than five
-    minutes.
+    Raises Refused if the signature is missing or wrong, or the time of the request differs from
+    `now_s` by more than five minutes.
     """
-    id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    if not _ID.fullmatch(id) or not re.fullmatch("[0-9]{1,12}", at):
+    id = headers.get("webhook-id", "")
+    timestamp = headers.get("webhook-timestamp", "")
+    if not _ID.fullmatch(id) or not re.fullmatch("[0-9]{1,12}", timestamp):
         raise Refused("webhook-id or webhook-timestamp is missing or malformed", path="")
-    right = sign(secret, id, int(at), body).encode()
-    # Several signatures are there while a secret is being replaced.
-    given = headers.get("webhook-signature", "").encode("utf-8", "replace").split(b" ")
-    if not any(hmac.compare_digest(right, signature) for signature in given):
+    expected = sign(secret, id, int(timestamp), body).encode()
+    # While a secret is being replaced, a request has a signature for each secret.
+    signatures = headers.get("webhook-signature", "").encode("utf-8", "replace").split(b" ")
+    if not any(hmac.compare_digest(expected, signature) for signature in signatures):
         raise Refused("no webhook-signature is valid", path="")
-    if abs(now_s - int(at)) > WINDOW_S:
+    if abs(now_s - int(timestamp)) > WINDOW_S:
         raise Refused(
             f"webhook-timestamp differs from the local time by more than {WINDOW_S} s", path=""
         )
@@ -154,26 +167,24 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
 
 
 class WebhookAdapter(Adapter):
-    """See the module. The channel: `webhook`; a place: the name of a webhook.
+    """The adapter of the channel `webhook`. A place is the name of a webhook.
 
     Args:
-        engine: The engine that keeps the webhooks.
-        listen: Gives the socket at which requests are taken; None: messages only go out. It is
-            called when the adapter begins, so that a host that waits for another one takes no port.
+        engine: The engine of the store.
+        listen: Opens the socket for requests. It is called when the adapter starts, so that a host
+            that waits for another one takes no port. None: no requests are served.
     """
 
     name = "webhook"
 
     def __init__(self, engine: Engine, listen: Callable[[], socket.socket] | None = None) -> None:
-        self._hooks = Webhooks(engine.local)
+        self._webhooks = Webhooks(engine.local)
         self._listen = listen
         self._server: Any = None
         self._thread: threading.Thread | None = None
 
     def start(self, receiver: Receiver) -> None:
-        """Take requests in a thread of its own, if there is a socket. Raises the errors of
-        `listen`.
-        """
+        """Serve requests in a thread of its own, if `listen` was given. Raises its errors."""
         if self._listen is None:
             return
         import uvicorn
@@ -184,25 +195,23 @@ class WebhookAdapter(Adapter):
 
         from capsule.connections import Connections, read_body
 
-        connections = Connections(*_CONNECTIONS)
+        connections = Connections(_MAX_CONNECTIONS, _MAX_STRANGERS, _MAX_STRANGERS_OF_ADDRESS)
 
-        async def take(request: Request) -> Response:
-            ends = {
-                "connection": "close"
-            }  # Also, unread bytes must not be taken for another request.
+        async def serve_request(request: Request) -> Response:
+            # Unread bytes must not be taken for another request. And a second request on the
+            # connection would count as a trusted client's.
+            headers = {"connection": "close"}
             try:
-                body = await read_body(request, MOST_BYTES)
+                body = await read_body(request, MAX_BODY_BYTES)
             except ValueError:
-                return JSONResponse({"error": "too large"}, 413, ends)
+                return JSONResponse({"error": "too large"}, 413, headers)
             except TimeoutError:
-                return JSONResponse({"error": "too slow"}, 408, ends)
+                return JSONResponse({"error": "too slow"}, 408, headers)
             connections.trust(request.client)
-            code, answer = await run_in_threadpool(self._take, receiver, request, body)
-            return JSONResponse(
-                answer, code, ends
-            )  # A second request would count as one of somebody who is trusted.
+            status, answer = await run_in_threadpool(self._answer, receiver, request, body)
+            return JSONResponse(answer, status, headers)
 
-        app = Starlette(routes=[Route(PATH + "{name}", take, methods=["POST"])])
+        app = Starlette(routes=[Route(PATH + "{name}", serve_request, methods=["POST"])])
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -220,66 +229,73 @@ class WebhookAdapter(Adapter):
         )
         self._thread.start()
 
-    def _take(
+    def _answer(
         self, receiver: Receiver, request: Request, body: bytes
     ) -> tuple[int, dict[str, Any]]:
-        """The answer to a request: its status, and the id of its message or an error."""
+        """Take the message of a request. Return the status of the response and its JSON."""
         try:
-            hook = self._hooks.get(request.path_params["name"])
-            id = verified(hook.secret, request.headers, body, time.time())
-        except (NotFound, Refused, InvalidInput) as error:
-            # Who can't sign does not learn which names there are.
-            return 401, {
-                "error": error.message
-                if isinstance(error, Refused)
-                else "no webhook-signature is valid"
-            }
+            webhook = self._webhooks.get(request.path_params["name"])
+            id = verify(webhook.secret, request.headers, body, time.time())
+        except Refused as error:
+            return 401, {"error": error.message}
+        except (NotFound, InvalidInput):
+            # A client that cannot sign does not learn which names exist.
+            return 401, {"error": "no webhook-signature is valid"}
         try:
-            arrived = _arrived(hook.name, id, body)
-            receiver.receive([arrived])
+            received = _parse_body(webhook.name, id, body)
+            receiver.receive([received])
         except InvalidInput as error:
             return 409 if "id" in error.fields else 422, {"error": error.message}
         except CapsuleError as error:
             return 503, {"error": error.message}
-        return 200, {"id": arrived.id}
+        return 200, {"id": received.id}
 
     def deliver(self, out: OutgoingMessage) -> str:
-        """Send a message to the address of its webhook; its id.
+        """Send a message to the address of its webhook, and return the id of the message.
 
-        Raises OSError: it was not taken, and may be tried again. NotFound, Refused: there is no
-        such address.
+        Raises:
+            OSError: It was not accepted. Another try may succeed.
+            NotFound, Refused: The webhook or its address does not exist.
         """
-        hook = self._hooks.get(out.place)
-        if not hook.url:
-            raise Refused(f"the webhook {hook.name} has no address to send to", path=hook.name)
+        webhook = self._webhooks.get(out.place)
+        if not webhook.url:
+            raise Refused(
+                f"the webhook {webhook.name} has no address to send to", path=webhook.name
+            )
         body = orjson.dumps({"type": "message", "timestamp": timestamps.now(), **as_json(out)})
         now_s = int(time.time())
-        signature = sign(hook.secret, out.id, now_s, body)
+        signature = sign(webhook.secret, out.id, now_s, body)
         headers = {
             "webhook-id": out.id,
             "webhook-timestamp": str(now_s),
             "webhook-signature": signature,
         }
-        doorbells.post_json(hook.url, body, headers)
+        doorbells.post_json(webhook.url, body, headers)
         return out.id
 
     def stop(self) -> None:
-        """Take no more requests, and answer those that are there. Raises nothing. Cost: at most
-        some seconds.
+        """Accept no more requests, and answer those that were accepted. Raises nothing.
+
+        Cost: at most some seconds.
         """
         if self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
 
 
-def _arrived(name: str, id: str, body: bytes) -> ReceivedMessage:
-    """The message of a request: its JSON object, if it has a `text`, else its whole body as the
-    text.
+def _parse_body(name: str, id: str, body: bytes) -> ReceivedMessage:
+    """Return the message of a request: its JSON object if that has a `text`, or else its whole body
+    as the text.
+
+    Args:
+        name: The name of the webhook, which is the place of the message.
+        id: The id of the request. Two webhooks may get the same one.
+        body: The body.
     """
-    own = keyed_message_id(f"webhook:{name}", id)  # Two senders may use one id.
+    message_id = keyed_message_id(f"webhook:{name}", id)
     try:
-        arrived = arrived_from(body, channel="webhook", place=name, id=own)
+        received = parse_message(body, channel="webhook", place=name, id=message_id)
     except InvalidInput:
-        whole = orjson.dumps({"text": body.decode("utf-8", "replace")})
-        arrived = arrived_from(whole, channel="webhook", place=name, id=own)
-    return replace(arrived, id=own, place=name, kind="webhook")
+        text_object = orjson.dumps({"text": body.decode("utf-8", "replace")})
+        received = parse_message(text_object, channel="webhook", place=name, id=message_id)
+    return replace(received, id=message_id, place=name, kind="webhook")

@@ -1,1 +1,1 @@
-"""The rules of sessions: pure functions of what stands in the files, without files and clocks."""
+"""The rules of sessions: pure functions of the state of a session, without files and clocks."""

@@ -1,1 +1,1 @@
-"""The agent's side of a session: the worker, its command, and what the agent's tools do."""
+"""The agent's side of a session: the worker, its command, and the functions of the agent's tools."""
