@@ -1,11 +1,11 @@
 """The agents of a store: registration, identity, policies, and the list of who can be found.
 
 An agent is one document, `agents/{id}.json`. Registration creates or changes it. A policy decides
-who may write to the agent and who finds it; an entry (`allow`, `block`) decides about one other
+who may write to the agent and who finds it. An entry (`allow`, `block`) decides about one other
 agent.
 
 What must stay true:
-- One rule (`directory.acting_agent`) decides as which agent somebody acts, for the command line,
+- One rule (`directory.acting_agent`) decides as which agent a program acts, for the command line,
   the MCP server and the Python API.
 - Registering again changes only the fields that were given, and moves nothing. The folder of a
   project always gives the same id, and no two projects share an agent.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused, Remedy
@@ -62,26 +62,27 @@ class Agents:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.object_of(StoreAgents)
-        self._directory, self._documents = self._people.directory, self._people.documents
+        self._directory = self._people.directory
+        self._documents = self._people.documents
 
     def identity(self, name: str, folder: str | None = None) -> str:
-        """Look up the agent that somebody acts as.
+        """Look up the agent that a program acts as.
 
         In the folder of a project it is the agent of this name there, else the agent without a
-        project that has this id; else it is made there, and a warning in the log says so. Elsewhere
-        it is the agent with this id.
+        project that has this id. If there is none, it is made in the project, with a warning in the
+        log. In another folder it is the agent with this id.
 
         Args:
             name: Its name, its id, or `name@project`.
-            folder: The folder where it is said, without links in its path; None: none.
+            folder: The folder in which the program runs, without links in its path. None: none.
 
         Returns:
-            Its id; `name`, if there is no such agent and no project to make it in.
+            Its id. It is `name` if there is no such agent and no project to make it in.
 
-        Raises InvalidInput: several have this name there. Cost: a look at each document, at most;
-        once, as `register`.
+        Raises InvalidInput: several agents have this name there. Cost: a look at each document, at
+        most. The first time, as `register`.
         """
-        return self._directory.identity(name, folder) or self._made(name, folder or "")
+        return self._directory.identity(name, folder) or self._create_agent(name, folder or "")
 
     def ensure(
         self, name: str | None, folder: str | None = None, *, is_project: bool = True
@@ -93,44 +94,49 @@ class Agents:
                 the folder's name.
             folder: The folder where the program runs, without links in its path. None: none.
             is_project: Whether a folder that is in no project becomes one for an agent without a
-                name. One with a name is then made without a project, so that the name means it in
-                other folders too.
+                name. An agent with a name is then made without a project, so that the name means it
+                in other folders too.
 
         Returns:
             Its id. It is registered, and has joined the default channels of its scope.
 
         Raises:
-            InvalidInput: The name or the folder can't be accepted, or several agents of this name
-                are meant.
+            InvalidInput: The name or the folder can't be accepted, or several agents have this
+                name.
             Refused, StorageFailed: The system refused a read or a write.
 
-        Cost: reading small files; writing them if there is no such agent yet.
+        Cost: reading small files, and writing them if there is no such agent yet.
         """
-        here = self.at(folder) if name is None and folder else []
-        id = (
-            self._directory.identity(name, folder)
-            if name is not None
-            else here[0]
-            if len(here) == 1
-            else None
-        )
-        if folder is None or (id and self._documents.exists(id)):
+        id = None
+        if name is not None:
+            id = self._directory.identity(name, folder)
+        elif folder:
+            agents_of_folder = self.at(folder)
+            if len(agents_of_folder) == 1:
+                id = agents_of_folder[0]
+        if folder is None or (id is not None and self._documents.exists(id)):
             return self.register(id).id
-        return self._made(name, folder, is_project=is_project)
+        return self._create_agent(name, folder, is_project=is_project)
 
-    def _made(self, name: str | None, folder: str, *, is_project: bool = False) -> str:
-        """Make the agent that a program acts as. It gets no notices: no person said that it works
-        in the folder.
+    def _create_agent(self, name: str | None, folder: str, *, is_project: bool = False) -> str:
+        """Make the agent that a program acts as, and return its id.
+
+        It gets no notices in the folder, because no person said that it works there.
+
+        Args:
+            name: Its name. None: that of the folder.
+            folder: The folder in which the program runs.
+            is_project: Whether a folder that is in no project becomes one.
         """
-        path = self._directory.project_folder(folder) or (
-            folder if is_project and name is None else None
-        )
-        name = name or folder_ids(folder, MAX_AGENT_ID, "agent")[0] if path is None else name
-        id = (
-            self.register(name).id
-            if path is None
-            else self._with_defaults(self._register_in(path, name, {}), ()).id
-        )
+        path = self._directory.project_folder(folder)
+        if path is None and is_project and name is None:
+            path = folder
+        if path is not None:
+            id = self._join_default_channels(self._register_in(path, name, {}), ()).id
+        else:
+            if not name:
+                name = folder_ids(folder, MAX_AGENT_ID, "agent")[0]
+            id = self.register(name).id
         _log.warning("%s is a new agent, %s in the project %s", id, name or id, path or GLOBAL)
         return id
 
@@ -143,9 +149,9 @@ class Agents:
         description: str | None = None,
         exclude: Iterable[str] = (),
     ) -> Agent:
-        """Register an agent, or change what is known of it. What is not given stays as it is.
+        """Register an agent, or change its document. Fields that are not given keep their values.
 
-        It joins the open default channels of its scope, but for those in which it was before.
+        The agent joins the open default channels of its scope, except those in which it was before.
 
         Args:
             id: Its id: lower-case letters, digits and `-`. None: made from the name of the
@@ -154,8 +160,8 @@ class Agents:
             project: The folder that it works in. An agent that exists stays where it is: see
                 `move`.
             name: Its name, for people. None: the id.
-            description: What it is there for.
-            exclude: Names or ids of default channels that it stays out of for good; `*`: all.
+            description: Its task.
+            exclude: Names or ids of default channels that it never joins. `*`: all.
 
         Raises:
             InvalidInput: The id can't be accepted, or it is that of an agent in no project, or
@@ -163,77 +169,81 @@ class Agents:
             Refused, StorageFailed: The system refused a read or a write, or the store acts for another
                 agent.
 
-        Cost: writing small files if something changes; else reading them. If there are channels, as
+        Cost: reading small files, and writing them if something changes. If there are channels, as
         `channels.list`.
         """
-        about = {"name": name, "description": description}
+        fields = {"name": name, "description": description}
         if project is None:
             if id is None:
                 raise InvalidInput("give the agent an id, or the folder of its project")
-            self._register(check_agent_id(id), id, about)
-            return self._with_defaults(id, exclude)
+            self._register(check_agent_id(id), id, fields)
+            return self._join_default_channels(id, exclude)
         path = os.path.abspath(project)
-        id = self._register_in(path, id, about)
-        self._set_home(id, path)
-        return self._with_defaults(id, exclude)
+        id = self._register_in(path, id, fields)
+        self._set_registered_folder(id, path)
+        return self._join_default_channels(id, exclude)
 
-    def _register_in(self, path: str, name: str | None, about: Document) -> str:
-        """Register the agent of this name in the project of a folder; None: that of the folder's
-        name. Its id.
-        """
-        where = {"project": project_id(path), "projectPath": path}
-        plain = folder_ids(path, MAX_AGENT_ID, "agent")[0] if name is None else check_agent_id(name)
-        agents = [
-            each
-            for each in self._directory.profiles().values()
-            if name is not None or each.project != GLOBAL
-        ]
-        id = acting_agent(plain, where["project"], agents)
-        suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
-        for each in (plain, suffixed) if id is None else (id,):
-            if self._register(each, plain, about, where):
-                self._directory.projects.edit(
-                    where["project"], lambda _: None, partial(new_project, path)
-                )
-                return each
-        if id is not None:
-            raise InvalidInput(
-                f"agent {id} belongs to no project, and is not moved into one",
-                remedy=Remedy("move", id),
-            )
-        raise InvalidInput(
-            f"{plain} and {suffixed} are agents of other projects; choose another id"
-        )
-
-    def _register(self, id: str, name: str, about: Document, where: Document | None = None) -> bool:
-        """Make or change the document; False: it is that of an agent of another project.
+    def _register_in(self, path: str, name: str | None, fields: Document) -> str:
+        """Register an agent in the project of a folder, and return its id.
 
         Args:
-            name: The name, if none is given or known.
-            about: What is given of the agent.
-            where: The project, by its id and its folder; None: as it is.
+            path: The folder.
+            name: The name or id of the agent. None: the name of the folder.
+            fields: The fields of its document that are given. None stands for a field that is not.
         """
-        given = {field: value for field, value in about.items() if value is not None}
+        project = project_id(path)
+        candidates: Iterable[AgentProfile] = self._directory.profiles().values()
+        if name is None:
+            name = folder_ids(path, MAX_AGENT_ID, "agent")[0]
+            candidates = [profile for profile in candidates if profile.project != GLOBAL]
+        else:
+            name = check_agent_id(name)
+        existing_id = acting_agent(name, project, candidates)
+        suffixed_name = f"{name[: MAX_AGENT_ID - 7].rstrip('-')}-{project[-6:]}"
+        possible_ids = [name, suffixed_name] if existing_id is None else [existing_id]
+        for id in possible_ids:
+            if self._register(id, name, fields, {"project": project, "projectPath": path}):
+                self._directory.projects.edit(project, lambda _: None, partial(new_project, path))
+                return id
+        if existing_id is not None:
+            raise InvalidInput(
+                f"agent {existing_id} is in no project, and stays there",
+                remedy=Remedy("move", existing_id),
+            )
+        raise InvalidInput(
+            f"{name} and {suffixed_name} are agents of other projects; choose another id"
+        )
+
+    def _register(
+        self, id: str, name: str, fields: Document, project_fields: Document | None = None
+    ) -> bool:
+        """Make or change the document of an agent. Return False if the agent is in another project.
+
+        Args:
+            id: The agent.
+            name: The name of a new agent, if `fields` has none.
+            fields: The fields that are given. None stands for a field that is not.
+            project_fields: The id and the folder of the project. None: they keep their values.
+        """
+        changes = {field: value for field, value in fields.items() if value is not None}
         self._ensure_manages(self._store.inner.required_agent(id))
 
         def change(document: Document) -> None:
             project = project_of(document)
-            if where is not None and project != where["project"]:
+            if project_fields is not None and project != project_fields["project"]:
                 raise _BelongsToOtherProject
-            document.update({"project": project} | (where or {}) | given)
+            document.update({"project": project} | (project_fields or {}) | changes)
 
         def make(stamp: str) -> Document:
-            made = new_record(id, name, stamp) | {
+            defaults: Document = {
                 "project": GLOBAL,
                 "projectPath": None,
                 "lastSeen": stamp,
+                "statusMessage": None,
+                "notifications": True,
+                "cursors": {},
             }
-            return (
-                made
-                | {"statusMessage": None, "notifications": True, "cursors": {}}
-                | (where or {})
-                | given
-            )
+            return new_record(id, name, stamp) | defaults | (project_fields or {}) | changes
 
         try:
             self._documents.edit(id, change, make)
@@ -251,42 +261,39 @@ class Agents:
         Raises:
             NotFound: There is no such agent.
             InvalidInput: An agent of the project has its name.
-            Refused: An agent asks.
+            Refused: The store acts for an agent.
 
         Cost: writing small files, and as `policy`.
         """
-        about, path = self._directory.profile(self.get(id).id), os.path.abspath(project)
+        moved = self._directory.profile(self.get(id).id)
+        path = os.path.abspath(project)
+        target_project = project_id(path)
         raise_if_denied(
-            decide(self._store.agent, "move", PolicyTarget(about.id, "agent")), about.id
+            decide(self._store.agent, "move", PolicyTarget(moved.id, "agent")), moved.id
         )
-        where = {"project": project_id(path), "projectPath": path}
-        there = [
-            each for each in self._directory.profiles().values() if each.project == where["project"]
-        ]
-        if any(
-            each.id != about.id and {about.id, about.name} & {each.id, each.name} for each in there
-        ):
-            raise InvalidInput(f"the project {path} already has an agent of the name {about.name}")
-        self._documents.edit(about.id, lambda document: document.update(where))
-        self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
-        self._set_home(about.id, path)
-        self._directory.wait_for_running_writes(about.id)
-        return self._with_defaults(about.id, ())
+        for profile in self._directory.profiles().values():
+            if profile.project != target_project or profile.id == moved.id:
+                continue
+            if {moved.id, moved.name} & {profile.id, profile.name}:
+                raise InvalidInput(
+                    f"the project {path} has an agent of the name {moved.name} already"
+                )
+        project_fields = {"project": target_project, "projectPath": path}
+        self._documents.edit(moved.id, lambda document: document.update(project_fields))
+        self._directory.projects.edit(target_project, lambda _: None, partial(new_project, path))
+        self._set_registered_folder(moved.id, path)
+        self._directory.wait_for_running_writes(moved.id)
+        return self._join_default_channels(moved.id, ())
 
     def _ensure_manages(self, id: str) -> None:
-        raise_if_denied(
-            decide(
-                self._store.agent,
-                "manage",
-                PolicyTarget(id, "agent"),
-                self._store.inner.inputs_for(None, ()),
-            ),
-            id,
-        )
+        """Raise Refused unless the store may change the document of an agent."""
+        inputs = self._store.inner.inputs_for(None, ())
+        target = PolicyTarget(id, "agent")
+        raise_if_denied(decide(self._store.agent, "manage", target, inputs), id)
 
-    def _set_home(self, id: str, path: str) -> None:
-        """Note the folder where a person says that an agent works here: what waits for it is told
-        there.
+    def _set_registered_folder(self, id: str, path: str) -> None:
+        """Record the folder in which a person says that an agent works. Its notices are written
+        there, and removed from the folder before.
         """
         if self._documents.registered_folder(id) not in (None, path):
             from capsule.messaging.notices import try_remove_blocks
@@ -294,7 +301,8 @@ class Agents:
             try_remove_blocks(self._store, id)
         self._documents.set_registered_folder(id, path)
 
-    def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
+    def _join_default_channels(self, id: str, exclude: Iterable[str]) -> Agent:
+        """Let an agent join the default channels of its scope, except those in `exclude`."""
         from capsule.messaging.channels import Channels
 
         self._store.inner.object_of(Channels).join_defaults(id, exclude)
@@ -303,10 +311,10 @@ class Agents:
     # -- Look-ups ----------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """List the ids of the agents, sorted: for an agent, its own and those of the agents that it
-        finds.
+        """List the ids of the agents, sorted. For an agent: its own, and those of the agents that it
+        may find.
 
-        Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at
+        Raises Refused, StorageFailed. Cost: one scan of a directory. For an agent also a look at
         each document.
         """
         return self._directory.agents_visible_to(self._store.agent)
@@ -315,27 +323,23 @@ class Agents:
         """Look up an agent.
 
         Args:
-            id: Its id; or, if no agent has it, a name or `name@project`, as the store's agent means
-                it.
+            id: Its id. If no agent has it: a name or `name@project`, as the store's agent means it.
 
         Raises:
-            NotFound: There is no such agent, or an agent asks that does not find it.
+            NotFound: There is no such agent, or the store acts for an agent that may not find it.
             InvalidInput: Several agents have the name.
             InvalidDocument: Its file does not parse.
 
-        Cost: reading a small file, and a look at each instance that is alive; for a name, also at
-        each document.
+        Cost: reading a small file, and a look at each instance that is alive. For a name also a
+        look at each document.
         """
-        me, named = self._store.agent, id
-        id = id if self._documents.exists(id) else self._directory.resolve(id, me)
-        if (
-            me != id
-            and not decide(
-                me, "find", PolicyTarget(id, "agent"), self._directory.state(me, None, [id])
-            ).allowed
-        ):
-            raise self._documents.missing(named)
-        return self._agent(id, self._people.online())
+        reader = self._store.agent
+        found_id = id if self._documents.exists(id) else self._directory.resolve(id, reader)
+        if reader != found_id:
+            inputs = self._directory.state(reader, None, [found_id])
+            if not decide(reader, "find", PolicyTarget(found_id, "agent"), inputs).allowed:
+                raise self._documents.missing(id)
+        return self._agent(found_id, self._people.online())
 
     def may(
         self,
@@ -367,35 +371,40 @@ class Agents:
         """
         from capsule.messaging.contacts import Permission
 
-        me = self._people.registered_agent(agent)
+        asked_agent = self._people.registered_agent(agent)
         if action not in get_args(Action):
             raise InvalidInput(
                 f"{action[:40]!r} is not an action; it is one of {', '.join(get_args(Action))}"
             )
-        others = () if other is None else (self.get(other).id,)
+        other_id = None if other is None else self.get(other).id
+        others: tuple[str, ...] = ()
         if conversation is not None:
-            object = self._object(conversation)
-        elif not others:
+            target = self._target(conversation)
+            if other_id is not None and action in ("add", "invite", "readmit"):
+                others = (other_id,)
+        elif other_id is None:
             raise InvalidInput("name the conversation, or the other agent")
         elif action in ("find", "manage", "delete", "move"):
-            object = PolicyTarget(others[0], "agent")
+            target = PolicyTarget(other_id, "agent")
+            others = (other_id,)
         else:
-            object = PolicyTarget(
-                direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others})))
-            )
-        state_of = self._store.inner.store_for(me).inner.inputs_for
-        asks_them = conversation is not None and action in ("add", "invite", "readmit")
-        is_agent = object.type == "agent"
-        state = state_of(None if is_agent else object, others if asks_them or is_agent else ())
-        said = decide(me, cast("Action", action), object, state)
-        hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
-        return Permission(
-            said.allowed, said.reason, f"{me} can't see that it exists" if said.hidden else hint
-        )
+            both = tuple(map(Member, sorted({asked_agent, other_id})))
+            target = PolicyTarget(direct_id(asked_agent, other_id), "direct", both)
+        inputs_for = self._store.inner.store_for(asked_agent).inner.inputs_for
+        inputs = inputs_for(None if target.type == "agent" else target, others)
+        decision = decide(asked_agent, cast("Action", action), target, inputs)
+        if decision.hidden:
+            hint = f"{asked_agent} can't see that it exists"
+        elif isinstance(decision.hint, str):
+            hint = decision.hint
+        else:
+            hint = decision.hint(inputs_for)
+        return Permission(decision.allowed, decision.reason, hint)
 
-    def _object(self, conversation: str) -> PolicyTarget:
-        """A conversation that the store's agent finds, as the rule sees it. Raises NotFound,
-        InvalidDocument.
+    def _target(self, conversation: str) -> PolicyTarget:
+        """Return a conversation that the store's agent may find, as the rules see it.
+
+        Raises NotFound, InvalidDocument.
         """
         from capsule.messaging.channels import Channels
 
@@ -404,7 +413,7 @@ class Agents:
                 conversation, self._store.agent
             )
         id = self._store.resolve(conversation)
-        with suppress(Refused):  # It finds a channel that it may not read.
+        with suppress(Refused):  # The agent may find channels that it may not read.
             self._store.engine.head(id)
         return PolicyTarget.from_document(self._store.inner.whole_engine.head(id)[0])
 
@@ -413,43 +422,45 @@ class Agents:
     def policy(
         self, id: str | None = None, *, dm: str | None = None, discoverable: str | None = None
     ) -> Agent:
-        """Say who may write to an agent, and who finds it. What is not given stays as it is.
+        """Set who may write to an agent, and who may find it. A policy that is not given stays.
 
         Args:
-            id: The agent; None: the one that the store acts for.
-            dm: Who may write to it directly: `open`, `restricted` (whom it allows) or `closed`.
-            discoverable: Who finds it: `public`, `project` or `private`.
+            id: The agent. None: the one that the store acts for.
+            dm: Which agents may write to it directly: `open` (all), `restricted` (those that it
+                allows) or `closed` (none).
+            discoverable: Which agents may find it: `public` (all), `project` or `private` (those
+                with which it has a direct).
 
         Raises:
             NotFound: There is no such agent.
             InvalidInput: There is no such policy.
             Refused: The store acts for another agent.
-            StoreBusy: A writer holds a conversation; the policy is changed.
+            StoreBusy: A writer holds a conversation for too long. The policy is changed.
 
-        Cost: writing a small file, and taking the mutex of each conversation that the policy is
-        about: no write that the old policy let through comes later.
+        Cost: writing a small file, and taking the mutex of each conversation that the policy
+        affects, so that no write that the old policy permitted comes later.
         """
         for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
             if value not in (None, *choices):
                 raise InvalidInput(
                     f"{value[:40]!r} is not a policy; it is one of {', '.join(choices)}"
                 )
-        given = {
-            field: value
-            for field, value in (("dmPolicy", dm), ("discoverable", discoverable))
-            if value
-        }
+        fields = {}
+        if dm:
+            fields["dmPolicy"] = dm
+        if discoverable:
+            fields["discoverable"] = discoverable
         return self._edit(
             self._store.inner.required_agent(id),
-            lambda document: document.update(given),
-            decides=bool(given),
+            lambda document: document.update(fields),
+            decides_on_writes=bool(fields),
         )
 
     def allow(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
         """Let another agent write to a restricted one.
 
         Args:
-            agent: The agent that is written to; None: the one that the store acts for.
+            agent: The restricted agent. None: the one that the store acts for.
             other: The other agent: its id, or its name as `name@project`.
             reason: The reason, for people.
 
@@ -457,154 +468,168 @@ class Agents:
             NotFound: There is no such agent.
             InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
-            StoreBusy: A writer holds a conversation; the word is written.
+            StoreBusy: A writer holds a conversation for too long. The entry is written.
 
-        Cost: writing a small file, and taking the mutex of each conversation that it is about.
+        Cost: writing a small file, and taking the mutex of each conversation that it affects.
         """
-        return self._say(agent, other, {"permission": "allow", "reason": reason})
+        return self._set_entry(agent, other, {"permission": "allow", "reason": reason})
 
     def block(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
-        """Let two agents write to each other no more. What was said stays readable.
+        """Stop two agents from writing to each other. Their messages stay readable.
 
         Args:
-            agent: The agent that blocks; None: the one that the store acts for.
+            agent: The agent that blocks. None: the one that the store acts for.
             other, reason: As `allow` takes them.
 
         Raises:
             NotFound: There is no such agent.
             InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
-            StoreBusy: A writer holds a conversation; the word is written.
+            StoreBusy: A writer holds a conversation for too long. The entry is written.
 
-        Cost: writing a small file, and taking the mutex of each conversation that it is about.
+        Cost: writing a small file, and taking the mutex of each conversation that it affects.
         """
-        return self._say(agent, other, {"permission": "block", "reason": reason})
+        return self._set_entry(agent, other, {"permission": "block", "reason": reason})
 
-    def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
+    def _set_entry(self, agent: str | None, other: str, entry: Document | None) -> Agent:
+        """Set the entry of an agent about another one. None removes it."""
         id = self._store.inner.required_agent(agent)
-        is_gone = (
-            entry is None and other in self._directory.profile(id).dm_entries
-        )  # Perhaps the agent was forgotten.
-        whom = other if is_gone else self._directory.resolve(other, id)
-        if whom == id:
+        other_id = other
+        has_entry = other in self._directory.profile(id).dm_entries
+        if entry is not None or not has_entry:  # The other agent may have been forgotten.
+            other_id = self._directory.resolve(other, id)
+        if other_id == id:
             raise InvalidInput(f"{id} needs no permission to write to itself")
-        said = {} if entry is None else {whom: entry | {"at": timestamps.now()}}
+        now = timestamps.now()
 
         def change(document: Document) -> None:
-            document["dm"] = {
-                key: value for key, value in (document.get("dm") or {}).items() if key != whom
-            } | said
+            entries = dict(document.get("dm") or {})
+            entries.pop(other_id, None)
+            if entry is not None:
+                entries[other_id] = entry | {"at": now}
+            document["dm"] = entries
 
-        return self._edit(id, change, decides=True)
+        return self._edit(id, change, decides_on_writes=True)
 
     def requests(self, agent: str | None = None) -> Sequence[Contact]:
-        """List the agents that wanted to write to a restricted one and that it has neither allowed
-        nor blocked.
+        """List the agents that wanted to write to a restricted one, if it has neither allowed nor
+        blocked them. The earliest request is first.
 
         Args:
-            agent: The restricted agent; None: the one that the store acts for.
+            agent: The restricted agent. None: the one that the store acts for.
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self._people.registered_agent(agent))
-        others = (
-            other
-            for other in self._directory.agents.ids()
-            if other not in me.dm_entries and me.dm == "restricted"
-        )
-        asking = self._contacts(
-            me, (other for other in others if me.id in self._people.requests_of(other))
-        )
-        return sorted(asking, key=lambda contact: contact.asked_at)
+        profile = self._directory.profile(self._people.registered_agent(agent))
+        if profile.dm != "restricted":
+            return []
+        requesting_agents = []
+        for other in self._directory.agents.ids():
+            is_undecided = other not in profile.dm_entries
+            if is_undecided and profile.id in self._people.requests_of(other):
+                requesting_agents.append(other)
+        contacts = self._contacts(profile, requesting_agents)
+        return sorted(contacts, key=lambda contact: contact.asked_at)
 
     def discover(self, agent: str | None = None) -> Sequence[Contact]:
-        """List the agents that an agent finds, and whether the two may write to each other.
+        """List the agents that an agent may find, and whether the two may write to each other.
 
         Args:
-            agent: The agent that looks; None: the one that the store acts for.
+            agent: The agent that searches. None: the one that the store acts for.
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self._people.registered_agent(agent))
-        return self._contacts(me, self._directory.agents_found_by(me.id))
+        profile = self._directory.profile(self._people.registered_agent(agent))
+        return self._contacts(profile, self._directory.agents_found_by(profile.id))
 
-    def _contacts(self, me: AgentProfile, others: Iterable[str]) -> Sequence[Contact]:
+    def _contacts(self, profile: AgentProfile, others: Iterable[str]) -> list[Contact]:
+        """Return other agents as contacts of one agent."""
         from capsule.messaging.contacts import Agent, Contact
 
         presence = self._people.online()
-        return [
-            Contact(
+        contacts = []
+        for other in others:
+            request = self._people.requests_of(other).get(profile.id, {})
+            contact = Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
-                dm_availability(me, self._directory.profile(other)),
-                self._people.requests_of(other).get(me.id, {}).get("at") or "",
+                dm_availability(profile, self._directory.profile(other)),
+                request.get("at") or "",
             )
-            for other in others
-        ]
+            contacts.append(contact)
+        return contacts
 
     def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
-        """Say in a few words what an agent does.
+        """Set a short text that says what an agent does.
 
         Args:
-            agent: The agent; None: the one that the store acts for.
-            text: The words; empty: nothing.
-            busy: Whether it is busy; None: as it is.
+            agent: The agent. None: the one that the store acts for.
+            text: The text. Empty: none.
+            busy: Whether it is busy. None: that is not changed.
 
         Raises NotFound, InvalidInput, Refused. Cost: writing a small file.
         """
-        return self._set(
-            agent, statusMessage=text or None, **({} if busy is None else {"busy": busy})
-        )
+        fields: Document = {"statusMessage": text or None}
+        if busy is not None:
+            fields["busy"] = busy
+        return self._set_fields(agent, fields)
 
     def set_notifications(self, agent: str | None, on: bool) -> Agent:
-        """Switch on or off that the files of an agent's project say what waits for it while it is
+        """Switch the notices on or off that are written into files of an agent's project while it is
         away.
 
         Args:
-            agent: The agent; None: the one that the store acts for.
-            on: Whether they do.
+            agent: The agent. None: the one that the store acts for.
+            on: Whether they are written.
 
         Raises NotFound, Refused. Cost: writing a small file.
         """
-        return self._set(agent, notifications=on)
+        return self._set_fields(agent, {"notifications": on})
 
-    def _set(self, agent: str | None, **fields: Any) -> Agent:
-        return self._edit(
-            self._store.inner.required_agent(agent), lambda document: document.update(fields)
-        )
+    def _set_fields(self, agent: str | None, fields: Document) -> Agent:
+        id = self._store.inner.required_agent(agent)
+        return self._edit(id, lambda document: document.update(fields))
 
     def _edit(
-        self, id: str, change: Callable[[Document], object], *, decides: bool = False
+        self,
+        id: str,
+        change: Callable[[Document], object],
+        *,
+        decides_on_writes: bool = False,
     ) -> Agent:
-        """Change a document. If that decides on writes, wait for those that were let through
-        before.
+        """Change the document of an agent.
 
-        It waits too if nothing changes: another process may have made the change, and wait still.
+        Args:
+            id: The agent.
+            change: Changes the document in place.
+            decides_on_writes: Whether the change may forbid writes. Then those that were permitted
+                before have ended when this returns. It waits for them also if nothing changes:
+                another process may have made the change just now, and still be waiting.
         """
         self._ensure_manages(self._documents.ensure_exists(id))
         self._documents.edit(id, change)
-        if decides:
+        if decides_on_writes:
             self._directory.wait_for_running_writes(id)
         return self.get(id)
 
     def forget(
         self, id: str | None = None, *, agent: str | None = None, other: str | None = None
     ) -> None:
-        """Forget an agent, or what one says of another.
+        """Forget an agent, or its entry about another agent.
 
-        The document of an agent goes to the trash, with its folder and its doorbells on this
-        machine, and its notices out of its project. Its conversations stay.
+        The document of an agent goes to the trash. Its folder and its doorbells on this machine are
+        forgotten, and its notices are removed from its project. Its conversations stay.
 
         Args:
             id: The agent to forget.
-            agent: In place of it, the agent that takes back what it says; None: the one that the
-                store acts for.
+            agent: Instead of it, the agent that removes an entry. None: the one that the store acts
+                for.
             other: The agent that it allowed or blocked.
 
-        Raises NotFound, InvalidInput, and Refused if an agent wants to forget one. Cost: moving a
-        small file; for an entry, as `policy`.
+        Raises NotFound, InvalidInput, and Refused if the store acts for an agent that is to forget
+        one. Cost: moving a small file. For an entry, as `policy`.
         """
         if other is not None:
-            self._say(agent, other, None)
+            self._set_entry(agent, other, None)
             return
         if id is None:
             raise InvalidInput(
@@ -619,11 +644,11 @@ class Agents:
             self._store.engine.local.delete(kind, id)
 
     def serve(self, agent: str | None = None) -> None:
-        """Announce that this instance serves an agent: it is online until the store is closed or
-        the process ends.
+        """Announce that this instance serves an agent. The agent is online until the store is closed
+        or the process ends.
 
         Args:
-            agent: The agent; None: the one that the store acts for.
+            agent: The agent. None: the one that the store acts for.
 
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
@@ -631,8 +656,8 @@ class Agents:
         self._store.inner.store_for(id).inner.object_of(StoreAgents).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
-        """Look up the agents of a folder: those whose project it is, or the nearest one above it
-        that is one's.
+        """Look up the agents that work in a folder, or else in the nearest folder above it that has
+        agents.
 
         Args:
             folder: The folder, without links in its path.
@@ -642,13 +667,15 @@ class Agents:
         by_project: dict[str, list[str]] = {}
         for id in self.names():
             by_project.setdefault(self._documents.read(id).get("projectPath") or "", []).append(id)
-        above = accumulate(os.path.abspath(folder).split("/"), "{}/{}".format)
-        return next(
-            (by_project[each] for each in reversed(list(above)) if each and each in by_project), []
-        )
+        ancestors = list(accumulate(os.path.abspath(folder).split("/"), "{}/{}".format))
+        for ancestor in reversed(ancestors):
+            if ancestor and ancestor in by_project:
+                return by_project[ancestor]
+        return []
 
     def list(self) -> list[Agent]:
-        """List the agents, in the order of their ids: for an agent, itself and those that it finds.
+        """List the agents, in the order of their ids. For an agent: itself, and those that it may
+        find.
 
         Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
         """

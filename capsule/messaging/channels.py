@@ -131,7 +131,7 @@ class Channels(TypedConversations):
 
         Cost: as `list`, and writing a new file.
         """
-        maker, stamp = self._who(agent), timestamps.now()
+        maker, stamp = self._acting_agent(agent), timestamps.now()
         where = self._scope(scope, maker and self._people.documents.ensure_exists(maker))
         channel = Channel(check_channel_name(name), where)
         others = self._people.directory.resolve_all(members, maker)
@@ -243,7 +243,7 @@ class Channels(TypedConversations):
         `agents.discover` says; or one has left an open channel, or one by invitation, for good.
         Into a private channel its maker lets only those who left it. Cost: copying the file.
         """
-        who = self._who(agent)
+        who = self._acting_agent(agent)
         added = self._people.directory.resolve_all(agents, who)
         given = {
             "canSend": can_send,
@@ -271,7 +271,10 @@ class Channels(TypedConversations):
 
         Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
-        who, there = self._who(agent), {each.id for each in self._head(channel, agent).participants}
+        who, there = (
+            self._acting_agent(agent),
+            {each.id for each in self._head(channel, agent).participants},
+        )
         whom = (
             member if member in there else self._people.directory.resolve(member, who)
         )  # It may be forgotten by now.
@@ -299,7 +302,7 @@ class Channels(TypedConversations):
         Raises InvalidInput, and Refused as `create`, or if the agent may not manage it. Cost:
         copying the file.
         """
-        who = self._who(agent)
+        who = self._acting_agent(agent)
         return self._change(
             self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings)
         )
@@ -315,7 +318,7 @@ class Channels(TypedConversations):
 
         Cost: by its id, reading the beginning of its file, if it changed; by its name, as `list`.
         """
-        who, name = self._who(agent), channel
+        who, name = self._acting_agent(agent), channel
         if "_" in channel:  # No name has one, and every id.
             if (listed := self._found(channel, who)) is not None:
                 return listed
@@ -364,11 +367,11 @@ class Channels(TypedConversations):
         index up to date.
         """
         id = self._head(channel, agent).id
-        return self._store.inner.store_for(self._who(agent)).queries.values("topic", id)
+        return self._store.inner.store_for(self._acting_agent(agent)).queries.values("topic", id)
 
     def _head(self, channel: str, agent: str | None) -> Head:
         """The head of a channel that an agent may read."""
-        who = self._who(agent)
+        who = self._acting_agent(agent)
         return self._store.inner.store_for(who).head(self.resolve(channel, who))
 
     def _found(self, id: str, who: str | None) -> ChannelListing | None:
@@ -470,7 +473,7 @@ class Channels(TypedConversations):
         Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds
         for each channel.
         """
-        who = self._who(agent)
+        who = self._acting_agent(agent)
         state = self._people.directory.state(who)
         from capsule.engines.queries import ListRequest
 

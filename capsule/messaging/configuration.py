@@ -176,7 +176,9 @@ def _apply_action(store: CoreStore, action: Action) -> None:
         case "register", _, _:
             agents.register(on, after["project"], name=after["name"])
         case "agent", "description", _:
-            mine._set(on, description=after)  # To register it would join default channels too.
+            mine._set_fields(
+                on, {"description": after}
+            )  # To register it would join default channels too.
         case "agent", _, _:
             mine.policy(on, **{other: after})
         case "entry", _, None:

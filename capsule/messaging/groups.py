@@ -1,8 +1,8 @@
 """The conversations of agents: directs of two, and groups.
 
-What must stay true: two agents have one direct, whoever of them begins it, and if both do so at
-once; its id can't be taken for that of another pair. Who may do what is asked by the Store in the
-mutex of each write.
+What must stay true: two agents have one direct, whichever of them begins it, and also if both begin
+it at once. No other pair of agents gives the same id. Permissions are checked by the Store in the
+mutex of each write, not here.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ Document = dict[str, Any]
 
 
 def random_suffix() -> str:
-    """What makes an id that nobody can guess."""
-    import secrets  # It loads OpenSSL, which a command that reads has no use for.
+    """Return nine random characters, for an id that nobody can guess."""
+    import secrets  # Imported here: it loads OpenSSL, which a command that only reads does not need.
 
     return "".join(secrets.choice(_RANDOM) for _ in range(9))
 
 
 def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
-    """Make the direct of two agents, unless it exists; its id.
+    """Make the direct of two agents, unless it exists, and return its id.
 
     Args:
         acting: The store that acts for one of them.
         a, b: The agents.
 
-    Raises Refused if they are the same one. Cost: writing a new file.
+    Raises Refused if both are the same agent. Cost: writing a new file.
     """
     if a == b:
         raise Refused(f"{a} can't write to itself: a message goes to another agent", path="")
@@ -60,65 +60,66 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
         type="direct",
         metadata={"participants": both, "createdBy": a},
     )
-    with suppress(ConversationExists):  # The other side was quicker.
+    with suppress(ConversationExists):  # The other agent was quicker.
         write_new(acting.inner, document)
     return id
 
 
 class TypedConversations:
-    """What the Store offers for the conversations of one type: their heads are changed here, and
-    nowhere else.
-    """
+    """The base of objects that make and change the conversations of one type."""
 
+    #: The type of the conversations.
     _type = ""
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.object_of(StoreAgents)
 
-    def _who(self, agent: str | None) -> str | None:
-        """The agent that a call is for; None: the store's owner."""
-        return (
-            None
-            if agent is None and self._store.agent is None
-            else self._store.inner.required_agent(agent)
-        )
+    def _acting_agent(self, agent: str | None) -> str | None:
+        """Return the agent that a call is for. None: the store's owner."""
+        if agent is None and self._store.agent is None:
+            return None
+        return self._store.inner.required_agent(agent)
 
     def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
-        """Change the head of a conversation, for an agent or for the owner: `change` is given it,
-        and the time.
-        """
-        acting = self._store.inner.store_for(self._who(agent))
+        """Change the head of a conversation.
 
-        def act(conversation: Conversation) -> Document:
+        Args:
+            id: The conversation.
+            agent: The agent that changes it. None: as `_acting_agent`.
+            change: Changes the head in place. It takes the head and the time of the change.
+        """
+        acting = self._store.inner.store_for(self._acting_agent(agent))
+
+        def change_conversation(conversation: Conversation) -> Document:
             if conversation.head.type != self._type:
                 raise InvalidInput(
                     f"conversation {id} is not a {self._type}, but a {conversation.head.type}"
                 )
-            # Later than each message that there is, so that times tell who reads what.
-            stamp = timestamps.later_than(
-                max(
-                    conversation.transaction.state.newest_message_time,
-                    conversation.transaction.state.updated_at,
-                )
-            )
+            # Later than each message: a new participant reads messages from this time on.
+            state = conversation.transaction.state
+            stamp = timestamps.later_than(max(state.newest_message_time, state.updated_at))
             return conversation.change_head(lambda head: change(head, stamp))
 
         with self._people.recording_requests(acting.agent):
-            return acting.inner.parsed_head(id, acting.inner.change(id, act))
+            document = acting.inner.change(id, change_conversation)
+            return acting.inner.parsed_head(id, document)
 
     def _write_new(self, maker: str | None, document: Document) -> Head:
-        """Write a new conversation, for an agent or for the owner. An agent brings in only agents
-        that exist.
+        """Write a new conversation. An agent can add only agents that exist.
+
+        Args:
+            maker: The agent that makes it. None: the store's owner.
+            document: The conversation.
         """
-        inner, object = (
-            self._store.inner.store_for(maker).inner,
-            PolicyTarget.from_document(document),
-        )
+        inner = self._store.inner.store_for(maker).inner
+        target = PolicyTarget.from_document(document)
         with self._people.recording_requests(maker):
-            if not all(map(self._people.documents.exists, object.present_ids)):
-                state = inner.inputs_for(replace(object, members=()), object.present_ids)
-                raise_if_denied(decide(maker, "create", object, state), object.id)
+            if not all(map(self._people.documents.exists, target.present_ids)):
+                # Without members, all participants count as added by the maker.
+                without_members = replace(target, members=())
+                inputs = inner.inputs_for(without_members, target.present_ids)
+                raise_if_denied(decide(maker, "create", target, inputs), target.id)
             return write_new(inner, document)
 
 
@@ -139,11 +140,11 @@ class Groups(TypedConversations):
 
         Args:
             name: Its name.
-            agent: The agent that makes it and takes part; None: the one that the store acts for, or
+            agent: The agent that makes it and takes part. None: the one that the store acts for, or
                 the store's owner, who takes no part.
             with_: The other agents that take part.
-            history: What an agent reads that is added later: `joined`, from then on; `all`,
-                everything.
+            history: What an agent reads that is added later. `joined`: messages since it was added.
+                `all`: everything.
 
         Raises:
             NotFound: There is no such agent. An agent gets Refused instead.
@@ -153,7 +154,7 @@ class Groups(TypedConversations):
 
         Cost: writing a new file.
         """
-        maker = self._who(agent)
+        maker = self._acting_agent(agent)
         if maker is not None:
             self._people.documents.ensure_exists(maker)
         if history not in ("joined", "all"):
@@ -163,15 +164,15 @@ class Groups(TypedConversations):
         if not members:
             raise InvalidInput("a group needs a participant; name the agents that take part")
         stamp = timestamps.now()
-        about: Document = {
+        metadata: Document = {
             "participants": as_json(Member(id, stamp) for id in members),
             "createdBy": maker,
         }
         if history == "all":
-            about["history"] = history
+            metadata["history"] = history
         id = f"group_{time.time_ns() // 1_000_000}_{random_suffix()}"
         document = new_capsule(
-            id, check_title(name), stamp, type="group", title_set_by="user", metadata=about
+            id, check_title(name), stamp, type="group", title_set_by="user", metadata=metadata
         )
         return self._write_new(maker, document)
 
@@ -181,7 +182,7 @@ class Groups(TypedConversations):
         Args:
             id: The group.
             agents: The agents to add. Those that take part already stay as they are.
-            agent: The agent that adds them; None: the one that the store acts for, or the store's
+            agent: The agent that adds them. None: the one that the store acts for, or the store's
                 owner.
 
         Raises:
@@ -193,7 +194,7 @@ class Groups(TypedConversations):
 
         Cost: copying the file.
         """
-        added = self._people.directory.resolve_all(agents, self._who(agent))
+        added = self._people.directory.resolve_all(agents, self._acting_agent(agent))
 
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = with_joined(
@@ -208,19 +209,20 @@ class Groups(TypedConversations):
 
         Args:
             id: The group.
-            agent: The agent that leaves; None: the one that the store acts for.
+            agent: The agent that leaves. None: the one that the store acts for.
 
         Raises the errors of `add`. Cost: copying the file.
         """
-        who = self._store.inner.required_agent(agent)
+        leaving_agent = self._store.inner.required_agent(agent)
 
         def change(head: Document, stamp: str) -> None:
-            about = head["metadata"]
-            about["participants"] = with_left(about.get("participants"), [who], stamp)
-            if not any(member.is_in for member in members_in(about["participants"])):
-                about["archived"] = True
+            metadata = head["metadata"]
+            participants = with_left(metadata.get("participants"), [leaving_agent], stamp)
+            metadata["participants"] = participants
+            if not any(member.is_in for member in members_in(participants)):
+                metadata["archived"] = True
 
-        return self._change(id, who, change)
+        return self._change(id, leaving_agent, change)
 
     def rename(self, id: str, name: str, *, agent: str | None = None) -> Head:
         """Give a group another name.
@@ -228,7 +230,7 @@ class Groups(TypedConversations):
         Args:
             id: The group.
             name: The name.
-            agent: The agent that renames it; None: the one that the store acts for, or the store's
+            agent: The agent that renames it. None: the one that the store acts for, or the store's
                 owner.
 
         Raises the errors of `add`. Cost: copying the file.
@@ -237,21 +239,24 @@ class Groups(TypedConversations):
         return self._change(id, agent, lambda head, stamp: head.update(title=title))
 
     def list(self, *, agent: str | None = None) -> list[Head]:
-        """List the groups that an agent takes part in, the latest first; for the owner, all groups.
+        """List the groups that an agent takes part in, the latest first. For the owner: all groups.
 
         Args:
-            agent: The agent; None: the one that the store acts for, or the store's owner.
+            agent: The agent. None: the one that the store acts for, or the store's owner.
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of
         each group's file.
         """
-        who = self._who(agent)
-        if who is None:
+        reader = self._acting_agent(agent)
+        if reader is None:
             from capsule.engines.queries import ListRequest
 
             heads = self._store.queries.conversations(ListRequest()).heads
             return [head for head in heads if head.type == "group"]
-        mine = self._store.queries.participations(who)
+        acting = self._store.inner.store_for(reader)
+        participations = self._store.queries.participations(reader)
         return [
-            self._store.inner.store_for(who).head(each.id) for each in mine if each.type == "group"
+            acting.head(participation.id)
+            for participation in participations
+            if participation.type == "group"
         ]
