@@ -296,7 +296,7 @@ class _DocumentExamination:
                 ]
             if held is not None and (whole := self._rebuilt(held, data)) is not None:
                 at = error.problems[0]
-                text = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
+                text = f"{at.what.partition(';')[0]}; with --repair it is {whole.description}"
                 return [self._finding("damaged", text, at.line, at.column, repairable=True)]
             return [
                 DoctorFinding.of(self._scanned.id, "damaged", problem) for problem in error.problems
@@ -336,16 +336,16 @@ class _DocumentExamination:
         if held is not None and not held.is_unchanged():
             records = held.records()
             outcome = reconcile(as_written, records)
-            if outcome.changed:
+            if outcome.is_changed:
                 kind, text = (
                     "overwritten",
-                    f"an external edit lacks acknowledged changes: {outcome.lacking}",
+                    f"an external edit lacks acknowledged changes: {outcome.missing_in_words}",
                 )
                 is_counted = held.has_header and not held.is_interrupted
-                if not is_counted and not reconcile(as_written, records[:-1]).changed:
+                if not is_counted and not reconcile(as_written, records[:-1]).is_changed:
                     kind, text = (
                         "interrupted",
-                        f"it lacks the last write in the log, {outcome.lacking}: a crash ",
+                        f"it lacks the last write in the log, {outcome.missing_in_words}: a crash ",
                     )
                     text += "interrupted it before it was acknowledged"
                     text += "" if held.is_interrupted else ", or an external edit lacks it"
@@ -423,9 +423,7 @@ class _DocumentExamination:
             return f"{said}; the original is kept as {kept}" if kept else said
         if kinds & {"overwritten", "interrupted"}:
             return "merged back"
-        return (
-            f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
-        )
+        return f"{self._whole.description if self._whole else 'cut back'}; the original is in the quarantine"
 
     def _rebuilt(self, held: HeldFile, data: bytes) -> RepairedFile | None:
         """The file rebuilt; None: it can't be, or need not be."""

@@ -121,7 +121,9 @@ def reconcile_external_edit(
                 raise
             deliberate = False  # What such a file lacks nobody took out.
             kept = held.repair(data, signature, mended.data)
-            _log.warning("%s: %s; the damaged original is kept as %s", held.path, mended.what, kept)
+            _log.warning(
+                "%s: %s; the damaged original is kept as %s", held.path, mended.description, kept
+            )
     return _reconcile(held, document, data, signature, deliberate)
 
 
@@ -173,7 +175,7 @@ def repaired_file(
             at, [codec.encode_entry(entry) for entry in entries], stamp
         )
         whole = torn_files.complete_splice(
-            data, splice, cut=is_left or (n == 0 and held.is_torn(signature))
+            data, splice, accept_prefix=is_left or (n == 0 and held.is_torn(signature))
         )
         if whole is not None:
             mended: RepairedFile | None = torn_files.RepairedFile(
@@ -232,28 +234,30 @@ def _reconcile(
     is_renamed = history is not document["history"]
     document, changes = migrations.upgrade(document | {"history": history}, held.path)
     document = canonical.in_order(document)
-    outcome = reconcile(document, known, deliberate=deliberate, sure=sure)
-    is_lacking = outcome.changed or outcome.forgotten > 0
+    outcome = reconcile(document, known, deliberate=deliberate, certain_writes=sure)
+    is_lacking = outcome.is_changed or outcome.unlogged_count > 0
     is_gits = _was_written_by_git(held, data, known) if is_lacking and deliberate is None else False
     if is_gits:  # A version that git put there is a decision: what it takes away stays away.
-        outcome = reconcile(document, known, deliberate=True, sure=sure)
-    if outcome.taken_away:
-        kept = held.quarantine(outcome.kept, "git" if is_gits else "overruled")
-        _log.warning(_TAKEN_BY_GIT if is_gits else _TAKEN_AWAY, held.path, outcome.taken_away, kept)
-    if outcome.forgotten:
-        _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
+        outcome = reconcile(document, known, deliberate=True, certain_writes=sure)
+    if outcome.lost_in_words:
+        kept = held.quarantine(outcome.lost_values, "git" if is_gits else "overruled")
+        _log.warning(
+            _TAKEN_BY_GIT if is_gits else _TAKEN_AWAY, held.path, outcome.lost_in_words, kept
+        )
+    if outcome.unlogged_count:
+        _log.warning("%s: %s", held.path, _FEWER % outcome.unlogged_count)
     noted = held.header()
-    newest = max(outcome.newest, noted.newest_updated_at if noted is not None else "")
-    if not outcome.changed and not is_renamed:
+    newest = max(outcome.latest_update, noted.newest_updated_at if noted is not None else "")
+    if not outcome.is_changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
         parts = layout.survey(data) if is_canonical else None
-        return held.accept_file(signature, parts, outcome.seen, newest)
+        return held.accept_file(signature, parts, outcome.edit_records, newest)
     stamp = timestamps.later_than(newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
-    records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
+    records = [*outcome.edit_records, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, layout.survey(written), records)
-    if outcome.changed:
+    if outcome.is_changed:
         held.is_completed = is_restarted and len(known) > (sure or 0)
         words = (
             _AFTER_A_CUT
@@ -262,7 +266,7 @@ def _reconcile(
             if is_gits is False
             else _AS_COMMITTED
         )
-        _log.warning(words, held.path, outcome.lacking)
+        _log.warning(words, held.path, outcome.missing_in_words)
     return known_now
 
 
@@ -286,7 +290,10 @@ def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
     return (
-        any(not outcome.restored and outcome.remade in ([], [LOCK_PHRASE]) for outcome in outcomes)
+        any(
+            not outcome.restored and outcome.reapplied in ([], [LOCK_PHRASE])
+            for outcome in outcomes
+        )
         or None
     )
 

@@ -1,16 +1,17 @@
-"""Bytes to documents and back: the exact, strict reader and the canonical writer.
+"""Read JSON files exactly and strictly, and write them canonically.
 
-What must stay true: `decode` refuses what `encode` could not write back, and loses nothing: what it
-accepts is written again with every key, every text and the very digits of every number. The
-writer's layout is orjson's of two spaces with a newline at the end; the storage layer addresses its
-lines.
+`decode` first tries orjson, which is quick. If orjson does not write the same bytes again, Python's
+own parser reads the file with hooks that keep every detail. An error names line, column and remedy.
 
-A number that orjson would write differently from how it is written in the file (beyond 64 bits,
-``2.50``, ``-0``, ``1e999``) is kept as an `orjson.Fragment`, which stands for its text. Equal texts
-of up to 64 characters mostly give the same fragment, so that documents compare; where that matters,
-compare what `encode` gives.
+A number that orjson would write differently (beyond 64 bits, ``2.50``, ``-0``, ``1e999``) is kept as
+an `orjson.Fragment`, which writes its own text. Equal texts of up to 64 characters mostly give the
+same fragment, so documents can be compared with `==`. Where this must be certain, compare what
+`encode` returns.
 
-This module knows JSON, and nothing of conversations.
+What must stay true: `decode` refuses what `encode` could not write back. What it accepts is written
+again with every key, every text and the digits of every number. The layout is orjson's with two
+spaces and a newline at the end, and the storage layer addresses its lines. This module knows JSON,
+and nothing of conversations.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format.json import locations
 from capsule.format.json.locations import JsonPath, format_path, line_column
 
-#: Objects and lists inside each other, the document itself included: what orjson writes.
+#: The levels of objects and lists that orjson writes, the document itself included.
 MAX_DEPTH = 254
 _LAYOUT = orjson.OPT_INDENT_2
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 _PLAIN = frozenset({str, int, bool, type(None), orjson.Fragment})
 _CONTAINERS = frozenset({dict, list, tuple})
-_DEEP = f"objects and lists are nested more than {MAX_DEPTH} levels deep; make it flatter"
+#: A longer fragment is not shared between documents.
+_MAX_SHARED_LENGTH = 64
+_MAX_PROBLEMS = 100
+_TOO_DEEP = f"objects and lists are nested more than {MAX_DEPTH} levels deep; make it flatter"
 _HALF = "half a character (a lone surrogate), which UTF-8 can't represent"
+#: A position in the text and what is wrong there.
+_Fault = tuple[int, str]
 
 
 class _DuplicateKey(Exception):
@@ -47,122 +53,83 @@ class _Constant(Exception):
     """NaN or an infinity, which Python reads and JSON does not have."""
 
 
+# --- Reading ---
+
+
 def decode(data: bytes, path: str) -> dict[str, Any]:
-    """The document that stands in `data`, the whole file, exactly. A byte order mark and CRLF are
-    accepted.
+    """Return the document in `data`, the whole file. A byte order mark and CRLF are accepted.
 
     Raises:
-        InvalidDocument: It is no JSON, no object, or holds what could not be written back
-            unchanged; with the file's name, which is `path`, line and column.
+        InvalidDocument: `data` is no JSON, no object, or has something that could not be written
+            back unchanged. The error names the file `path`, line and column.
 
-    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several
+    Cost: for bytes as `encode` writes them, about twice that of `orjson.loads`. For others several
     times that.
     """
     if data.startswith(b"{\n"):
         try:
-            quick: dict[str, Any] = orjson.loads(data)
-            if orjson.dumps(quick, option=_FILE) == data:
-                return quick
+            document: dict[str, Any] = orjson.loads(data)
+            if orjson.dumps(document, option=_FILE) == data:
+                return document
         except (ValueError, TypeError):
-            pass  # What can't be read or written so is left to the exact reader.
-    text = _text(data, path)
+            pass  # The exact reader decides, and names the problem.
+    return _decode_exactly(_text(data, path), path)
+
+
+def _decode_exactly(text: str, path: str) -> dict[str, Any]:
     try:
         document = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise _invalid(path, text, _conflicts(text) or [_syntax(error, text)]) from None
+        raise _invalid(path, text, _conflicts(text) or [_syntax_fault(error, text)]) from None
     except _DuplicateKey:
-        twice = [
-            (at, f"a second field {name!r} in the same object; keep one")
-            for at, name in locations.duplicate_keys(text)
-        ]
-        raise _invalid(path, text, twice) from None
+        faults = []
+        for position, name in locations.duplicate_keys(text):
+            faults.append((position, f"a second field {name!r} in the same object; keep one"))
+        raise _invalid(path, text, faults) from None
     except _Constant:
-        numbers = [
-            (at, f"{name} is not a JSON number; write null or a number")
-            for at, name in locations.constants(text)
-        ]
-        raise _invalid(path, text, numbers) from None
+        faults = []
+        for position, name in locations.constants(text):
+            faults.append((position, f"{name} is not a JSON number; write null or a number"))
+        raise _invalid(path, text, faults) from None
     except RecursionError:
         raise _too_deep(path, text) from None
     if not isinstance(document, dict):
         start = len(text) - len(text.lstrip())
-        kind = f"must be an object {{...}}, is {kind_of(document)}"
-        raise _invalid(path, text, [(start, kind)])
+        reason = f"must be an object {{...}}, is {kind_of(document)}"
+        raise _invalid(path, text, [(start, reason)])
     try:
         orjson.dumps(document)
     except TypeError:
-        halves = [
-            (at, f"{escape} is {_HALF}; remove it")
-            for at, escape in locations.lone_surrogates(text)
-        ]
-        raise (_invalid(path, text, halves) if halves else _too_deep(path, text)) from None
+        faults = []
+        for position, escape in locations.lone_surrogates(text):
+            faults.append((position, f"{escape} is {_HALF}; remove it"))
+        raise (_invalid(path, text, faults) if faults else _too_deep(path, text)) from None
     return document
 
 
 def decode_entries(data: bytes, path: str) -> list[dict[str, Any]]:
-    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises
-    InvalidDocument.
-    """
-    entries: list[dict[str, Any]] = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)[
-        "history"
-    ]
+    """Return the entries in a JSON array that `encode_entries` wrote. Raises InvalidDocument."""
+    document = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)
+    entries: list[dict[str, Any]] = document["history"]
     return entries
 
 
 def decode_record(data: bytes) -> dict[str, Any]:
-    """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or
-    RecursionError.
+    """Return a record of the log, which may be deeper than a document by one level.
+
+    Raises ValueError or RecursionError.
     """
     record: dict[str, Any] = _DECODER.decode(data.decode())
     return record
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a file that holds `document`, in the layout of the store and the order of the
-    mapping.
-
-    Raises InvalidInput if something in it has no place in JSON, by its path.
-    """
-    plain = document if type(document) is dict else dict(document)
-    try:
-        data = orjson.dumps(plain, option=_FILE)
-    except TypeError as error:
-        _refuse(plain, 0, error)
-    _check(plain, plain.values(), 0)
-    return data
-
-
-def encode_entry(entry: Mapping[str, Any]) -> bytes:
-    """The bytes of one entry of `history` as they stand in a file the store wrote.
-
-    The lines stand four spaces in, from ``    {`` to ``    }``, without a comma or newline at the end. Raises
-    InvalidInput if something in it has no place in JSON, by its path.
-    """
-    plain = entry if type(entry) is dict else dict(entry)
-    try:
-        # Two lists around it give the indentation, and the depth the entry will have in the file.
-        data = orjson.dumps([[plain]], option=_LAYOUT)[6:-6]
-    except TypeError as error:
-        _refuse(plain, 2, error)
-    for value in plain.values():
-        if type(value) not in _PLAIN:
-            _check(plain, (value,), 2)
-    return data
-
-
-def encode_entries(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises
-    InvalidInput.
-    """
-    return b"[\n" + b",\n".join(map(encode_entry, entries)) + b"]"
-
-
 def _text(data: bytes, path: str) -> str:
+    """Return the text of a file without its byte order mark. Raises InvalidDocument."""
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = locations.decode_leniently(data[: error.start])
-        line, column = line_column(before, len(before))
+        valid_text = locations.decode_leniently(data[: error.start])
+        line, column = line_column(valid_text, len(valid_text))
         reason = f"byte 0x{data[error.start]:02x} is not valid UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             reason = "the file is UTF-16; save it as UTF-8"
@@ -177,15 +144,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _shared(token: str) -> Any:
+def _shared_fragment(token: str) -> Any:
     return orjson.Fragment(token.encode())
 
 
 def _fragment(token: str) -> Any:
-    return _shared(token) if len(token) <= 64 else orjson.Fragment(token.encode())
+    if len(token) <= _MAX_SHARED_LENGTH:
+        return _shared_fragment(token)
+    return orjson.Fragment(token.encode())
 
 
 def _int(token: str) -> Any:
+    # Counted first, as Python refuses to convert a text of thousands of digits.
     fits = len(token) < 19 or (len(token) <= 20 and -(2**63) <= int(token) < 2**64)
     return int(token) if fits and token != "-0" else _fragment(token)
 
@@ -204,25 +174,27 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _invalid(path: str, text: str, faults: list[tuple[int, str]]) -> InvalidDocument:
-    return InvalidDocument.of(
-        [Problem(path, *line_column(text, at), "", reason) for at, reason in faults[:100]]
-    )
+# --- Problems of a file, in words ---
+
+
+def _invalid(path: str, text: str, faults: list[_Fault]) -> InvalidDocument:
+    problems = []
+    for position, reason in faults[:_MAX_PROBLEMS]:
+        problems.append(Problem(path, *line_column(text, position), "", reason))
+    return InvalidDocument.of(problems)
 
 
 def _too_deep(path: str, text: str) -> InvalidDocument:
-    return _invalid(path, text, [(locations.too_deep(text, MAX_DEPTH) or 0, _DEEP)])
+    return _invalid(path, text, [(locations.too_deep(text, MAX_DEPTH) or 0, _TOO_DEEP)])
 
 
-#: A line that git begins a conflict, its common ancestor, its other side or its end with
-#: (`merge.conflictStyle`).
+#: A line with which git begins a conflict, its common ancestor (`merge.conflictStyle`), its other
+#: side, or ends it.
 _MARKER = r"(?m)^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$"
 
 
-def _conflicts(text: str) -> list[tuple[int, str]]:
-    """Where git has left conflicts to be settled; none unless a conflict begins,
-    divides and ends.
-    """
+def _conflicts(text: str) -> list[_Fault]:
+    """Return the conflicts that git's merge left. None unless one begins, divides and ends."""
     markers = list(re.finditer(_MARKER, text))
     if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in markers}:
         return []
@@ -234,8 +206,9 @@ def _conflicts(text: str) -> list[tuple[int, str]]:
     return [(marker.start(), reason) for marker in markers if marker[1] == "<<<<<<<"]
 
 
-_COMMA = "a comma too many before the closing bracket; remove it"
-_WORDS = {
+_EXTRA_COMMA = "a comma too many before the closing bracket; remove it"
+#: Our words for the errors of Python's parser.
+_PHRASES = {
     "Expecting property name enclosed in double quotes": (
         "a field name in double quotes is expected here; is there a comma too many before?"
     ),
@@ -248,49 +221,44 @@ _WORDS = {
 }
 
 
-def _syntax(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
-    """Where and what the error is, the same in every version of Python."""
-    at, before = error.pos, text[: error.pos].rstrip(" \t\r\n")
-    if before.endswith(",") and text[at : at + 1] in {"}", "]"}:
-        return len(before) - 1, _COMMA
+def _syntax_fault(error: json.JSONDecodeError, text: str) -> _Fault:
+    """Return position and reason of a syntax error, the same in every version of Python."""
+    position = error.pos
+    text_before = text[:position].rstrip(" \t\r\n")
+    if text_before.endswith(",") and text[position : position + 1] in {"}", "]"}:
+        return len(text_before) - 1, _EXTRA_COMMA
     if error.msg.startswith("Illegal trailing comma"):
-        return at, _COMMA
-    if error.msg.startswith("Invalid \\") and text[at] != "\\":
-        at -= 1
-    return at, _in_words(error, text)
+        return position, _EXTRA_COMMA
+    if error.msg.startswith("Invalid \\") and text[position] != "\\":
+        return position - 1, _syntax_reason(error, text)
+    return position, _syntax_reason(error, text)
 
 
-def _in_words(error: json.JSONDecodeError, text: str) -> str:
-    """What is wrong, for a person; ends in the way out."""
+def _syntax_reason(error: json.JSONDecodeError, text: str) -> str:
+    """Return what is wrong, and the remedy."""
     if not text.strip():
         return "the file is empty; restore it from a backup, or delete it"
-    rest = text[error.pos :].lstrip()
-    unclosed = error.msg.startswith("Unterminated")
-    if not rest and not unclosed:
+    following = text[error.pos :].lstrip()
+    if not following and not error.msg.startswith("Unterminated"):
         return (
             "the file ends in the middle of the document; complete it, or restore it from a backup"
         )
-    if rest.startswith("\0"):
+    if following.startswith("\0"):
         return "NUL bytes; remove them, or restore the file from a backup"
     if error.msg.startswith("Invalid control character"):
         code = ord(text[error.pos])
-        return (
-            f"a raw control character (U+{code:04X}) inside a text; write it as \\u{code:04x}"
-            + (
-                ", a line break as \\n, or close the text before it with a quote"
-                if code in {10, 13}
-                else ""
-            )
-        )
+        reason = f"a raw control character (U+{code:04X}) inside a text; write it as \\u{code:04x}"
+        if code in {10, 13}:
+            reason += ", a line break as \\n, or close the text before it with a quote"
+        return reason
     if error.msg.startswith("Invalid \\"):
         return "this backslash starts no JSON escape; write a backslash itself as \\\\"
-    return _WORDS.get(
-        error.msg, error.msg[:1].lower() + error.msg[1:] + "; correct it in an editor"
-    )
+    unknown = error.msg[:1].lower() + error.msg[1:] + "; correct it in an editor"
+    return _PHRASES.get(error.msg, unknown)
 
 
 def kind_of(value: Any) -> str:
-    """What `value` is, in the words of the messages."""
+    """Return the kind of a value, for messages: "a text"."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     names = {
@@ -299,65 +267,120 @@ def kind_of(value: Any) -> str:
         int | float | orjson.Fragment: "a number",
         dict: "an object",
     }
-    return next(
-        (name for kind, name in names.items() if isinstance(value, kind)),
-        f"a {type(value).__name__}",
-    )
+    for kind, name in names.items():
+        if isinstance(value, kind):
+            return name
+    return f"a {type(value).__name__}"
+
+
+# --- Writing ---
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a file with `document`, in the layout of the store.
+
+    The keys keep the order of the mapping. Raises InvalidInput that names the path of a value that
+    JSON does not have.
+    """
+    plain = document if type(document) is dict else dict(document)
+    try:
+        data = orjson.dumps(plain, option=_FILE)
+    except TypeError as error:
+        _refuse(plain, 0, error)
+    _check(plain, plain.values(), 0)
+    return data
+
+
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
+    """Return the bytes of one entry of `history`, as they are in a file of the store.
+
+    The lines are indented by four spaces, from ``    {`` to ``    }``, without a comma or newline
+    at the end. Raises InvalidInput that names the path of a value that JSON does not have.
+    """
+    plain = entry if type(entry) is dict else dict(entry)
+    try:
+        # Two lists around it give the indentation, and the depth of an entry in a file.
+        data = orjson.dumps([[plain]], option=_LAYOUT)[6:-6]
+    except TypeError as error:
+        _refuse(plain, 2, error)
+    for value in plain.values():
+        if type(value) not in _PLAIN:
+            _check(plain, (value,), 2)
+    return data
+
+
+def encode_entries(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return a JSON array of entries in the layout of a file. Raises InvalidInput."""
+    return b"[\n" + b",\n".join(map(encode_entry, entries)) + b"]"
 
 
 def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
-    """Refuse what orjson writes though JSON has no such thing: NaN as null, an enum, a date, a
-    dataclass.
+    """Refuse what orjson writes and JSON does not have: NaN as null, an enum, a date, a dataclass.
+
+    Args:
+        document: The document, for the error.
+        values: The values in it that are checked.
+        depth: The depth of the document in its file.
     """
-    rest = [values]
-    while rest:
-        for value in rest.pop():
+    pending = [values]
+    while pending:
+        for value in pending.pop():
             kind = type(value)
             if kind in _PLAIN or (kind is float and isfinite(value)):
                 continue
             if kind not in _CONTAINERS:
                 _refuse(document, depth, None)
-            inside = value.values() if kind is dict else value
-            if not _PLAIN.issuperset(map(type, inside)):
-                rest.append(inside)
+            children = value.values() if kind is dict else value
+            if not _PLAIN.issuperset(map(type, children)):
+                pending.append(children)
 
 
 def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> NoReturn:
-    """Name the first thing in `document` that can't be written."""
-    rest: list[tuple[JsonPath, Any]] = [((), document)]
-    while rest:
-        where, value = rest.pop()
-        if reason := _fault(value, len(where) + depth):
-            raise InvalidInput(f"{format_path(where)}: {reason}" if where else reason)
-        if isinstance(value, dict | list | tuple):
-            inside: Iterable[tuple[Any, Any]] = (
-                value.items() if isinstance(value, dict) else enumerate(value)
-            )
-            rest.extend(reversed([((*where, step), item) for step, item in inside]))
+    """Raise InvalidInput for the first value in `document` that can't be written."""
+    pending: list[tuple[JsonPath, Any]] = [((), document)]
+    while pending:
+        json_path, value = pending.pop()
+        reason = _value_fault(value, len(json_path) + depth)
+        if reason:
+            raise InvalidInput(f"{format_path(json_path)}: {reason}" if json_path else reason)
+        children: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            children = value.items()
+        elif isinstance(value, list | tuple):
+            children = enumerate(value)
+        # Reversed, so that the last one, which is popped next, is the first in the document.
+        pending.extend(reversed([((*json_path, step), child) for step, child in children]))
     raise InvalidInput(f"this can't be written as JSON: {error}")
 
 
-def _fault(value: Any, depth: int) -> str:
+def _value_fault(value: Any, depth: int) -> str:
+    """Return what is wrong with a value itself, without its children. Empty: nothing."""
     kind = type(value)
     if kind is str:
         return "" if _is_utf8(value) else f"{_HALF}; remove it"
     if kind is float:
-        return (
-            "" if isfinite(value) else f"{value} is not a JSON number; use null or a finite number"
-        )
+        if isfinite(value):
+            return ""
+        return f"{value} is not a JSON number; use null or a finite number"
     if kind is int:
         return "" if -(2**63) <= value < 2**64 else "a number beyond 64 bits; write it as a text"
     if kind in _CONTAINERS:
         if depth >= MAX_DEPTH:
-            return _DEEP
-        for key in value if kind is dict else ():
-            if type(key) is not str:
-                return f"the key {key!r} is not a plain str"
-            if not _is_utf8(key):
-                return f"the key {key!r} holds {_HALF}"
+            return _TOO_DEEP
+        return _key_fault(value) if kind is dict else ""
+    if kind in _PLAIN:
         return ""
     kinds = "use str, int, float, bool, None, list, dict"
-    return "" if kind in _PLAIN else f"a value of type {kind.__name__} is not valid JSON; {kinds}"
+    return f"a value of type {kind.__name__} is not valid JSON; {kinds}"
+
+
+def _key_fault(value: dict[Any, Any]) -> str:
+    for key in value:
+        if type(key) is not str:
+            return f"the key {key!r} is not a plain str"
+        if not _is_utf8(key):
+            return f"the key {key!r} holds {_HALF}"
+    return ""
 
 
 def _is_utf8(text: str) -> bool:

@@ -1,10 +1,8 @@
-"""Line anatomy: where the parts of a canonical capsule lie, in bytes.
+"""Find the parts of a canonical capsule by their offsets in bytes, and build pieces of it.
 
-The canonical layout is line-addressable, as JSON strings hold no raw newline: a line that is
-exactly four
-spaces and `{` starts a message, the line `  "context": ` ends what a list needs, and the last three lines
-close `history`. What must stay true: nothing here is asked of a file that is not canonical, and
-nothing but the storage layer and its callers leans on these offsets.
+The canonical layout is line-addressable, because JSON strings hold no raw newline. A line of four
+spaces and `{` begins a message. The line `  "context": ` ends the head, which is all that a list
+needs. The last three lines close `history`. An append writes at `tail` and overwrites the closing.
 
     {                          <- 0
       "id": ...,
@@ -13,9 +11,12 @@ nothing but the storage layer and its callers leans on these offsets.
       "context": {             <- context: the first byte of this line
       "history": [             <- history: the byte after the bracket
         {
-        }                      <- tail: the byte after the last brace, or `history` when there is none
+        }                      <- tail: the byte after the last brace; without messages: `history`
       ]
     }
+
+What must stay true: only a file that is canonical is read by these offsets, which the caller has to
+know. Only the storage layer and its callers use them.
 """
 
 from __future__ import annotations
@@ -32,29 +33,28 @@ _CLOSING = b"\n  ]\n}\n"
 _CLOSING_EMPTY = b"]\n}\n"
 _CONTEXT = b'\n  "context": '
 _HISTORY = b'\n  "history": ['
+_UPDATED_AT = b'\n  "updatedAt": "'
 _ENTRY = b"\n    {\n"
 _ENTRY_END = b"\n    }"
 _ID = b'\n      "id": "%s"'
-#: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand
-#: deeper.
-_MADE_ID = _ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
+#: The line of a message's id that is a UUIDv5, which is derived and not random. Ids inside a
+#: message are indented deeper.
+_DERIVED_ID = _ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _CONTEXT_END = b"\n  },\n"
 _CONTEXT_EMPTY = b'  "context": {},\n'
-#: So many bytes of a piece may belong to the end of a context whose rest is in the next piece.
+#: How many bytes at the end of a piece can be the beginning of a context's end.
 CONTEXT_END_BYTES = len(_CONTEXT_END) - 1
 
 
 class FileLayout(NamedTuple):
-    """Offsets (bytes) in a canonical capsule; the module's docstring draws them.
+    """The offsets in a canonical capsule that the module draws, in bytes.
 
-    A tuple, as an append makes two of them, and a frozen dataclass costs three times as much to
-    make.
+    It is a tuple, because an append makes two, and a frozen dataclass costs three times as much.
 
     Attributes:
-        size: Bytes of the whole file.
-        entries: How many entries `history` has.
-        ends_active: Whether the last message is known to be the end of the active branch. False:
-            not known.
+        size: The bytes of the whole file.
+        entries: The number of messages.
+        ends_active: Whether the last message is known to end the active branch. False: unknown.
     """
 
     size: int
@@ -67,15 +67,15 @@ class FileLayout(NamedTuple):
 
 
 def survey(data: bytes) -> FileLayout | None:
-    """The anatomy of a canonical capsule, or None when `data` lacks a part that the layout needs.
+    """Return the layout of a canonical capsule. None: `data` lacks a part of it.
 
-    Costs a scan of `data`. That the whole of it is canonical is for the caller to know.
+    Cost: one scan of `data`. It is not checked whether all of it is canonical.
     """
     context = data.find(_CONTEXT) + 1
     history = data.find(_HISTORY, context - 1) + len(_HISTORY)
     if context == 0 or history < len(_HISTORY):
         return None
-    updated_at = _stamp_in(data[:context])
+    updated_at = _find_updated_at(data[:context])
     if updated_at < 0:
         return None
     if data.endswith(_CLOSING) and len(data) - len(_CLOSING) > history:
@@ -85,21 +85,28 @@ def survey(data: bytes) -> FileLayout | None:
     else:
         return None
     return FileLayout(
-        len(data), updated_at, context, history, tail, data.count(_ENTRY, history, tail)
+        size=len(data),
+        updated_at=updated_at,
+        context=context,
+        history=history,
+        tail=tail,
+        entries=data.count(_ENTRY, history, tail),
     )
 
 
-def _stamp_in(head: bytes) -> int:
-    """The offset of `updatedAt`, which is overwritten in place; -1 when there is none."""
-    key = b'\n  "updatedAt": "'
-    at = head.find(key) + len(key)
-    return at if at >= len(key) and head[at + WIDTH : at + WIDTH + 1] == b'"' else -1
+def _find_updated_at(head: bytes) -> int:
+    """Return the offset of the time in `updatedAt`. -1: none of the width that is overwritten."""
+    offset = head.find(_UPDATED_AT) + len(_UPDATED_AT)
+    if offset < len(_UPDATED_AT) or head[offset + WIDTH : offset + WIDTH + 1] != b'"':
+        return -1
+    return offset
+
+
+# --- The head ---
 
 
 def head_of(beginning: bytes) -> bytes | None:
-    """The head as a JSON document, from the first bytes of a canonical capsule; None when it ends
-    further on.
-    """
+    """Return the head as a JSON document, from the first bytes of a capsule. None: it goes on."""
     end = beginning.find(_CONTEXT)
     if end < 0 or not beginning.startswith(b"{\n") or beginning[end - 1 : end] != b",":
         return None
@@ -107,60 +114,34 @@ def head_of(beginning: bytes) -> bytes | None:
 
 
 def head_prefix(head: bytes) -> bytes:
-    """The reverse of `head_of`: a head encoded as a document of its own, as it stands before
-    `context`.
-    """
+    """Return the bytes of a capsule before `context`, from its head as a JSON document."""
     return head.rstrip(b"\n").removesuffix(b"\n}") + b",\n"
 
 
-def closing_of(anatomy: FileLayout) -> bytes:
-    """The bytes from `anatomy.tail` to the end of the file."""
-    return _CLOSING if anatomy.tail > anatomy.history else _CLOSING_EMPTY
-
-
-def append_bytes(anatomy: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayout]:
-    """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the
-    anatomy after it.
-
-    No entries close the file as it was.
-    """
-    if not entries:
-        closing = closing_of(anatomy)
-        return closing, anatomy._replace(size=anatomy.tail + len(closing))
-    block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
-    tail = anatomy.tail + len(block)
-    size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
-    after = FileLayout(
-        size, anatomy.updated_at, anatomy.context, anatomy.history, tail, count, anatomy.ends_active
-    )
-    return block + _CLOSING, after
-
-
-def with_head(anatomy: FileLayout, head: bytes) -> FileLayout | None:
-    """The anatomy once `head` (as `head_prefix` gives it) stands in place of the old one; None if it is
-    no head.
-    """
-    updated_at = _stamp_in(head)
+def with_head(parts: FileLayout, head: bytes) -> FileLayout | None:
+    """Return the layout with another head, as `head_prefix` returns it. None: it is no head."""
+    updated_at = _find_updated_at(head)
     if updated_at < 0:
         return None
-    return with_longer_context(
-        anatomy._replace(updated_at=updated_at, context=len(head)), len(head) - anatomy.context
-    )
+    changed = parts._replace(updated_at=updated_at, context=len(head))
+    return with_longer_context(changed, len(head) - parts.context)
 
 
-def with_longer_context(anatomy: FileLayout, by: int) -> FileLayout:
-    """The anatomy once the context has become so many bytes longer, or shorter (negative)."""
-    return anatomy._replace(
-        size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by
+# --- The context ---
+
+
+def with_longer_context(parts: FileLayout, added: int) -> FileLayout:
+    """Return the layout with a context that has `added` bytes more; negative: fewer."""
+    return parts._replace(
+        size=parts.size + added, history=parts.history + added, tail=parts.tail + added
     )
 
 
 def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """A context as it stands in a capsule, from the first byte of its line to the newline behind
-    it.
+    """Yield the lines of a context in a capsule, up to the newline behind it.
 
-    The pieces are of a JSON object in the canonical layout, without a newline at its end. They may
-    be cut anywhere but within a line's indentation or before it.
+    The pieces are those of a JSON object in the canonical layout, without a newline at its end. They
+    may be cut anywhere but within or before the indentation of a line.
     """
     yield b'  "context": '
     for piece in pieces:
@@ -169,20 +150,21 @@ def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def context_end(block: bytes, *, first: bool) -> int:
-    """The offset behind the context in a piece of a canonical capsule; -1 when it ends further on.
+    """Return the offset behind the context in a piece of a capsule. -1: it goes on.
 
     `first` says whether the piece begins where the context does.
     """
     if first and block.startswith(_CONTEXT_EMPTY):
         return len(_CONTEXT_EMPTY)
-    # What stands inside the context is indented deeper, and a JSON string holds no raw newline.
+    # Lines inside the context are indented deeper.
     end = block.find(_CONTEXT_END)
     return end + len(_CONTEXT_END) if end >= 0 else -1
 
 
 def context_in(data: bytes) -> tuple[int, int] | None:
-    """Where in a whole canonical capsule the value of its context begins and ends; None when it is
-    no object.
+    """Return where the value of `context` begins and ends in a whole capsule.
+
+    None: it is no object.
     """
     line = data.find(_CONTEXT) + 1
     start = line + len(_CONTEXT) - 1
@@ -194,33 +176,70 @@ def context_in(data: bytes) -> tuple[int, int] | None:
     return None if end < 0 else (start, end + len(_CONTEXT_END) - 2)
 
 
-def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
-    """The JSON array of the last entries in a piece of a canonical history that ends at `tail`, and
-    their number: fewer than `wanted` when `block` holds fewer whole ones."""
-    at, count = len(block), 0
-    while count < wanted and (start := block.rfind(_ENTRY, 0, at)) >= 0:
-        at, count = start, count + 1
-    return b"[" + block[at:] + b"]", count
+# --- The history ---
+
+
+def closing_of(parts: FileLayout) -> bytes:
+    """Return the bytes from `parts.tail` to the end of the file."""
+    return _CLOSING if parts.tail > parts.history else _CLOSING_EMPTY
+
+
+def append_bytes(parts: FileLayout, entries: list[bytes]) -> tuple[bytes, FileLayout]:
+    """Return the bytes to write at `parts.tail` to append entries, and the layout after that.
+
+    The entries are as `codec.encode_entry` returns them. Without entries the bytes close the file.
+    """
+    if not entries:
+        closing = closing_of(parts)
+        return closing, parts._replace(size=parts.tail + len(closing))
+    separator = b",\n" if parts.tail > parts.history else b"\n"
+    block = separator + b",\n".join(entries)
+    tail = parts.tail + len(block)
+    layout_after = FileLayout(
+        size=tail + len(_CLOSING),
+        updated_at=parts.updated_at,
+        context=parts.context,
+        history=parts.history,
+        tail=tail,
+        entries=parts.entries + len(entries),
+        ends_active=parts.ends_active,
+    )
+    return block + _CLOSING, layout_after
+
+
+def last_entries(block: bytes, limit: int) -> tuple[bytes, int]:
+    """Return the last entries in a piece of a history that ends at `tail`, and their number.
+
+    The entries are a JSON array. They are fewer than `limit` if the piece has fewer whole ones.
+    """
+    offset = len(block)
+    count = 0
+    while count < limit:
+        start = block.rfind(_ENTRY, 0, offset)
+        if start < 0:
+            break
+        offset = start
+        count += 1
+    return b"[" + block[offset:] + b"]", count
 
 
 def id_line(id: str) -> bytes:
-    """The line that holds a message's id in a canonical history; nothing inside a message can look
-    like it.
-    """
+    """Return the line of a message's id in a history. No other bytes of a history are like it."""
     return b'\n      "id": ' + orjson.dumps(id)
 
 
 def derived_ids(block: bytes) -> frozenset[bytes]:
-    """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of
-    migrated messages.
-    """
-    return frozenset(re.findall(_MADE_ID, block))
+    """Return the ids in a piece of a history that are UUIDv5: of idempotency keys and migrations."""
+    return frozenset(re.findall(_DERIVED_ID, block))
 
 
 def find_entry(history: bytes, id: str) -> tuple[int, bytes] | None:
-    """The entry with an id in a piece of the bytes from `history` to `tail`: its position among
-    those that begin in the piece, and its bytes as JSON; None also if it begins before the
-    piece."""
+    """Find the entry with an id in a piece of the bytes from `history` to `tail`.
+
+    Returns:
+        Its number among the entries that begin in the piece, from 0, and its bytes as JSON. None:
+        it is not there, or it begins before the piece.
+    """
     line = history.find(id_line(id))
     start = history.rfind(_ENTRY, 0, line + 1) if line >= 0 else -1
     if start < 0:
@@ -230,5 +249,5 @@ def find_entry(history: bytes, id: str) -> tuple[int, bytes] | None:
 
 
 def count_entries(history: bytes) -> int:
-    """How many entries begin in such a piece."""
+    """Return how many entries begin in a piece of a history."""
     return history.count(_ENTRY)

@@ -1,17 +1,16 @@
-"""What a merge notes in a capsule for a person and for the next merge: who writes, reads and
-settles each note.
+"""Read and write the annotations that a merge leaves in a capsule, for a person and later merges.
 
-What must stay true: no note says whose a value was, so that every order of merging writes the same;
-a conflict that one side settled stays settled; and a field of a note's name with another form of
-value is kept as it is. Pure.
+- `metadata.conflicts`: fields that both sides changed differently, with the candidate values. A
+  person decides about them.
+- `metadata.currentWanted`: a `message` that a version switched to and that is deleted, and the
+  message that is active `instead`.
+- `versionOf` in the metadata of a message: the id of the message of which it is a lost version.
+- `originalParent` there: the deleted parent (or null), if a merge gave the message another one; or
+  its parent, if it is next to the line of the conversation and would be taken for a part of it.
 
-- `metadata.conflicts`: the fields that both sides changed, with their values, for a person to
-  settle;
-- `metadata.currentWanted`: the `message` that a version switched to and that is deleted, and what
-  is active `instead`;
-- `versionOf` in the metadata of a message: the id of the message that it is a version of, and lost;
-- `originalParent` there: its deleted parent (or null), where a merge gave it another one; or its
-  parent, where it stands beside a line and would be taken for a part of it.
+What must stay true: no annotation tells which side had a value, so every order of merges writes the
+same. A conflict that one side settled stays settled. A field of the same name with a value of
+another form is kept unchanged. Pure.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from capsule.format.merge.three_way import ABSENT, encode_value
 Message = Mapping[str, Any]
 VERSION_OF, ORIGINAL_PARENT = "versionOf", "originalParent"
 
-# -- Conflicts -------------------------------------------------------------------------------------
+# --- Conflicts ---
 
-#: Values by what is written for them, each with the time when it was set, if known.
-_Values = dict[bytes, tuple[Any, str | None]]
-#: Conflicts by (0, field). An entry of another form stands as its only value, by (1, what is
-#: written for it).
-_Recorded = dict[tuple[int, Any], _Values]
+#: Candidate values by their JSON, each with the time at which it was set, if known.
+_Candidates = dict[bytes, tuple[Any, str | None]]
+#: Recorded conflicts by (`_FIELD`, its name). An entry of another form is its own only value, by
+#: (`_OTHER`, its JSON).
+_Recorded = dict[tuple[int, Any], _Candidates]
+_FIELD, _OTHER = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,23 @@ class Conflict:
 
     @classmethod
     def of(
-        cls, where: Iterable[str], values: Iterable[tuple[Any, str | None]], kept: Any
+        cls,
+        json_path: Iterable[str],
+        values: Iterable[tuple[Any, str | None]],
+        present_value: Any,
     ) -> Conflict:
-        """The conflict of the field at `where`. A value is ABSENT where there is none."""
-        name = ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in where)
-        present = sorted(values, key=lambda value: encode_value(value[0]))
-        return cls(name, tuple((_or_none(value), at) for value, at in present), _or_none(kept))
+        """Return the conflict of the field at `json_path`. An absent value is `ABSENT`."""
+        name = ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in json_path)
+        candidates = sorted(values, key=lambda value: encode_value(value[0]))
+        return cls(
+            field=name,
+            values=tuple((_none_if_absent(value), time) for value, time in candidates),
+            kept=_none_if_absent(present_value),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The fields for `--json`."""
-        values = [_value_as_json(*value) for value in self.values]
+        values = [_candidate_as_json(*value) for value in self.values]
         return {
             "id": self.id,
             "title": self.title,
@@ -79,12 +86,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge made.
+    """The result of a merge.
 
     Attributes:
         document: The document; of a capsule in its clean form.
         conflicts: The conflicts that this merge adds, for a person to settle.
-        notes: What was decided besides, in words.
+        notes: Other decisions of the merge, in words.
     """
 
     document: dict[str, Any]
@@ -93,188 +100,207 @@ class MergeResult:
 
 
 def conflicts_in(document: Mapping[str, Any]) -> list[Conflict]:
-    """The conflicts that a capsule awaits a decision on, by field."""
+    """Return the unsettled conflicts of a capsule, sorted by field."""
     conflicts = []
-    for (is_other, name), values in sorted(_read(document["metadata"].get("conflicts")).items()):
-        if not is_other:
-            kept: Any = document
-            for step in _path(name):
-                kept = kept.get(step) if isinstance(kept, dict) else None
-            candidates = tuple(values[key] for key in sorted(values))
-            conflicts.append(Conflict(name, candidates, kept, document["id"], document["title"]))
+    recorded = _parse_conflicts(document["metadata"].get("conflicts"))
+    for (form, name), candidates in sorted(recorded.items()):
+        if form == _OTHER:
+            continue
+        value: Any = document
+        for step in _split_field(name):
+            value = value.get(step) if isinstance(value, dict) else None
+        conflict = Conflict(
+            field=name,
+            values=tuple(candidates[key] for key in sorted(candidates)),
+            kept=value,
+            id=document["id"],
+            title=document["title"],
+        )
+        conflicts.append(conflict)
     return conflicts
 
 
 def merge_conflicts(
     base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title: tuple[Any, Any]
 ) -> list[Any]:
-    """`metadata.conflicts` of both sides, less what one of them settled, and with what this merge
-    adds.
+    """Return the merged `metadata.conflicts`.
+
+    It has the conflicts of both sides and of this merge, without those that one side settled.
 
     Args:
         base, ours, theirs: The field in each version.
         added: The conflicts of this merge.
-        title: The title of the result, and when it was set.
+        title: The title of the result, and the time at which it was set.
     """
-    was, *sides = map(_read, (base, ours, theirs))
+    base_recorded = _parse_conflicts(base)
+    sides = [_parse_conflicts(ours), _parse_conflicts(theirs)]
     result: _Recorded = {}
     for key in {**sides[0], **sides[1]}:
-        there = [side[key] for side in sides if key in side]
-        if len(there) == 2 or there[0] != was.get(key):
-            result[key] = _joined(*there)
+        present = [side[key] for side in sides if key in side]
+        if len(present) == 2 or present[0] != base_recorded.get(key):
+            result[key] = _join_candidates(*present)
     for conflict in added:
-        values = {encode_value(value): (value, at) for value, at in conflict.values}
-        key = 0, conflict.field
-        result[key] = _joined(*(side[key] for side in sides if key in side), values)
-    of_title = result.get((0, "title"), {})
-    if (written := encode_value(title[0])) in of_title:
-        result[0, "title"] = _joined(of_title, {written: title})
-    return _as_json(result)
+        candidates = {encode_value(value): (value, time) for value, time in conflict.values}
+        key = _FIELD, conflict.field
+        earlier = [side[key] for side in sides if key in side]
+        result[key] = _join_candidates(*earlier, candidates)
+    title_candidates = result.get((_FIELD, "title"), {})
+    title_key = encode_value(title[0])
+    if title_key in title_candidates:
+        result[_FIELD, "title"] = _join_candidates(title_candidates, {title_key: title})
+    return _conflicts_as_json(result)
 
 
 def remove_conflict(metadata: dict[str, Any], field: str) -> bool:
-    """Take a field out of the conflicts in this metadata; False: it has none. The last one takes
-    `conflicts` away.
+    """Remove a field from the conflicts in this metadata. Return whether it was there.
+
+    The last conflict takes `conflicts` with it.
     """
-    recorded = _read(metadata.get("conflicts"))
-    if recorded.pop((0, field), None) is None:
+    recorded = _parse_conflicts(metadata.get("conflicts"))
+    if recorded.pop((_FIELD, field), None) is None:
         return False
-    metadata["conflicts"] = _as_json(recorded)
+    metadata["conflicts"] = _conflicts_as_json(recorded)
     if not metadata["conflicts"]:
         del metadata["conflicts"]
     return True
 
 
 def resolve(document: dict[str, Any], field: str, value: Any) -> None:
-    """Give a field its value, in copies of the objects that contain it; None removes it."""
-    inside = document
-    *above, name = _path(field)
-    for step in above:
-        there = inside.get(step)
-        inside[step] = dict(there) if isinstance(there, dict) else {}
-        inside = inside[step]
+    """Set a field to a value. None removes it. The objects that contain it are replaced by copies."""
+    parent = document
+    *steps, name = _split_field(field)
+    for step in steps:
+        child = parent.get(step)
+        parent[step] = dict(child) if isinstance(child, dict) else {}
+        parent = parent[step]
     if value is None:
-        inside.pop(name, None)
+        parent.pop(name, None)
     else:
-        inside[name] = value
+        parent[name] = value
 
 
-def _path(field: str) -> list[str]:
+def _split_field(field: str) -> list[str]:
+    """Return the keys of a field's name. A backslash escapes the next character."""
     parts = [""]
     letters = iter(field)
     for letter in letters:
         if letter == ".":
             parts.append("")
+        elif letter == "\\":
+            parts[-1] += next(letters, "\\")
         else:
-            parts[-1] += next(letters, "\\") if letter == "\\" else letter
+            parts[-1] += letter
     return parts
 
 
-def _or_none(value: Any) -> Any:
+def _none_if_absent(value: Any) -> Any:
     return None if value is ABSENT else value
 
 
-def _read(value: Any) -> _Recorded:
+def _parse_conflicts(value: Any) -> _Recorded:
     recorded: _Recorded = {}
     for entry in value if isinstance(value, list) else ():
         match entry:
-            case {"field": str(name), "values": [_, *_] as items, **others} if not others and all(
-                map(_is_value, items)
+            case {"field": str(name), "values": [_, *_] as items, **other_fields} if (
+                not other_fields and all(map(_is_candidate, items))
             ):
-                values = [
-                    {encode_value(item["value"]): (item["value"], item.get("at"))} for item in items
-                ]
-                recorded[0, name] = _joined(recorded.get((0, name), {}), *values)
+                candidates = [recorded.get((_FIELD, name), {})]
+                for item in items:
+                    key = encode_value(item["value"])
+                    candidates.append({key: (item["value"], item.get("at"))})
+                recorded[_FIELD, name] = _join_candidates(*candidates)
             case _:
-                written = encode_value(entry)
-                recorded[1, written] = {written: (entry, None)}
+                entry_key = encode_value(entry)
+                recorded[_OTHER, entry_key] = {entry_key: (entry, None)}
     return recorded
 
 
-def _is_value(item: Any) -> bool:
-    is_known = isinstance(item, dict) and {"value"} <= set(item) <= {"value", "at"}
-    return is_known and isinstance(item.get("at", ""), str)
+def _is_candidate(item: Any) -> bool:
+    if not isinstance(item, dict) or not {"value"} <= set(item) <= {"value", "at"}:
+        return False
+    return isinstance(item.get("at", ""), str)
 
 
-def _joined(*sides: _Values) -> _Values:
-    """All values; of two times at which one was set the later counts."""
-    result: _Values = {}
+def _join_candidates(*sides: _Candidates) -> _Candidates:
+    """Return all candidates. If one was set at two times, the later counts."""
+    result: _Candidates = {}
     for side in sides:
-        for key, (value, at) in side.items():
-            result[key] = value, max(at or "", result.get(key, ("", ""))[1] or "") or None
+        for key, (value, time) in side.items():
+            _, earlier_time = result.get(key, (None, None))
+            result[key] = value, max(time or "", earlier_time or "") or None
     return result
 
 
-def _as_json(recorded: _Recorded) -> list[Any]:
-    entries = []
-    for (is_other, name), values in sorted(recorded.items()):
-        listed = [values[key] for key in sorted(values)]
-        entries.append(
-            listed[0][0]
-            if is_other
-            else {"field": name, "values": [_value_as_json(*value) for value in listed]}
-        )
+def _conflicts_as_json(recorded: _Recorded) -> list[Any]:
+    entries: list[Any] = []
+    for (form, name), candidates in sorted(recorded.items()):
+        values = [candidates[key] for key in sorted(candidates)]
+        if form == _OTHER:
+            entries.append(values[0][0])
+        else:
+            values_as_json = [_candidate_as_json(*value) for value in values]
+            entries.append({"field": name, "values": values_as_json})
     return entries
 
 
-def _value_as_json(value: Any, at: str | None) -> dict[str, Any]:
-    return {"value": value, "at": at} if at else {"value": value}
+def _candidate_as_json(value: Any, time: str | None) -> dict[str, Any]:
+    return {"value": value, "at": time} if time else {"value": value}
 
 
-# -- The branch that a version wanted --------------------------------------------------------------
+# --- The branch that a version switched to ---
 
 
 def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """The message and what took its place, as an earlier merge noted them, unless somebody went
-    elsewhere since.
+    """Return the deleted message that a version switched to, and the one that is active instead.
+
+    None: no merge noted one, or somebody switched to another branch since.
     """
-    wanted = metadata.get("currentWanted")
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("message"), str):
+    wanted_node = metadata.get("currentWanted")
+    if not isinstance(wanted_node, dict) or not isinstance(wanted_node.get("message"), str):
         return None
-    instead = wanted.get("instead")
-    return (wanted["message"], instead) if instead == metadata.get("currentNode") else None
+    instead = wanted_node.get("instead")
+    return (wanted_node["message"], instead) if instead == metadata.get("currentNode") else None
 
 
-# -- Where a message belongs -----------------------------------------------------------------------
+# --- Annotations of a message ---
 
 
 def version_of(message: Message) -> str | None:
-    """The message that this one is a version of, if it lost in a merge; else None."""
-    about = message.get("metadata")
-    other = about.get(VERSION_OF) if about else None
-    return other if isinstance(other, str) and other else None
+    """Return the id of the message of which this one is a lost version, or None."""
+    metadata = message.get("metadata")
+    winner = metadata.get(VERSION_OF) if metadata else None
+    return winner if isinstance(winner, str) and winner else None
 
 
 def has_original_parent(message: Message) -> bool:
-    """Whether a merge noted the parent of the message."""
-    about = message.get("metadata")
-    return about is not None and isinstance(about.get(ORIGINAL_PARENT, 0), str | None)
+    """Return whether a merge noted the parent of the message."""
+    metadata = message.get("metadata")
+    return metadata is not None and isinstance(metadata.get(ORIGINAL_PARENT, 0), str | None)
 
 
 def with_original_parent(message: Message, parent: str | None) -> dict[str, Any]:
-    """The message with its parent noted, where nobody has a field of that name."""
-    about = message.get("metadata") or {}
-    return {**message, "metadata": {**about, ORIGINAL_PARENT: about.get(ORIGINAL_PARENT, parent)}}
+    """Return the message with its parent noted, unless it has a field of that name."""
+    metadata = message.get("metadata") or {}
+    noted = metadata.get(ORIGINAL_PARENT, parent)
+    return {**message, "metadata": {**metadata, ORIGINAL_PARENT: noted}}
 
 
 def without_parent(message: Message) -> dict[str, Any]:
-    """The message without its parent and the note about it."""
+    """Return the message without its parent and the note about it."""
     result = {name: value for name, value in message.items() if name != "parent"}
     if has_original_parent(message):
-        result["metadata"] = {
-            name: value for name, value in message["metadata"].items() if name != ORIGINAL_PARENT
-        }
-        if not result["metadata"]:
+        metadata = dict(message["metadata"])
+        metadata.pop(ORIGINAL_PARENT, None)
+        result["metadata"] = metadata
+        if not metadata:
             del result["metadata"]
     return result
 
 
 def digest(message: Message) -> str:
-    """What tells one version of a message from another, in hexadecimal."""
-    from hashlib import sha256  # OpenSSL with it, which a reader does not need.
+    """Return a digest of a version of a message, in hexadecimal, without its id and parent."""
+    from hashlib import sha256  # It loads OpenSSL, which a command that only reads does not need.
 
-    return sha256(
-        orjson.dumps(
-            {name: value for name, value in without_parent(message).items() if name != "id"}
-        )
-    ).hexdigest()
+    content = without_parent(message)
+    content.pop("id", None)
+    return sha256(orjson.dumps(content)).hexdigest()

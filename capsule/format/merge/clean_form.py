@@ -1,8 +1,11 @@
-"""The form in which a document enters git: canonical, of the version that is written, and locked by
-nobody.
+"""Bring a document into its clean form, in which git stores it.
 
-What must stay true: cleaning a clean document changes no byte; a lock does not change the clean
-form, and nothing but the lock is lost; what is no document is refused. A capsule of a newer major
+The clean form is canonical, of the current version, and has an inactive lock. A file that the store
+wrote is checked by a quick way: orjson gives back the same bytes, and each object has a set of keys
+and types that was found clean before, so only a few values are left to check.
+
+What must stay true: cleaning a clean document changes no byte. A lock does not change the clean
+form, and only the lock is lost. A file that is no document is refused. A capsule of a newer major
 version is left alone. No clock, no chance: two clones clean alike. Pure.
 """
 
@@ -24,52 +27,58 @@ from capsule.ids import is_id
 from capsule.timestamps import is_canonical
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-#: What a document gets where it has none, besides the fields that it needs to be valid.
+#: The fields that cleaning adds where they are missing, besides the required ones.
 _FILLED_IN = {"": ("metadata", "context"), "metadata": ("lock",), "history": ("timestamp", "id")}
-#: The types that tell all values of a kind.
-_TYPES: dict[str, type] = {"text": str, "object": dict, "yes or no": bool, "whole": int}
+#: The kinds of fields of which every value of the type is valid.
+_SUFFICIENT_TYPES: dict[str, type] = {"text": str, "object": dict, "yes or no": bool, "whole": int}
 
 
 def clean(data: bytes, path: str, kind: str) -> bytes:
-    """The clean form of the document in `data`: the whole file, of a kind by its name in `KINDS`.
+    """Return the clean form of the document in `data`, the whole file.
+
+    Args:
+        data: The file.
+        path: Its name, for the error.
+        kind: The name of its kind in `KINDS`.
 
     Raises:
-        InvalidDocument: It is no document of its kind; with `path`, line and column.
+        InvalidDocument: It is no document of its kind; with line and column.
 
-    Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look
-    at each message, which is a twentieth of a second for 10 MB; of any other a strict parse, some
-    three times as much.
+    Cost: for a file that the store wrote, locked or not, orjson's reading and writing it and a look
+    at each message: a twentieth of a second for 10 MB. For others a strict parse, about three times
+    as much.
     """
-    quick = _quick(data) if KINDS[kind].has_entries else None
+    document_kind = KINDS[kind]
+    quick = _clean_quickly(data) if document_kind.has_entries else None
     if quick is not None:
         return quick
     document = codec.decode(data, path)
     if migrations.is_newer(document):
         return data
-    KINDS[kind].check(document, path, data)
-    return codec.encode(
-        clean_document(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document)
-    )
+    document_kind.check(document, path, data)
+    if document_kind.has_entries:
+        return codec.encode(clean_document(document, path))
+    return codec.encode(document_kind.ordered(document))
 
 
 def clean_document(document: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises
-    InvalidDocument.
+    """Return the clean form of a capsule that `validation.check` accepts, as a new dict.
+
+    Raises InvalidDocument if it is of a newer major version. `path` names the file in the error.
     """
-    document = migrations.upgrade(document, path)[0]
-    about = document["metadata"]
-    document = {**document, "metadata": {**about, "lock": inactive_lock()}}
-    return (
-        document if "lock" in about else in_order(document)
-    )  # What came without a lock gets it where it belongs.
+    upgraded, _ = migrations.upgrade(document, path)
+    metadata = upgraded["metadata"]
+    result = {**upgraded, "metadata": {**metadata, "lock": inactive_lock()}}
+    if "lock" in metadata:
+        return result
+    return in_order(result)  # The lock that was added gets its place.
 
 
-def _quick(data: bytes) -> bytes | None:
-    """The clean form of a file in the layout of the store, of the version that is written; None:
-    look closer.
+def _clean_quickly(data: bytes) -> bytes | None:
+    """Return the clean form of a file in the layout of the store. None: it needs a closer look.
 
-    That orjson gives back the very bytes says as much as `codec.decode` would, so only the fields
-    are left to check.
+    If orjson writes the same bytes again, `codec.decode` would accept them. So only the fields are
+    left to check.
     """
     try:
         document = orjson.loads(data)
@@ -79,65 +88,80 @@ def _quick(data: bytes) -> bytes | None:
         return None
     if not is_clean(document, "") or document["version"] != CURRENT or not is_id(document["id"]):
         return None
-    about, lock = document["metadata"], inactive_lock()
-    if about["lock"] == lock:
+    metadata = document["metadata"]
+    lock = inactive_lock()
+    if metadata["lock"] == lock:
         return data
-    return orjson.dumps({**document, "metadata": {**about, "lock": lock}}, option=_FILE)
+    return orjson.dumps({**document, "metadata": {**metadata, "lock": lock}}, option=_FILE)
 
 
 def is_clean(entry: Any, part: str = "history") -> bool:
-    """Whether a message, or another part of a capsule, is as this version writes it: cleaning would
-    leave it alone.
-    """
+    """Return whether cleaning would leave a message, or another part of a capsule, unchanged."""
     if type(entry) is not dict:
         return type(entry) is str and part == "metadata.participants"
-    shape = _shape(part, tuple(entry), tuple(map(type, entry.values())))
-    if shape is None or entry.get("id") == "":
+    checks = _remaining_checks(part, tuple(entry), tuple(map(type, entry.values())))
+    if checks is None or entry.get("id") == "":
         return False
-    times, choices, inside, others = shape
-    for name in times:
+    for name in checks.times:
         if not is_canonical(entry[name]):
             return False
-    for name, known in choices:
-        if entry[name] not in known:
+    for name, allowed in checks.choices:
+        if entry[name] not in allowed:
             return False
-    for name, within in inside:
+    for name, child_part in checks.children:
         value = entry[name]
         for item in value if type(value) is list else (value,):
-            if not is_clean(item, within):
+            if not is_clean(item, child_part):
                 return False
-    return not others or not any(problem_with(field, entry[field.name]) for field in others)
+    return not any(problem_with(field, entry[field.name]) for field in checks.other_fields)
 
 
 class _RemainingChecks(NamedTuple):
-    """What of an object is left to be looked at when its keys are known, and the types of their
-    values.
+    """The checks of an object that are left when its keys and their types are known.
+
+    Attributes:
+        times: The fields that must be canonical times.
+        choices: The fields with a choice of values.
+        children: The fields with parts inside, and the names of these parts.
+        other_fields: The fields of which `problem_with` must look at the value.
     """
 
     times: tuple[str, ...]
     choices: tuple[tuple[str, tuple[str, ...]], ...]
-    inside: tuple[tuple[str, str], ...]
-    others: tuple[Field, ...]
+    children: tuple[tuple[str, str], ...]
+    other_fields: tuple[Field, ...]
 
 
 @lru_cache(maxsize=256)
-def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _RemainingChecks | None:
-    """The shape of the objects with these keys and types; None: none of them is clean."""
-    required = {*_FILLED_IN.get(part, ()), *(field.name for field in PARTS[part] if field.required)}
-    there = dict(zip(keys, types, strict=True))
+def _remaining_checks(
+    part: str, keys: tuple[str, ...], types: tuple[type, ...]
+) -> _RemainingChecks | None:
+    """Return the checks of objects with these keys and types. None: none of them is clean."""
+    required = {field.name for field in PARTS[part] if field.required}
+    required.update(_FILLED_IN.get(part, ()))
+    types_by_key = dict(zip(keys, types, strict=True))
     if not required.issubset(keys) or not is_in_order(keys, part):
         return None
-    times, choices, inside, others = [], [], [], []
+    if any(types_by_key.get(name) is NoneType for name in required):
+        return None
+    times = []
+    choices = []
+    children = []
+    other_fields = []
     for field in PARTS[part]:
-        name, kind, path = field.name, there.get(field.name), f"{part}.{field.name}".lstrip(".")
-        if kind is NoneType and name in required:
-            return None
-        if kind is str and field.kind == "time":
-            times.append(name)
-        elif kind is str and field.choices:
-            choices.append((name, field.choices))
-        elif path in PARTS and kind is (dict if field.kind == "part" else list):
-            inside.append((name, path))
-        elif kind is not None and kind is not _TYPES.get(field.kind):
-            others.append(field)
-    return _RemainingChecks(tuple(times), tuple(choices), tuple(inside), tuple(others))
+        type_ = types_by_key.get(field.name)
+        child_part = f"{part}.{field.name}".lstrip(".")
+        if type_ is str and field.kind == "time":
+            times.append(field.name)
+        elif type_ is str and field.choices:
+            choices.append((field.name, field.choices))
+        elif child_part in PARTS and type_ is (dict if field.kind == "part" else list):
+            children.append((field.name, child_part))
+        elif type_ is not None and type_ is not _SUFFICIENT_TYPES.get(field.kind):
+            other_fields.append(field)
+    return _RemainingChecks(
+        times=tuple(times),
+        choices=tuple(choices),
+        children=tuple(children),
+        other_fields=tuple(other_fields),
+    )

@@ -1,8 +1,12 @@
-"""What changed between two versions of a conversation: as data, and in words.
+"""Compare two versions of a conversation: the differences as data, and in words.
 
-What must stay true: a lock, `updatedAt` and what the next write fills in (ids, times, the version)
-are no changes; messages are compared by id, wherever they stand; and every other difference is
-named. Pure.
+`compare` matches the messages of both versions (`_match_messages`), then collects which were added,
+removed, edited and moved, and which fields of the head changed. Messages are named by their indexes
+in the history, because an id may occur twice.
+
+What must stay true: a lock, `updatedAt` and the values that the next write fills in (ids, times, the
+version) are no differences. Messages are compared by id, wherever they are. Every other difference
+is named. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import Any
 
 from capsule.format import migrations
@@ -23,14 +27,14 @@ from capsule.format.tree.tree import Tree
 Document = Mapping[str, Any]
 Message = Mapping[str, Any]
 
-#: Fields whose changes do not count.
-_UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
-#: Fields that change along with one that has words: who gave the title and when, and the active
-#: branch.
-_WORDLESS = frozenset(
+#: Fields whose changes are no differences.
+_IGNORED_FIELDS = frozenset({"updatedAt", "metadata.lock", "history"})
+#: Fields without a phrase: they change along with another one that has a phrase.
+_FIELDS_WITHOUT_PHRASE = frozenset(
     {"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"}
 )
-_QUOTED = 60
+#: A longer text is truncated to so many characters.
+_MAX_QUOTED = 60
 _FLAGS = ("created", "deleted", "reordered", "switched")
 
 
@@ -52,20 +56,19 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What changed between two versions.
+    """The differences between two versions of a conversation.
 
     Attributes:
-        created: Whether the conversation was not there before.
-        deleted: Whether it is gone.
-        added: Messages that came, in the order of the history; of a created one all.
-        edited: Messages that changed, as they were and as they are, in the order of the history as
-            it is.
-        removed: Messages that went, in the order of the history as it was; of a deleted one all.
-        moved: Messages that answer another one than before, though nothing else of them changed,
-            and that one is there.
-        reordered: Whether messages that stayed stand in another order.
-        switched: Whether another branch is the active one, and not just longer.
-        fields: The head's fields that changed; of a created or deleted conversation none.
+        created: Whether the first version does not exist.
+        deleted: Whether the second version does not exist.
+        added: New messages, in the new order. Of a created conversation all.
+        edited: Messages of which the content changed, in both versions, in the new order.
+        removed: Removed messages, in the old order. Of a deleted conversation all.
+        moved: Messages of which only the parent changed. It does not count if the old parent was
+            removed.
+        reordered: Whether messages of both versions changed their order.
+        switched: Whether another branch is active, and the old one is not just longer.
+        fields: The fields of the head that changed. Of a created or deleted conversation none.
     """
 
     created: bool = False
@@ -83,47 +86,49 @@ class Comparison:
         return self != Comparison()
 
     def words(self) -> list[str]:
-        """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when
-        nothing did.
+        """Return the differences in a few words each: `2 messages added`, `renamed to 'X'`.
 
-        What stands in the conversation is quoted as Python quotes texts, so that nothing in it
-        commands a terminal.
+        Texts of the conversation are quoted as Python quotes texts, so none of them commands a
+        terminal.
         """
         if self.deleted:
             return ["deleted"]
         if self.created:
             return [f"created with {_count(len(self.added))}" if self.added else "created"]
-        parts = {name: getattr(self, name) for name in ("added", "edited", "removed")}
-        parts["moved to another branch"] = self.moved
-        words = [f"{_count(len(messages))} {verb}" for verb, messages in parts.items() if messages]
-        words += ["messages put in another order"] * self.reordered + [
-            "switched to another branch"
-        ] * self.switched
+        phrases = []
+        for name in ("added", "edited", "removed"):
+            messages = getattr(self, name)
+            if messages:
+                phrases.append(f"{_count(len(messages))} {name}")
+        if self.moved:
+            phrases.append(f"{_count(len(self.moved))} moved to another branch")
+        if self.reordered:
+            phrases.append("messages put in another order")
+        if self.switched:
+            phrases.append("switched to another branch")
         for field in self.fields:
-            words += _words_of(field)
-        if self.fields and not words:
-            words.append(
-                ", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields)
-                + " changed"
-            )
-        return words
+            phrases += _phrases_of(field)
+        if self.fields and not phrases:
+            names = [_plain(field.name.removeprefix("metadata.")) for field in self.fields]
+            phrases.append(", ".join(names) + " changed")
+        return phrases
 
     def as_json(self, *, messages: bool = False) -> dict[str, Any]:
-        """What `--json` prints: what is empty is left out.
+        """Return what `--json` prints. Empty fields are omitted.
 
         Args:
-            messages: Whether messages are given whole, the edited ones as they were and as they
-                are; else their ids.
+            messages: Whether messages are given whole, the edited ones in both versions. Otherwise
+                their ids are.
         """
         result: dict[str, Any] = {name: True for name in _FLAGS if getattr(self, name)}
         for name in ("added", "removed", "moved"):
-            if part := getattr(self, name):
-                result[name] = [message if messages else message["id"] for message in part]
-        if self.edited:
-            result["edited"] = [
-                {"before": before, "after": after} if messages else after["id"]
-                for before, after in self.edited
-            ]
+            entries = getattr(self, name)
+            if entries:
+                result[name] = [entry if messages else entry["id"] for entry in entries]
+        if self.edited and messages:
+            result["edited"] = [{"before": before, "after": after} for before, after in self.edited]
+        elif self.edited:
+            result["edited"] = [after["id"] for _, after in self.edited]
         if self.fields:
             result["fields"] = {
                 field.name: {"before": field.before, "after": field.after} for field in self.fields
@@ -132,202 +137,247 @@ class Comparison:
 
 
 def compare(before: Document | None, after: Document | None) -> Comparison:
-    """What changed from one version of a conversation, as `codec.decode` gives it, to the next;
-    None: it is not there.
+    """Return the differences between two versions of a conversation, as `codec.decode` returns them.
 
-    Raises InvalidDocument if one is of a newer major version. Cost: a few microseconds a message.
+    None: there is no such version. Raises InvalidDocument if one is of a newer major version. Cost:
+    a few microseconds a message.
     """
     if before is None:
-        return (
-            Comparison()
-            if after is None
-            else Comparison(created=True, added=tuple(_current(after)["history"]))
-        )
+        if after is None:
+            return Comparison()
+        return Comparison(created=True, added=tuple(_upgrade(after)["history"]))
     if after is None:
-        return Comparison(deleted=True, removed=tuple(_current(before)["history"]))
-    old, new = _current(before), _current(after)
-    # By places, as an id may stand twice: the second use of one is another message.
-    pairs = _paired(before, after, old["history"], new["history"])
-    became = dict(pairs)
-    stays = {*became.values()}
+        return Comparison(deleted=True, removed=tuple(_upgrade(before)["history"]))
+    old = _upgrade(before)
+    new = _upgrade(after)
+    matches = _match_messages(before, after, old["history"], new["history"])
+    new_index_of = dict(matches)
     trees = Tree(old["history"]), Tree(new["history"])
-    versions = [(old["history"][was], new["history"][now]) for was, now in pairs]
-    edited = [sorted_bytes(_alone(was)) != sorted_bytes(_alone(now)) for was, now in versions]
+    edited = []
+    moved = []
+    for old_index, new_index in matches:
+        old_entry = old["history"][old_index]
+        new_entry = new["history"][new_index]
+        if sorted_bytes(_content(old_entry)) != sorted_bytes(_content(new_entry)):
+            edited.append((old_entry, new_entry))
+        elif "parent" in new_entry and _is_moved(trees, old_index, new_index, new_index_of):
+            moved.append(new_entry)
+    kept_indexes = {*new_index_of.values()}
+    added = [entry for index, entry in enumerate(new["history"]) if index not in kept_indexes]
+    removed = [entry for index, entry in enumerate(old["history"]) if index not in new_index_of]
     return Comparison(
-        added=tuple(message for place, message in enumerate(new["history"]) if place not in stays),
-        edited=tuple(compress(versions, edited)),
-        removed=tuple(
-            message for place, message in enumerate(old["history"]) if place not in became
-        ),
-        moved=tuple(
-            new["history"][now]
-            for (was, now), is_edited in zip(pairs, edited, strict=True)
-            if not is_edited
-            and "parent" in new["history"][now]
-            and _is_moved(trees, was, now, became)
-        ),
-        reordered=any(first > second for (first, _), (second, _) in pairwise(pairs)),
-        switched=_is_switched(trees, old, new, became),
-        fields=tuple(_fields(old, new)),
+        added=tuple(added),
+        edited=tuple(edited),
+        removed=tuple(removed),
+        moved=tuple(moved),
+        reordered=any(first > second for (first, _), (second, _) in pairwise(matches)),
+        switched=_is_switched(trees, old, new, new_index_of),
+        fields=tuple(_changed_fields(old, new)),
     )
 
 
-def _current(document: Document) -> dict[str, Any]:
+def _upgrade(document: Document) -> dict[str, Any]:
     return migrations.upgrade(dict(document))[0]
 
 
-def _alone(message: Message) -> dict[str, Any]:
-    """A message without its id and its parent: a file may leave the parent out."""
-    return {name: value for name, value in without_parent(message).items() if name != "id"}
+def _content(message: Message) -> dict[str, Any]:
+    """Return a message without its id and its parent, which a file may omit."""
+    content = without_parent(message)
+    content.pop("id", None)
+    return content
 
 
-def _paired(
-    before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]
-) -> list[tuple[int, int]]:
-    """Which message became which, by places, in the order of `new`.
-
-    The next write gives a message without an id one that is made of its place and its words. If one
-    of the two changed before that write, the other one still identifies the message.
-    """
-    typed = [[not message.get("id") for message in side["history"]] for side in (before, after)]
-    pairs: dict[int, int] = {}
-    paired: set[int] = set()
-    for key in _KEYS:
-        waiting: dict[Any, deque[int]] = {}
-        for place, message in enumerate(old):
-            if place not in paired:
-                waiting.setdefault(key(message), deque()).append(place)
-        if not waiting:
-            break
-        for place, message in enumerate(new):
-            there = waiting.get(key(message)) if place not in pairs else None
-            if there and (key is _KEYS[0] or typed[0][there[0]] or typed[1][place]):
-                pairs[place] = there.popleft()
-                paired.add(pairs[place])
-    return sorted(((was, now) for now, was in pairs.items()), key=lambda pair: pair[1])
-
-
-#: What identifies a message: its id; for one that a person typed, also its words, then its time.
-_KEYS: tuple[Callable[[Message], Any], ...] = (
+#: What identifies a message. The first key counts always. The others count only for a message
+#: that a person typed without an id.
+_MATCH_KEYS: tuple[Callable[[Message], Any], ...] = (
     lambda message: message["id"],
     lambda message: (message["role"], message["content"]),
     lambda message: (message["role"], message["timestamp"]),
 )
 
 
-def _is_moved(trees: tuple[Tree, Tree], was: int, now: int, became: Mapping[int, int]) -> bool:
-    """Whether the parent of a message changed by intent: one that was removed does not count."""
-    parent = trees[0].parents[was]
-    above = became.get(parent) if parent >= 0 else -1
-    return above not in (None, trees[1].parents[now])
+def _match_messages(
+    before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]
+) -> list[tuple[int, int]]:
+    """Return the indexes of each message in the old and the new history, in the order of `new`.
+
+    The next write gives a message without an id one that is made of its place and its words. If one
+    of the two changed before that write, the other one still identifies the message.
+
+    Args:
+        before, after: The versions as they were stored.
+        old, new: Their histories after the upgrade, in which each message has an id.
+    """
+    had_no_id_before = [not message.get("id") for message in before["history"]]
+    had_no_id_after = [not message.get("id") for message in after["history"]]
+    old_index_of: dict[int, int] = {}
+    matched_old: set[int] = set()
+    for number, key in enumerate(_MATCH_KEYS):
+        candidates: dict[Any, deque[int]] = {}
+        for old_index, message in enumerate(old):
+            if old_index not in matched_old:
+                candidates.setdefault(key(message), deque()).append(old_index)
+        if not candidates:
+            break
+        for new_index, message in enumerate(new):
+            if new_index in old_index_of:
+                continue
+            waiting = candidates.get(key(message))
+            if not waiting:
+                continue
+            if number == 0 or had_no_id_before[waiting[0]] or had_no_id_after[new_index]:
+                old_index_of[new_index] = waiting.popleft()
+                matched_old.add(old_index_of[new_index])
+    return [(old_index, new_index) for new_index, old_index in sorted(old_index_of.items())]
+
+
+def _is_moved(
+    trees: tuple[Tree, Tree], old_index: int, new_index: int, new_index_of: Mapping[int, int]
+) -> bool:
+    """Return whether a message got another parent. It does not count if the old one was removed."""
+    old_tree, new_tree = trees
+    old_parent = old_tree.parents[old_index]
+    expected = new_index_of.get(old_parent) if old_parent >= 0 else -1
+    return expected is not None and expected != new_tree.parents[new_index]
 
 
 def _is_switched(
-    trees: tuple[Tree, Tree], old: Document, new: Document, became: Mapping[int, int]
+    trees: tuple[Tree, Tree], old: Document, new: Document, new_index_of: Mapping[int, int]
 ) -> bool:
-    """Whether the end of the branch that was active lies on another branch than the one that is."""
-    leaf = became.get(trees[0].active_leaf(old["metadata"].get("currentNode")))
-    return leaf is not None and leaf not in trees[1].path(new["metadata"].get("currentNode"))
+    """Return whether the old end of the active branch is on no active branch any more."""
+    old_tree, new_tree = trees
+    old_leaf = old_tree.active_leaf(old["metadata"].get("currentNode"))
+    leaf = new_index_of.get(old_leaf)
+    return leaf is not None and leaf not in new_tree.path(new["metadata"].get("currentNode"))
 
 
-def _fields(old: Document, new: Document) -> Iterator[FieldChange]:
-    flats = flat_head(old), flat_head(new)
-    for name in {**flats[0], **flats[1]}:
-        before, after = flats[0].get(name), flats[1].get(name)
-        if name in _UNCOUNTED or sorted_bytes(before) == sorted_bytes(after):
+def _changed_fields(old: Document, new: Document) -> Iterator[FieldChange]:
+    """Yield the fields of the head that differ."""
+    old_head = flat_head(old)
+    new_head = flat_head(new)
+    for name in {**old_head, **new_head}:
+        before = old_head.get(name)
+        after = new_head.get(name)
+        if name in _IGNORED_FIELDS or sorted_bytes(before) == sorted_bytes(after):
             continue
         if name == "context":
-            before, after = _of_context(before), _of_context(after)
-        yield FieldChange(name, before, after)
+            yield FieldChange(name, _context_summary(before), _context_summary(after))
+        else:
+            yield FieldChange(name, before, after)
 
 
-def _of_context(context: Any) -> Any:
-    """What of a context is shown: its text may be megabytes, and its files thousands."""
-    about = (context or {}).get("metadata")
-    return (
-        {name: value for name, value in about.items() if name != "files"}
-        if isinstance(about, dict)
-        else None
-    )
+def _context_summary(context: Any) -> Any:
+    """Return the metadata of a context without its files. Its text may be megabytes."""
+    metadata = (context or {}).get("metadata")
+    if not isinstance(metadata, dict):
+        return None
+    return {name: value for name, value in metadata.items() if name != "files"}
+
+
+# --- Differences in words ---
 
 
 def _count(number: int) -> str:
     return "a message" if number == 1 else f"{number} messages"
 
 
-def _words_of(field: FieldChange) -> Iterator[str]:
-    """A changed field in words."""
-    name, before, after = field.name.removeprefix("metadata."), field.before, field.after
-    if name == "title":
-        yield f"renamed to {_quoted(after)}"
-    elif field.name in _WORDLESS:
-        return
-    elif name == "tags":
-        yield from _came_and_went(field, "tagged {}", "untagged {}")
-    elif name == "participants":
-        ids = [
-            [member.id for member in members_in(side) if member.is_in] for side in (before, after)
-        ]
-        is_same, there = ids[0] == ids[1], FieldChange(field.name, *ids)
-        yield from (
-            ["participants changed"] if is_same else _came_and_went(there, "{} joined", "{} left")
-        )
-    elif name == "history":
-        yield (
-            "participants read "
-            f"{'everything' if after == 'all' else 'what is said after they join'}"
-        )
-    elif name in _SWITCHES:
-        if bool(before) != bool(after):
-            yield _SWITCHES[name][0 if after else 1]
-    elif name in _CHANGED:
-        yield f"{_CHANGED[name]} changed"
-    elif name == "conflicts":
-        many = len(after) if isinstance(after, list) else 0
-        yield (
-            f"{many} conflict{'' if many == 1 else 's'} to resolve" if many else "conflicts settled"
-        )
-    elif name in ("type", "mode"):
-        yield f"{name} changed to {_plain(after)}"
-    else:
-        yield (
-            f"{_plain(name)} "
-            f"{'set' if before is None else 'removed' if after is None else 'changed'}"
-        )
+def _phrases_of(field: FieldChange) -> list[str]:
+    """Return a changed field in words."""
+    if field.name in _FIELDS_WITHOUT_PHRASE:
+        return []
+    name = field.name.removeprefix("metadata.")
+    if name in _PHRASES:
+        return _PHRASES[name](field)
+    if field.before is None:
+        return [f"{_plain(name)} set"]
+    if field.after is None:
+        return [f"{_plain(name)} removed"]
+    return [f"{_plain(name)} changed"]
 
 
-_CHANGED = {"context": "project context", "mcpServers": "MCP servers"}
-_SWITCHES = {
-    "archived": ("archived", "taken from the archive"),
-    "pinned": ("pinned", "unpinned"),
-    "isSummary": ("made a summary", "no summary any more"),
+def _title_phrases(field: FieldChange) -> list[str]:
+    return [f"renamed to {_quoted(field.after)}"]
+
+
+def _tag_phrases(field: FieldChange) -> list[str]:
+    return _list_phrases("tags", field.before, field.after, "tagged {}", "untagged {}")
+
+
+def _participant_phrases(field: FieldChange) -> list[str]:
+    ids_before = [member.id for member in members_in(field.before) if member.is_in]
+    ids_after = [member.id for member in members_in(field.after) if member.is_in]
+    if ids_before == ids_after:
+        return ["participants changed"]
+    return _list_phrases("participants", ids_before, ids_after, "{} joined", "{} left")
+
+
+def _history_phrases(field: FieldChange) -> list[str]:
+    readable = "everything" if field.after == "all" else "what is said after they join"
+    return [f"participants read {readable}"]
+
+
+def _conflict_phrases(field: FieldChange) -> list[str]:
+    count = len(field.after) if isinstance(field.after, list) else 0
+    if not count:
+        return ["conflicts settled"]
+    return [f"{count} conflict{'' if count == 1 else 's'} to resolve"]
+
+
+def _value_phrases(field: FieldChange) -> list[str]:
+    return [f"{field.name.removeprefix('metadata.')} changed to {_plain(field.after)}"]
+
+
+def _switch_phrases(on: str, off: str) -> Callable[[FieldChange], list[str]]:
+    """Return the function for a field that is true or false."""
+
+    def phrases(field: FieldChange) -> list[str]:
+        if bool(field.before) == bool(field.after):
+            return []
+        return [on if field.after else off]
+
+    return phrases
+
+
+#: The functions that put a changed field into words.
+_PHRASES: dict[str, Callable[[FieldChange], list[str]]] = {
+    "title": _title_phrases,
+    "tags": _tag_phrases,
+    "participants": _participant_phrases,
+    "history": _history_phrases,
+    "archived": _switch_phrases("archived", "taken from the archive"),
+    "pinned": _switch_phrases("pinned", "unpinned"),
+    "isSummary": _switch_phrases("made a summary", "no summary any more"),
+    "context": lambda _: ["project context changed"],
+    "mcpServers": lambda _: ["MCP servers changed"],
+    "conflicts": _conflict_phrases,
+    "type": _value_phrases,
+    "mode": _value_phrases,
 }
 
 
-def _came_and_went(field: FieldChange, came: str, went: str) -> Iterator[str]:
-    before, after = (
-        value if isinstance(value, list) else [] for value in (field.before, field.after)
-    )
-    names = {
-        came: [name for name in after if name not in before],
-        went: [name for name in before if name not in after],
-    }
-    yield from (
-        words.format(", ".join(map(_plain, changed))) for words, changed in names.items() if changed
-    )
-    if not any(names.values()):
-        yield f"{field.name.removeprefix('metadata.')} put in another order"
+def _list_phrases(
+    name: str, before: Any, after: Any, added_phrase: str, removed_phrase: str
+) -> list[str]:
+    """Return the added and removed items of a list in words."""
+    items_before = before if isinstance(before, list) else []
+    items_after = after if isinstance(after, list) else []
+    added = [item for item in items_after if item not in items_before]
+    removed = [item for item in items_before if item not in items_after]
+    phrases = []
+    if added:
+        phrases.append(added_phrase.format(", ".join(map(_plain, added))))
+    if removed:
+        phrases.append(removed_phrase.format(", ".join(map(_plain, removed))))
+    return phrases or [f"{name} put in another order"]
 
 
-def _plain(text: Any) -> str:
-    """A word that needs no quotes; any other one in quotes."""
-    text = text if isinstance(text, str) else str(text)
-    return (
-        text
-        if text and text.isprintable() and len(text) <= _QUOTED and "," not in text
-        else _quoted(text)
-    )
+def _plain(value: Any) -> str:
+    """Return a word that needs no quotes without them, and any other text in quotes."""
+    text = value if isinstance(value, str) else str(value)
+    if not text or not text.isprintable() or len(text) > _MAX_QUOTED or "," in text:
+        return _quoted(text)
+    return text
 
 
 def _quoted(text: Any) -> str:
-    return repr(truncated(str(text), _QUOTED))
+    return repr(truncated(str(text), _MAX_QUOTED))

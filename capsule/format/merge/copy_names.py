@@ -1,4 +1,7 @@
-"""The names that file synchronizers give to one of two versions that were changed at the same time.
+"""Recognize conflict copies by their names.
+
+If two versions of a file were changed at the same time, a file synchronizer keeps one of them under
+another name: a conflict copy.
 
 What must stay true: a name that may be an id counts as a copy's only if it has a mark that no
 person types. Pure.
@@ -31,22 +34,26 @@ _MARKS = r"""
   | [ ]?\([0-9]{1,3}\)
   | [ ][0-9]{1,3}
 """
-#: What OneDrive puts behind a name; a person may have, so the content has the last word.
+#: OneDrive appends this to a name. A person may do so too, so the content has the last word.
 _COMPUTER = r"-(?=[^/]*[A-Z])[A-Za-z0-9-]{1,63}"
 _ID = r"(?P<id>[A-Za-z0-9][A-Za-z0-9._@-]*?)"
 
 
 @cache
 def _pattern(*, computers: bool) -> re.Pattern[str]:
-    """What is compiled when it is first used: a list is to start fast."""
+    """Return the pattern of the marks, compiled when it is first used, so that a list starts fast.
+
+    `computers`: also the names of computers, and without the id before the marks.
+    """
     if computers:
         return re.compile(rf"(?:(?i:{_MARKS})|{_COMPUTER})+", re.VERBOSE)
     return re.compile(rf"{_ID}(?:{_MARKS})+", re.VERBOSE | re.IGNORECASE)
 
 
 def original_of(name: str) -> str | None:
-    """The id of the conversation that a file is a copy of, by its name without `.json`; None: it is
-    no copy's.
+    """Return the id of the conversation that a file is a copy of, by its name without `.json`.
+
+    None: the name is not that of a copy.
     """
     if "conflict" not in name.lower() and not name.endswith((")", *"0123456789")):
         return None
@@ -57,9 +64,7 @@ def original_of(name: str) -> str | None:
 
 
 def may_be_copy_of(name: str, id: str) -> bool:
-    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by
-    its name.
-    """
+    """Return whether a file with the conversation `id` may be a synchronizer's copy, by its name."""
     if original_of(name) == id:
         return True
     return name.startswith(id) and _pattern(computers=True).fullmatch(name[len(id) :]) is not None

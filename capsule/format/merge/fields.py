@@ -1,15 +1,14 @@
-"""Merging two heads field by field, and finding what a person has to settle.
+"""Merge documents field by field: the heads of capsules, and documents without a history.
 
-What must stay true: the result does not depend on the order of the sides; where both changed a
-field and the format has no rule, `metadata.conflicts` holds every value; and where a rule compares
-times, the time is written to the result, so that the next merge compares with it and not with the
-time of this merge. No clock, no chance. Pure.
+Each field has a rule, or is merged key by key. Where both sides changed a field and no rule decides,
+`ConflictRecorder` keeps both values for a person. `HeadMerge` merges everything of a capsule but its
+messages. `merge_fields` merges the documents of agents and projects.
 
-[joined: fields] Merging two versions of a document without a history, field by field: of an agent, of a project.
-
-What must stay true: of two read cursors that both moved the further one stands, whole; where both
-changed who may write to an agent, find it or see a project, what grants less stands; the result
-does not depend on the order of the sides; and unknown fields survive. Pure.
+What must stay true: the result does not depend on the order of the sides, and unknown fields
+survive. Where a rule compares times, the result has the time that won, so the next merge does not
+compare with the time of this merge. If both sides moved a read cursor, the further one wins as a
+whole. If both changed who may write to an agent, find it, or see a project, the stricter value wins.
+No clock, no chance. Pure.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from capsule.format.fields import ACCESSES, DISCOVERABLE, DM_POLICIES, field_nam
 from capsule.format.merge.annotations import Conflict, MergeResult, merge_conflicts
 from capsule.format.merge.three_way import (
     ABSENT,
-    Clash,
-    Rule,
+    ConflictHandler,
+    MergeRule,
     by_rank,
     encode_value,
     merge_object,
@@ -41,19 +40,78 @@ from capsule.format.validation import DocumentKind
 from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]
-_TITLE = ("title", "titleSetBy", "titleSetAt")
+PlainDocument = dict[str, Any]
+_TITLE_FIELDS = ("titleSetBy", "titleSetAt")
+
+
+def by_rules(
+    base: Any,
+    ours: Any,
+    theirs: Any,
+    rules: Mapping[str, MergeRule],
+    handle_conflict: ConflictHandler,
+    part: str,
+    json_path: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return one part of a document from three: each field by its rule, or key by key.
+
+    Args:
+        base, ours, theirs: The part in each version.
+        rules: The rules by the names of fields.
+        handle_conflict: Decides where both sides changed a field without a rule.
+        part: The name of the part in `capsule.format.fields`.
+        json_path: The path of the part, for `handle_conflict`.
+    """
+
+    def merge_field(name: str, base_value: Any, our_value: Any, their_value: Any) -> Any:
+        rule = rules.get(name)
+        if rule is not None:
+            return rule(base_value, our_value, their_value)
+        path = (*json_path, name)
+        return merge_value(base_value, our_value, their_value, handle_conflict, path)
+
+    return merge_object(base, ours, theirs, merge_field, frozenset(field_names(part)))
+
+
+class ConflictRecorder(list[Conflict]):
+    """A list of the conflicts of a merge, and the `ConflictHandler` that adds them."""
+
+    def __call__(self, json_path: tuple[str, ...], ours: Any, theirs: Any) -> Any:
+        """Record a conflict. Return the value that the field has until a person decides.
+
+        That is the stricter access of a channel. Of any other field it is the greater JSON.
+        """
+        value = max(
+            ours, theirs, key=lambda side: (_access_rank(json_path, side), encode_value(side))
+        )
+        self.append(Conflict.of(json_path, ((ours, None), (theirs, None)), value))
+        return value
+
+
+def _access_rank(json_path: tuple[str, ...], value: Any) -> int:
+    """Return how strict an access of a channel is. 0 for any other field."""
+    if json_path != ("metadata", "channel", "access"):
+        return 0
+    return ACCESSES.index(value) if value in ACCESSES else len(ACCESSES)
+
+
+def _omit(*names: str) -> dict[str, MergeRule]:
+    """Return rules that leave these fields out of the result."""
+    return dict.fromkeys(names, lambda *_: ABSENT)
+
+
+# --- The heads of capsules ---
 
 
 @dataclass(slots=True)
 class HeadMerge:
-    """Three versions of a head, and what merging them finds.
+    """The merge of three versions of a head.
 
     Attributes:
-        base: The common ancestor's capsule; an empty one when there is none.
-        ours: One side's.
-        theirs: The other's.
-        conflicts: What both changed differently and a person has to settle.
-        notes: What was decided besides, in words.
+        base: The common ancestor's capsule; empty if there is none.
+        ours, theirs: The capsules of the sides.
+        conflicts: The fields that both sides changed differently, for a person to settle.
+        notes: Other decisions, in words.
     """
 
     base: Document
@@ -62,313 +120,304 @@ class HeadMerge:
     conflicts: ConflictRecorder = field(default_factory=lambda: ConflictRecorder())
     notes: list[str] = field(default_factory=list)
 
-    def merged(self) -> dict[str, Any]:
-        """The head of both: everything but `history`; `currentNode` is not looked at, and not
-        there.
-        """
-        rules: dict[str, Rule] = {
-            "version": lambda _, mine, yours: max(
-                (mine, yours), key=lambda side: (parse_version(side) or (0, 0), side)
-            ),
-            "createdAt": lambda _, mine, yours: min(mine, yours),
-            "updatedAt": lambda _, mine, yours: max(mine, yours),
-            "metadata": self._metadata,
-            "context": self._context,
+    def merge(self) -> dict[str, Any]:
+        """Return the merged capsule without `history` and `currentNode`."""
+        rules: dict[str, MergeRule] = {
+            "version": lambda _, ours, theirs: max(ours, theirs, key=_version_rank),
+            "createdAt": lambda _, ours, theirs: min(ours, theirs),
+            "updatedAt": lambda _, ours, theirs: max(ours, theirs),
+            "metadata": self._merge_metadata,
+            "context": self._merge_context,
         }
-        head = by_rules(
-            self.base,
-            self.ours,
-            self.theirs,
-            rules | _left_out("title", "history"),
-            self.conflicts,
-            "",
-        )
-        title = self._title()
-        was, mine, yours = (
-            side.get("metadata", {}).get("conflicts")
-            for side in (self.base, self.ours, self.theirs)
-        )
+        rules |= _omit("title", "history")
+        head = by_rules(self.base, self.ours, self.theirs, rules, self.conflicts, "")
+        title = self._merge_title()
         recorded = merge_conflicts(
-            was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt"))
+            self.base.get("metadata", {}).get("conflicts"),
+            self.ours.get("metadata", {}).get("conflicts"),
+            self.theirs.get("metadata", {}).get("conflicts"),
+            self.conflicts,
+            (title["title"], title.get("titleSetAt")),
         )
         head["title"] = title.pop("title")
-        head["metadata"] = {
-            **head["metadata"],
-            **title,
-            **({"conflicts": recorded} if recorded else {}),
-        }
+        head["metadata"] = {**head["metadata"], **title}
+        if recorded:
+            head["metadata"]["conflicts"] = recorded
         return head
 
-    def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
-        rules = _left_out(*_TITLE[1:], "currentNode", "currentWanted", "conflicts") | {
+    def _merge_metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
+        rules = _omit(*_TITLE_FIELDS, "currentNode", "currentWanted", "conflicts") | {
             "tags": merge_set,
-            "participants": _members,
-            "summaryOf": by_rank(_lateness),  # What it says is of one moment, so it is taken whole.
-            "mcpServers": self._servers,
+            "participants": _merge_members,
+            "summaryOf": by_rank(_summary_time),  # As a whole: its fields are of one moment.
+            "mcpServers": self._merge_servers,
         }
         return by_rules(base, ours, theirs, rules, self.conflicts, "metadata", ("metadata",))
 
-    def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
-        where = ("metadata", "mcpServers")
-        if any(isinstance(side, list) for side in (base, ours, theirs)) and not same(ours, theirs):
-            base, ours, theirs = (
-                overrides_in(side) if side is not ABSENT else side for side in (base, ours, theirs)
-            )
-        if isinstance(ours, dict) or isinstance(theirs, dict):
-            # No override at all is as good as an empty list of them.
-            ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
-        return merge_value(base, ours, theirs, self.conflicts, where) or ABSENT
+    def _merge_servers(self, base: Any, ours: Any, theirs: Any) -> Any:
+        """Merge the overrides by server. A list of names counts as servers that are on."""
+        versions = [base, ours, theirs]
+        if any(isinstance(version, list) for version in versions) and not same(ours, theirs):
+            for index, version in enumerate(versions):
+                if version is not ABSENT:
+                    versions[index] = overrides_in(version)
+        if isinstance(versions[1], dict) or isinstance(versions[2], dict):
+            # A side without overrides is like one with none of them.
+            for index in (1, 2):
+                if not isinstance(versions[index], dict):
+                    versions[index] = {}
+        json_path = ("metadata", "mcpServers")
+        merged = merge_value(versions[0], versions[1], versions[2], self.conflicts, json_path)
+        return merged or ABSENT
 
-    # -- The title ---------------------------------------------------------------------------------
+    def _merge_title(self) -> dict[str, Any]:
+        """Return `title`, `titleSetBy` and `titleSetAt`.
 
-    def _title(self) -> dict[str, Any]:
-        """`title`, `titleSetBy` and `titleSetAt`: a person's before a rule's, then the later."""
-        base, ours, theirs = (_title_of(side) for side in (self.base, self.ours, self.theirs))
+        A person's title wins over an automatic one, then the later one. Two different titles of
+        persons are a conflict.
+        """
+        base = _title_of(self.base)
+        ours = _title_of(self.ours)
+        theirs = _title_of(self.theirs)
         if same(ours, theirs):
             return ours
-        mine, yours = _dated(ours, base, self.ours), _dated(theirs, base, self.theirs)
+        our_title = _with_title_time(ours, base, self.ours)
+        their_title = _with_title_time(theirs, base, self.theirs)
         if same(theirs, base):
-            return mine
+            return our_title
         if same(ours, base):
-            return yours
-        winner, loser = sorted((mine, yours), key=_title_rank, reverse=True)
+            return their_title
+        winner, loser = sorted((our_title, their_title), key=_title_rank, reverse=True)
         if winner["title"] == loser["title"]:
-            return {
-                **winner,
-                "titleSetAt": max(mine.get("titleSetAt") or "", yours.get("titleSetAt") or ""),
-            }
-        if _person(winner) and _person(loser):
-            values = ((side["title"], side.get("titleSetAt") or None) for side in (mine, yours))
-            self.conflicts.append(Conflict.of(("title",), values, winner["title"]))
+            our_time = our_title.get("titleSetAt") or ""
+            their_time = their_title.get("titleSetAt") or ""
+            return {**winner, "titleSetAt": max(our_time, their_time)}
+        if _is_by_person(winner) and _is_by_person(loser):
+            candidates = [
+                (side["title"], side.get("titleSetAt") or None) for side in (our_title, their_title)
+            ]
+            self.conflicts.append(Conflict.of(("title",), candidates, winner["title"]))
         return winner
 
-    # -- The context -------------------------------------------------------------------------------
+    def _merge_context(self, base: Any, ours: Any, theirs: Any) -> Any:
+        """Return the context that was changed; of two the newer capture.
 
-    def _context(self, base: Any, ours: Any, theirs: Any) -> Any:
-        """The context that was changed; of two the newer capture, with the digest of the other."""
+        It names the digests of the captures that it replaced.
+        """
         if same(ours, theirs):
             return ours
-        was = _captured(base)
-        mine, yours = _capture(ours, was, self.ours), _capture(theirs, was, self.theirs)
+        base_time = _capture_time(base)
+        our_context = _with_capture_time(ours, base_time, self.ours)
+        their_context = _with_capture_time(theirs, base_time, self.theirs)
         if same(theirs, base):
-            return mine
+            return our_context
         if same(ours, base):
-            return yours
-        winner, loser = sorted(
-            (mine, yours),
-            key=lambda side: (_captured(side) or "", encode_value(side)),
-            reverse=True,
-        )
-        former = [
-            digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()
-        ]
-        others = {*former, _hash_of(loser)} - {_hash_of(winner), ""}
-        about = {name: value for name, value in winner["metadata"].items() if name != "otherHashes"}
+            return their_context
+        contexts = (our_context, their_context)
+        winner, loser = sorted(contexts, key=_capture_rank, reverse=True)
+        other_hashes = {_hash_of(loser)}
+        for context in contexts:
+            other_hashes.update(context["metadata"].get("otherHashes") or ())
+        other_hashes -= {_hash_of(winner), ""}
+        metadata = dict(winner["metadata"])
+        metadata.pop("otherHashes", None)
+        if other_hashes:
+            metadata["otherHashes"] = sorted(other_hashes)
         if _hash_of(loser) not in ("", _hash_of(winner)):
             self.notes.append("the context was captured again on both sides; the newer one is kept")
-        return {**winner, "metadata": about | ({"otherHashes": sorted(others)} if others else {})}
+        return {**winner, "metadata": metadata}
 
 
-class ConflictRecorder(list[Conflict]):
-    """The conflicts of a merge: both sides changed a field, and no rule says which stands."""
-
-    def __call__(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-        """Record one. Until a person decides, the value does; of two accesses of a channel it is
-        the closer one.
-        """
-        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), encode_value(value)))
-        self.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
-        return kept
-
-
-def by_rules(
-    base: Any,
-    ours: Any,
-    theirs: Any,
-    rules: Mapping[str, Rule],
-    clash: Clash,
-    part: str,
-    where: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """One part of the format out of three: each field by its rule, or key by key."""
-
-    def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
-        rule = rules.get(name)
-        return (
-            rule(was, mine, yours) if rule else merge_value(was, mine, yours, clash, (*where, name))
-        )
-
-    return merge_object(base, ours, theirs, each, frozenset(field_names(part)))
-
-
-def _left_out(*fields: str) -> dict[str, Rule]:
-    return dict.fromkeys(fields, lambda *_: ABSENT)
-
-
-def _closeness(where: tuple[str, ...], value: Any) -> int:
-    """How strict an access of a channel is; 0 for any other field."""
-    if where != ("metadata", "channel", "access"):
-        return 0
-    return ACCESSES.index(value) if value in ACCESSES else len(ACCESSES)
+def _version_rank(version: Any) -> tuple[tuple[int, int], Any]:
+    return parse_version(version) or (0, 0), version
 
 
 def _title_of(document: Document) -> dict[str, Any]:
-    about = document.get("metadata", {})
-    title = {"title": document["title"]} if "title" in document else {}
-    return title | {name: about[name] for name in _TITLE[1:] if name in about}
+    title = {}
+    if "title" in document:
+        title["title"] = document["title"]
+    metadata = document.get("metadata", {})
+    for name in _TITLE_FIELDS:
+        if name in metadata:
+            title[name] = metadata[name]
+    return title
 
 
-def _dated(title: dict[str, Any], base: Mapping[str, Any], document: Document) -> dict[str, Any]:
-    """A title with the time it was set; one that was changed without that is as old as
-    its version.
-    """
-    if title["title"] == base.get("title") and title.get("titleSetBy") == base.get("titleSetBy"):
+def _with_title_time(
+    title: dict[str, Any], base: Mapping[str, Any], document: Document
+) -> dict[str, Any]:
+    """Return a changed title with its time. If that was not changed too, its document's counts."""
+    is_same_title = title["title"] == base.get("title")
+    if is_same_title and title.get("titleSetBy") == base.get("titleSetBy"):
         return title
-    stamp = title.get("titleSetAt")
-    is_stale = stamp is None or ("title" in base and stamp == base.get("titleSetAt"))
-    return {**title, "titleSetAt": (not is_stale and sortable(str(stamp))) or document["updatedAt"]}
+    time = title.get("titleSetAt")
+    is_stale = time is None or ("title" in base and time == base.get("titleSetAt"))
+    title_time = "" if is_stale else sortable(str(time))
+    return {**title, "titleSetAt": title_time or document["updatedAt"]}
 
 
-def _person(title: Mapping[str, Any]) -> bool:
-    """Whether a person gave it; where nobody says who did, it is taken for a person's."""
+def _is_by_person(title: Mapping[str, Any]) -> bool:
+    """Return whether a person gave the title. One of unknown origin counts as a person's."""
     return bool(title["title"]) and title.get("titleSetBy") != "auto"
 
 
 def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
-    return _person(title), bool(title["title"]), title.get("titleSetAt") or "", encode_value(title)
+    time = title.get("titleSetAt") or ""
+    return _is_by_person(title), bool(title["title"]), time, encode_value(title)
 
 
-def _members(base: Any, ours: Any, theirs: Any) -> Any:
-    """Those of both, field by field; where both changed one, `merge_rank` decides, and an object is
-    before a text.
+def _merge_members(base: Any, ours: Any, theirs: Any) -> Any:
+    """Return the members of both sides, merged field by field.
+
+    If both sides changed a field, `merge_rank` decides. An object wins over a text.
     """
 
-    def first(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
-        name = where[-1] if where else ""
-        return max(
-            mine,
-            yours,
-            key=lambda side: (isinstance(side, dict), merge_rank(name, side), encode_value(side)),
-        )
+    def take_by_rank(json_path: tuple[str, ...], our_value: Any, their_value: Any) -> Any:
+        name = json_path[-1] if json_path else ""
 
-    return merge_set(base, ours, theirs, id_of, first)
+        def rank(value: Any) -> tuple[bool, tuple[int, str], bytes]:
+            return isinstance(value, dict), merge_rank(name, value), encode_value(value)
+
+        return max(our_value, their_value, key=rank)
+
+    return merge_set(base, ours, theirs, id_of, take_by_rank)
 
 
-def _lateness(summary: Any) -> str:
+def _summary_time(summary: Any) -> str:
     return (summary.get("updatedAt") or "") if isinstance(summary, dict) else ""
 
 
-def _captured(context: Any) -> str | None:
-    about = context.get("metadata") if isinstance(context, dict) else None
-    return about.get("capturedAt") if isinstance(about, dict) else None
+def _capture_time(context: Any) -> str | None:
+    metadata = context.get("metadata") if isinstance(context, dict) else None
+    return metadata.get("capturedAt") if isinstance(metadata, dict) else None
 
 
-def _capture(context: Any, was: str | None, document: Document) -> Any:
-    """A context with the time of its capture; one that was changed without that is as old as its
-    version.
-    """
+def _capture_rank(context: Any) -> tuple[str, bytes]:
+    return _capture_time(context) or "", encode_value(context)
+
+
+def _with_capture_time(context: Any, base_time: str | None, document: Document) -> Any:
+    """Return a context with its time. If that was not changed, its document's `updatedAt` counts."""
     if not isinstance(context, dict):
         return context
-    stamp = _captured(context)
-    stamp = (stamp != was and sortable(stamp or "")) or document["updatedAt"]
-    return {**context, "metadata": {**context.get("metadata", {}), "capturedAt": stamp}}
+    time = _capture_time(context)
+    new_time = "" if time == base_time else sortable(time or "")
+    metadata = {**context.get("metadata", {}), "capturedAt": new_time or document["updatedAt"]}
+    return {**context, "metadata": metadata}
 
 
 def _hash_of(context: Any) -> str:
-    """The digest that a context has, or would have; empty for one without a text."""
-    text = context.get("fullContext", "")
+    """Return the digest that a context has, or would have. Empty for one without a text."""
     stated = context["metadata"].get("contextHash")
-    return stated or (f"sha256:{sha256(text.encode()).hexdigest()}" if text else "")
+    if stated:
+        return str(stated)
+    text = context.get("fullContext", "")
+    return f"sha256:{sha256(text.encode()).hexdigest()}" if text else ""
 
 
-PlainDocument = dict[str, Any]
+# --- Documents without a history ---
 
 
 def merge_fields(
     kind: DocumentKind, base: PlainDocument | None, ours: PlainDocument, theirs: PlainDocument
 ) -> MergeResult:
-    """Merge two versions of a document. `base` is the version that both began from; None: there is
-    none.
+    """Merge two versions of a document without a history.
+
+    `base` is the common ancestor. None: there is none.
     """
-    base, ours, theirs = (kind.ordered(side) for side in (base or {}, ours, theirs))
-    clashes = ConflictRecorder()
-    document = three_way(
-        base,
-        ours,
-        theirs,
-        lambda: kind.ordered(by_rules(base, ours, theirs, _RULES, clashes, kind.part)),
-    )
-    return MergeResult(document, tuple(sorted(clashes, key=lambda conflict: conflict.field)))
+    base_fields = kind.ordered(base or {})
+    our_fields = kind.ordered(ours)
+    their_fields = kind.ordered(theirs)
+    conflicts = ConflictRecorder()
+
+    def merge_both_changed() -> PlainDocument:
+        merged = by_rules(base_fields, our_fields, their_fields, _RULES, conflicts, kind.part)
+        return kind.ordered(merged)
+
+    document = three_way(base_fields, our_fields, their_fields, merge_both_changed)
+    return MergeResult(document, tuple(sorted(conflicts, key=lambda conflict: conflict.field)))
 
 
-def _entries(rule: Rule) -> Rule:
-    """The rule for an object of entries; what a side has not, it took away."""
+def _entries(rule: MergeRule) -> MergeRule:
+    """Return the rule that merges an object of entries by `rule`, entry by entry."""
 
-    def both(base: Any, ours: Any, theirs: Any) -> Any:
-        mine, yours = ({} if side is ABSENT else side for side in (ours, theirs))
+    def merge_entry(_: str, base_entry: Any, our_entry: Any, their_entry: Any) -> Any:
+        return rule(base_entry, our_entry, their_entry)
+
+    def merge_entries(base: Any, ours: Any, theirs: Any) -> Any:
+        our_entries = {} if ours is ABSENT else ours
+        their_entries = {} if theirs is ABSENT else theirs
         return three_way(
             base,
             ours,
             theirs,
-            lambda: merge_object(base, mine, yours, lambda _, *entry: rule(*entry)),
+            lambda: merge_object(base, our_entries, their_entries, merge_entry),
         )
 
-    return both
+    return merge_entries
 
 
-def _time(text: Any) -> str:
+def _time_rank(text: Any) -> str:
     return sortable(text) if isinstance(text, str) else ""
 
 
-def _strictness(words: tuple[str, ...]) -> Callable[[Any], int]:
-    """How strict a policy is. An absent one counts as the first of these, and an unknown one as
-    stricter than all.
-    """
-    return lambda value: (
-        0 if value is ABSENT else words.index(value) if value in words else len(words)
-    )
+def _earliness(text: Any) -> list[int]:
+    return [-ord(letter) for letter in _time_rank(text)]
 
 
-def _distance(cursor: Any) -> tuple[int, str]:
-    """How far a cursor is: its place, then its message, as ids sort by time. A removed cursor is
-    before all others.
-    """
+def _strictness(values: tuple[str, ...]) -> Callable[[Any], int]:
+    """Return the rank of a policy. An absent one counts as the first, an unknown as the strictest."""
+
+    def rank(value: Any) -> int:
+        if value is ABSENT:
+            return 0
+        return values.index(value) if value in values else len(values)
+
+    return rank
+
+
+def _cursor_rank(cursor: Any) -> tuple[int, str]:
+    """Return how far a read cursor is: its index, then its message. A removed one is least."""
     fields = cursor if isinstance(cursor, dict) else {}
-    place, message = fields.get("at"), fields.get("message")
-    return place if type(place) is int else -1, message if isinstance(message, str) else ""
-
-
-def _caution(entry: Any) -> int:
-    """How strict an entry about another agent is: a block, then a removed entry,
-    then an allowance.
-    """
-    return 1 if entry is ABSENT else 0 if entry.get("permission") == "allow" else 2
-
-
-def _narrowness(link: Any) -> int:
-    """How little a link shows; an ended link shows least."""
+    index = fields.get("at")
+    message = fields.get("message")
     return (
-        3
-        if link is ABSENT
-        else 2
-        if link.get("enabled") is False
-        else int(link.get("direction") != "both")
+        index if type(index) is int else -1,
+        message if isinstance(message, str) else "",
     )
 
 
-_greater = _entries(lambda base, ours, theirs: merge_value(base, ours, theirs, take_greater))
-#: Which value stands where both sides changed a field, or an entry of one.
-_RULES: dict[str, Rule] = {
-    "createdAt": by_rank(lambda text: [-ord(letter) for letter in _time(text)]),
-    "updatedAt": by_rank(_time),
-    "lastSeen": by_rank(_time),
-    "lastActive": by_rank(_time),
+def _permission_rank(entry: Any) -> int:
+    """Return how strict an entry about another agent is: a block, a removed entry, an allowance."""
+    if entry is ABSENT:
+        return 1
+    return 0 if entry.get("permission") == "allow" else 2
+
+
+def _link_rank(link: Any) -> int:
+    """Return how little a link shows. A removed link shows least."""
+    if link is ABSENT:
+        return 3
+    if link.get("enabled") is False:
+        return 2
+    return int(link.get("direction") != "both")
+
+
+_greater_entries = _entries(
+    lambda base, ours, theirs: merge_value(base, ours, theirs, take_greater)
+)
+#: The rules of documents without a history, for fields that both sides changed.
+_RULES: dict[str, MergeRule] = {
+    "createdAt": by_rank(_earliness),
+    "updatedAt": by_rank(_time_rank),
+    "lastSeen": by_rank(_time_rank),
+    "lastActive": by_rank(_time_rank),
     "version": by_rank(lambda text: parse_version(text) or (0, 0)),
     "dmPolicy": by_rank(_strictness(DM_POLICIES)),
     "discoverable": by_rank(_strictness(DISCOVERABLE)),
-    "cursors": _entries(by_rank(_distance)),
-    "dm": _entries(by_rank(_caution)),
-    "links": _entries(by_rank(_narrowness)),
-    # The fields of both; where both changed one, the later time and the greater text.
-    **dict.fromkeys(("requests", "reading", "concerns"), _greater),
+    "cursors": _entries(by_rank(_cursor_rank)),
+    "dm": _entries(by_rank(_permission_rank)),
+    "links": _entries(by_rank(_link_rank)),
+    # Of an entry that both changed, the value whose JSON is greater: the later time.
+    **dict.fromkeys(("requests", "reading", "concerns"), _greater_entries),
 }

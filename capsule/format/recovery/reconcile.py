@@ -1,60 +1,46 @@
-"""The records of the log: what the store is about to write to a conversation, and what it found in
-it.
+"""Write the records of a document's log, and compare a version that another program saved with them.
 
-What must stay true: each record stands by itself, so that the oldest can be dropped at any time;
-the records of one write stay together; only an `append` introduces messages, so that whoever has
-one of them has read what came before; and digests are of what a message says, without the fields
-that Capsule adds to it later. Pure.
+A program that saves a file had read it earlier. The saved version lacks what the store wrote in
+between, and what the person removed on purpose. The log has a record of every write, the oldest
+first, and so the two can be told apart. These are the steps of `reconcile`:
 
-| kind | what the write did |
+1. Find the latest write that the person can have read (`_ReadState`): the write that the version's
+   `updatedAt` names, or a later append that introduced one of its messages, and all writes before.
+2. Collect what the log knows of each message (`_logged_messages`).
+3. Restore at the end each message that the version lacks, if it came by an unread write. If it came
+   by a write that was read, the person removed it: it stays out, and is reported.
+4. Repeat the removals, edits and moves of unread writes, if the version has what they changed in a
+   form that the log knows. Otherwise the person's change stays, and the store's is reported.
+5. Merge the head three ways (`_HeadReconciler`).
+
+If the `updatedAt` is later than that of every record, the log is incomplete or a program made the
+time up. Then only messages are restored, and all other changes are reported. Messages are compared
+by id and content. A message that was put back introduces nothing, as the person may have it from
+before. Limits: an `updatedAt` typed by hand proves nothing, and the context is always the saved one.
+
+A record is a JSON object with short keys: `k` kind, `u` the `updatedAt` of the write, `n` the number
+of messages after it, `e` messages, `at` the byte of the splice, `h` the head, `l` the lock, `was`
+digests of earlier contents, `above` an earlier parent. `hand` marks a record of a saved version.
+
+| kind | the write |
 | --- | --- |
 | `append` | added messages at the end |
-| `put` | put messages anywhere, as a restore does: it may be old ones, so having them shows nothing |
-| `edit` | changed a message: what it said before (`was`), and its former parent (`above`) if that changed |
-| `gone` | took out messages, with what they said |
-| `head`, `lock` | wrote the head, or the lock alone |
-| `void` | nothing: the writes of these `updatedAt` are not in the version that was saved |
+| `put` | put messages anywhere, perhaps old ones, as a restore does |
+| `edit` | changed a message: `was` is its earlier digest, `above` its earlier parent if that changed |
+| `gone` | removed messages: `was` has their digests by id |
+| `head`, `lock` | wrote the head, or only the lock in it |
+| `void` | proves nothing: the saved version lacks the messages of these interrupted writes |
 
-A record with `hand` is of a version that another program saved: what it changed of what the log
-knows.
-
-[joined: reconcile] Comparing a file that another program saved with what the store wrote lately.
-
-An editor saves what it read some time ago, with the changes of a person. The file then lacks what
-the store wrote in between, and also what the person removed. This is how the two are told apart:
-
-1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
-2. A saved version shows what its author can have read: the write of its `updatedAt`, every append
-   that introduced one of its messages, and all writes before those. A message that was put back
-   introduces nothing, as the author may have it from before. An append that an editor's save
-   interrupted, or a power cut, may have left its `updatedAt` in a text that lacks its messages:
-   that `updatedAt` shows nothing, then and later.
-3. The log gives each message that it knows: whether the document has it, since which write, what it
-   says and has said. Messages are compared by their ids and by what they say.
-4. A message that the version lacks comes back, at the end, if it is there since a later write than
-   those that were read. Otherwise the person removed it: it stays out, and is kept.
-5. The edits, removals and head changes of a later write are made again where the person left what
-   they change alone. Where not, the person's change stands, and the store's is kept.
-6. What a version takes back that the store had written before, an edit or a head, is kept.
-7. If the `updatedAt` is later than every record, the log is behind, or a program set it. Only
-   messages come back then; what else would be made again is kept.
-8. A message without an id is the logged one of the same role, text and time, each once.
-9. What the log no longer holds is counted and named.
-
-Limits: an `updatedAt` typed by hand shows nothing, so only the messages tell; a message from
-another clone that was deleted by hand comes back until a message of that clone shows that it was
-read; the context is always the saved one.
-
-What must stay true: the order of the records decides, not a clock; and the outcome has every
-message, edit and change of a head that the version takes away. Pure.
+What must stay true: the order of the records decides, and never a clock. Every message, edit and head
+change that a version takes away is restored or reported. Each record can be read without the older
+ones, so the oldest can be dropped. Only an `append` introduces messages. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -66,320 +52,365 @@ from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.three_way import ABSENT, flat_head, sorted_bytes
 
+#: The size in bytes at which a long append begins another record.
 _RECORD_BYTES = 64 << 10
-#: What of a capsule is merged as its head: what the store changes without rewriting the whole.
+#: The fields of a capsule that are merged as its head.
 HEAD = frozenset(field_names("")) - {"updatedAt", "history", "context"}
+#: The phrase for a lock in `Reconciliation.reapplied`.
+LOCK_PHRASE = "the lock"
+_LOCK, _TAGS = "metadata.lock", "metadata.tags"
+#: A head as one mapping: `title`, `metadata.tags`.
+_FlatHead = Mapping[str, Any]
+_Entry = dict[str, Any]
+
+
+# --- Writing records ---
 
 
 def append_records(
-    stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1
+    updated_at: str, entries: Iterable[Mapping[str, Any]], count: int, offset: int = -1
 ) -> list[bytes]:
-    """The records of an append: its `updatedAt`, its messages, their number from then on, and the
-    byte at which they are spliced in (-1: they are not).
+    """Return the records of an append.
 
-    A long append has several, of about 64 KiB, so that the log can drop its oldest messages. The
-    first has the byte.
+    A long append has several, of about 64 KiB each, so that the log can drop its oldest messages.
+
+    Args:
+        updated_at: The `updatedAt` that the append writes.
+        entries: The messages.
+        count: The number of messages in the document after the append.
+        offset: The byte at which they are spliced into the file. -1: they are not spliced in. Only
+            the first record has it.
     """
-    pieces = list(map(orjson.dumps, entries))
+    encoded = list(map(orjson.dumps, entries))
     records: list[bytes] = []
-    before = count - len(pieces)
-    start = size = 0
-    for end, piece in enumerate(pieces, start=1):
-        size += len(piece)
-        if size >= _RECORD_BYTES or end == len(pieces):
+    count_before = count - len(encoded)
+    start = 0
+    size = 0
+    for end, entry in enumerate(encoded, start=1):
+        size += len(entry)
+        if size >= _RECORD_BYTES or end == len(encoded):
             record = {
                 "k": "append",
-                "u": stamp,
-                "n": before + end,
-                "at": -1 if records else at,
+                "u": updated_at,
+                "n": count_before + end,
+                "at": -1 if records else offset,
                 "e": [],
             }
-            records.append(orjson.dumps(record)[:-2] + b",".join(pieces[start:end]) + b"]}")
-            start, size = end, 0
+            # The messages are encoded already: they replace the end `]}` of the empty list.
+            records.append(orjson.dumps(record)[:-2] + b",".join(encoded[start:end]) + b"]}")
+            start = end
+            size = 0
     return records
 
 
 def put_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The record of messages that a rewrite put into the history; `record` has its other fields."""
+    """Return the record of messages that a rewrite put in. `record` has the other fields."""
     return orjson.dumps({"k": "put", **record, "e": list(entries)})
 
 
-def edit_record(record: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]) -> bytes:
-    """The record of a message that a rewrite changed, before and after; `record` has its other
-    fields.
-    """
-    edit = {"k": "edit", **record, "was": content_digest(was)}
-    if named_parent(was) != named_parent(now):
-        edit["above"] = named_parent(was)
-    return orjson.dumps({**edit, "e": now})
+def edit_record(
+    record: Mapping[str, Any], old_entry: Mapping[str, Any], new_entry: Mapping[str, Any]
+) -> bytes:
+    """Return the record of a message that a rewrite changed. `record` has the other fields."""
+    edit = {"k": "edit", **record, "was": content_digest(old_entry)}
+    if named_parent(old_entry) != named_parent(new_entry):
+        edit["above"] = named_parent(old_entry)
+    return orjson.dumps({**edit, "e": new_entry})
 
 
 def gone_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The record of messages that a rewrite took out; `record` has its other fields."""
-    return orjson.dumps(
-        {"k": "gone", **record, "was": {entry["id"]: content_digest(entry) for entry in entries}}
-    )
+    """Return the record of messages that a rewrite removed. `record` has the other fields."""
+    digests = {entry["id"]: content_digest(entry) for entry in entries}
+    return orjson.dumps({"k": "gone", **record, "was": digests})
 
 
-def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
-    """The record of a head as it was written: what `document` has before its context; it has
-    `count` messages.
-    """
-    return with_head_fields({"k": "head", "u": stamp, "n": count}, document)
+def head_record(updated_at: str, document: Mapping[str, Any], count: int) -> bytes:
+    """Return the record of the head of a document that has `count` messages."""
+    return with_head_fields({"k": "head", "u": updated_at, "n": count}, document)
 
 
-def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
-    """The record of a head in which nothing but the lock was changed."""
-    return orjson.dumps({"k": "lock", "u": stamp, "l": document["metadata"].get("lock")})
+def lock_record(updated_at: str, document: Mapping[str, Any]) -> bytes:
+    """Return the record of a head in which only the lock was changed."""
+    return orjson.dumps({"k": "lock", "u": updated_at, "l": document["metadata"].get("lock")})
 
 
 def with_head_fields(record: dict[str, Any], document: Mapping[str, Any]) -> bytes:
-    """A record with the head of a document in it."""
-    # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
+    """Return a record that also has the head of a document."""
+    # Joined as bytes: a head may be as deep as orjson writes, and inside a record it is deeper.
     return orjson.dumps(record)[:-1] + b',"h":' + orjson.dumps(head_fields(document)) + b"}"
 
 
 def head_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a document that are merged as its head."""
+    """Return the fields of a document that are merged as its head."""
     return {key: value for key, value in document.items() if key in HEAD}
 
 
-def value_digest(entry: Any) -> str:
-    """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
-    from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
+def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
+    """Return the records of a rewrite: of each message that it changed, put in or removed, and of
+    the head.
+    """
+    updated_at = after["updatedAt"]
+    old_entries = {entry.get("id"): entry for entry in before["history"]}
+    new_entries = {entry.get("id"): entry for entry in after["history"]}
+    count = len(after["history"])
+    records = []
+    for id, old_entry in old_entries.items():
+        if id not in new_entries:
+            continue
+        new_entry = new_entries[id]
+        if codec.encode_entry(old_entry) != codec.encode_entry(new_entry):
+            records.append(edit_record({"u": updated_at}, old_entry, new_entry))
+    added = [entry for id, entry in new_entries.items() if id not in old_entries]
+    if added:
+        records.append(put_record({"u": updated_at, "n": count}, added))
+    removed = [entry for id, entry in old_entries.items() if id not in new_entries]
+    if removed:
+        records.append(gone_record({"u": updated_at}, removed))
+    return [*records, head_record(updated_at, after, count)]
 
-    return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+def value_digest(value: Any) -> str:
+    """Return `sha256:` and 32 hexadecimal digits, the same for equal JSON values."""
+    from hashlib import sha256  # It loads OpenSSL, which a command that only reads does not need.
+
+    encoded = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return "sha256:" + sha256(encoded).hexdigest()[:32]
 
 
 def content_digest(entry: Mapping[str, Any]) -> str:
-    """A digest of what a message says, which stays the same when Capsule names its parent."""
+    """Return a digest of a message's content. It stays the same when Capsule names the parent."""
     return value_digest(content_fields(entry))
 
 
 def named_parent(entry: Mapping[str, Any]) -> str | bool | None:
-    """The parent that a message names; None: it is a root. False: it names none, and answers the
-    one before it.
+    """Return the parent that a message names.
+
+    None: it names null, and is a root. False: it has no `parent`, and answers the entry before it.
     """
     parent: str | bool | None = entry.get("parent", False)
     return parent
 
 
-def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
-    """What the store should remember of a rewrite: the messages that came, changed and went, and
-    the head.
-    """
-    stamp = after["updatedAt"]
-    old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
-    count = len(after["history"])
-    records = []
-    for id, entry in old.items():
-        if id in new and codec.encode_entry(entry) != codec.encode_entry(new[id]):
-            records.append(edit_record({"u": stamp}, entry, new[id]))
-    if added := [entry for id, entry in new.items() if id not in old]:
-        records.append(put_record({"u": stamp, "n": count}, added))
-    if gone := [entry for id, entry in old.items() if id not in new]:
-        records.append(gone_record({"u": stamp}, gone))
-    return [*records, head_record(stamp, after, count)]
+# --- Reading records ---
 
 
 class WriteRecord(NamedTuple):
-    """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages
-    more it left.
+    """One record of the log.
+
+    Attributes:
+        write_number: The write that the record belongs to. 0 is the oldest in the log.
+        record: The record, with the keys that the module lists.
+        count_change: How many messages more the document has after it.
     """
 
-    place: int
+    write_number: int
     record: dict[str, Any]
-    more: int = 0
+    count_change: int = 0
 
     @property
     def kind(self) -> str:
-        """The kind of the record, as the table above has them."""
+        """The kind of the record, from the table of the module."""
         return str(self.record["k"])
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The messages that the write appended or put; none if it did something else."""
-        return self.record["e"] if self.kind in ("append", "put") else []
+        """The messages that the write appended or put in. Empty for every other kind."""
+        if self.kind in ("append", "put"):
+            entries: list[dict[str, Any]] = self.record["e"]
+            return entries
+        return []
 
     @property
-    def is_by_hand(self) -> bool:
-        """Whether another program saved it."""
+    def is_external(self) -> bool:
+        """Whether another program saved the version that the record describes."""
         return "hand" in self.record
 
 
 def decode_records(records: list[list[bytes]]) -> list[WriteRecord]:
-    """The records, the oldest first."""
+    """Return the records of all writes, the oldest first. A lock record becomes a head record."""
     writes: list[WriteRecord] = []
     head: dict[str, Any] = {}
-    for place, record in _each(records):
-        if record["k"] == "lock":  # It is all of the head before it, but for the lock.
+    for write_number, record in _read_records(records):
+        if record["k"] == "lock":
             if not head:
-                continue
-            record |= {
-                "k": "head",
-                "h": {**head, "metadata": {**head.get("metadata", {}), "lock": record["l"]}},
-            }
+                continue  # The head that it belongs to was dropped from the log.
+            metadata = {**head.get("metadata", {}), "lock": record["l"]}
+            record |= {"k": "head", "h": {**head, "metadata": metadata}}
         head = record.get("h", head)
-        more = 0
+        count_change = 0
         if record["k"] in ("append", "put"):
-            more = len(record["e"])
+            count_change = len(record["e"])
         elif record["k"] == "gone":
-            more = -len(record["was"])
-        writes.append(WriteRecord(place, record, more))
+            count_change = -len(record["was"])
+        writes.append(WriteRecord(write_number, record, count_change))
     return writes
 
 
-def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each record as it was written, and which write it belongs to."""
-    for place, together in enumerate(records):
-        for line in together:
+def _read_records(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each record as it was written, after the number of its write. Skip damaged ones."""
+    for write_number, lines in enumerate(records):
+        for line in lines:
             with suppress(ValueError, RecursionError):
                 record = codec.decode_record(line)
                 if isinstance(record.get("u"), str):
-                    yield place, record
+                    yield write_number, record
 
 
 def appended_entries(records: list[list[bytes]]) -> list[dict[str, Any]]:
-    """The messages of all appends, also those that were taken out since."""
-    return [
-        entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]
-    ]
+    """Return the messages of all appends, also those that were removed later."""
+    entries = []
+    for _, record in _read_records(records):
+        if record["k"] == "append":
+            entries += record["e"]
+    return entries
 
 
 def logged_splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
-    """The splices that are remembered, the latest first: where, the messages,
-    and the `updatedAt`.
-    """
-    found: list[tuple[int, list[dict[str, Any]], str]] = []
-    place = -1
+    """Return the splices in the log, the latest first: offset, messages and `updatedAt` of each."""
+    splices: list[tuple[int, list[dict[str, Any]], str]] = []
+    splice_number = -1
     for write in decode_records(records):
-        if write.kind == "append" and write.record.get("at", -1) >= 0:
-            found.append((write.record["at"], list(write.entries), write.record["u"]))
-            place = write.place
-        elif write.kind == "append" and write.place == place:
-            found[-1][1].extend(write.entries)
-    return [splice for splice in reversed(found) if splice[1]]
+        if write.kind != "append":
+            continue
+        if write.record.get("at", -1) >= 0:
+            splices.append((write.record["at"], list(write.entries), write.record["u"]))
+            splice_number = write.write_number
+        elif write.write_number == splice_number:  # Another record of the same long append.
+            splices[-1][1].extend(write.entries)
+    return [splice for splice in reversed(splices) if splice[1]]
 
 
 def with_recovered_ids(
     history: list[dict[str, Any]], records: list[list[bytes]]
 ) -> list[dict[str, Any]]:
-    """The messages of a saved version, in which those that lost their ids have them again: each
-    gets that of the logged message of the same role, text and time that isn't there, each once."""
+    """Return the messages of a saved version, with ids for those that lost theirs.
+
+    A message without an id gets the id of a logged message with the same role, text and time, if
+    the version has no message with that id. Each id is given once.
+    """
     if not records or all(entry.get("id") for entry in history):
         return history
-    there = {entry.get("id") for entry in history}
-    ids: dict[tuple[Any, ...], dict[str, None]] = {}
+    present_ids = {entry.get("id") for entry in history}
+    #: By role, text and time: the ids that are free, in the order of the log.
+    free_ids: dict[tuple[Any, ...], dict[str, None]] = {}
     for write in decode_records(records):
-        for entry in [write.record["e"]] if write.kind == "edit" else write.entries:
-            if entry.get("id") not in there:
-                ids.setdefault(_words(entry), {})[entry["id"]] = None
+        entries = [write.record["e"]] if write.kind == "edit" else write.entries
+        for entry in entries:
+            if entry.get("id") not in present_ids:
+                free_ids.setdefault(_visible_fields(entry), {})[entry["id"]] = None
     result = []
     for entry in history:
-        free = ids.get(_words(entry)) if not entry.get("id") else None
-        if free:
-            id = next(iter(free))
-            entry = {**entry, "id": id}
-            del free[id]
-        result.append(entry)
+        candidates = None if entry.get("id") else free_ids.get(_visible_fields(entry))
+        if candidates:
+            id = next(iter(candidates))
+            del candidates[id]
+            result.append({**entry, "id": id})
+        else:
+            result.append(entry)
     return result
 
 
-def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        entry.get("role"),
-        entry.get("content"),
-        timestamps.sortable(str(entry.get("timestamp") or "")),
-    )
+def _visible_fields(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    time = timestamps.sortable(str(entry.get("timestamp") or ""))
+    return entry.get("role"), entry.get("content"), time
 
 
 def erase_removed_texts(
     records: list[list[bytes]], document: Mapping[str, Any]
 ) -> list[list[bytes]]:
-    """The records of a document, the oldest first, without the texts of messages, and titles, that
-    it has no more.
+    """Return the records without the texts that the document no longer has: of messages and titles.
+
+    Of the heads only the latest is left, as the document has it now.
     """
-    there = {entry.get("id"): entry for entry in document["history"]}
+    entries_by_id = {entry.get("id"): entry for entry in document["history"]}
     writes = decode_records(records)
-    last = max((write.place for write in writes if "h" in write.record), default=-1)
-    kept: dict[int, list[bytes]] = {}
-    for place, record, _ in writes:
-        if record["k"] in ("append", "put"):
-            record = record | {
-                "at": -1,
-                "e": [there[entry["id"]] for entry in record["e"] if entry.get("id") in there],
-            }
-        elif record["k"] == "edit" and record["e"].get("id") in there:
-            record = record | {"e": there[record["e"]["id"]]}
-        elif record["k"] == "head" and place == last:
-            kept.setdefault(place, []).append(head_record(record["u"], document, len(there)))
+    head_writes = [write.write_number for write in writes if "h" in write.record]
+    latest_head = max(head_writes, default=-1)
+    kept_records: dict[int, list[bytes]] = {}
+    for write in writes:
+        if write.kind == "head" and write.write_number == latest_head:
+            line = head_record(write.record["u"], document, len(entries_by_id))
+            kept_records.setdefault(write.write_number, []).append(line)
             continue
-        elif record["k"] not in ("gone", "void"):
-            continue
-        kept.setdefault(place, []).append(orjson.dumps(record))
-    return list(kept.values())
+        record = _erased_record(write, entries_by_id)
+        if record is not None:
+            kept_records.setdefault(write.write_number, []).append(orjson.dumps(record))
+    return list(kept_records.values())
 
 
-#: How `Reconciliation.remade` calls a lock.
-LOCK_PHRASE = "the lock"
-_LOCK, _TAGS = "metadata.lock", "metadata.tags"
-_Flat = Mapping[str, Any]
-_Entry = dict[str, Any]
+def _erased_record(
+    write: WriteRecord, entries_by_id: Mapping[Any, _Entry]
+) -> dict[str, Any] | None:
+    """Return a record with the present versions of its messages. None if nothing of it is left."""
+    record = write.record
+    if write.kind in ("append", "put"):
+        ids = [entry["id"] for entry in record["e"] if entry.get("id") in entries_by_id]
+        # Without an offset: the record no longer has the bytes that were spliced in.
+        return record | {"at": -1, "e": [entries_by_id[id] for id in ids]}
+    if write.kind == "edit" and record["e"].get("id") in entries_by_id:
+        return record | {"e": entries_by_id[record["e"]["id"]]}
+    return record if write.kind in ("gone", "void") else None
 
 
-@dataclass(slots=True)
+# --- Reconciling ---
+
+
 class Reconciliation:
-    """What became of a saved version.
+    """The result of comparing a saved version with the log.
 
     Attributes:
-        document: The saved version, with what was not in it made good.
-        seen: The records of what the version changed of what the log knows, and of the head as it
-            was saved.
-        newest: The latest `updatedAt` of the version and of all records.
-        restored: Entries that come back.
-        remade: Changes of the store that were made again, in words.
-        removed: Entries that the person took out, as the store had them last.
-        overruled: Other changes of the store that the version takes away: what to keep, and in
-            words what it is.
-        short: How many messages fewer than the store's own last version it has, restored ones
-            counted.
-        forgotten: How many messages of those are not in the log: they can't be kept, and it is not
-            known whether who saved the version had read them.
+        document: The saved version, with the messages and changes that it lacked.
+        edit_records: The log records of the version: the head that was saved, and, if there are
+            any, the messages that stay removed, those that stay put back, the edits that stay, and
+            the interrupted writes that prove nothing.
+        latest_update: The latest `updatedAt` of the version and of all records.
+        restored: The messages that were put back into it.
+        reapplied: The changes of the store that were repeated in it, in words.
+        removed: The messages that the person removed, as the store had them last.
+        overridden: The changes of the store that lost to a change of the person: the value that was
+            lost, and a description.
+        shortfall: How many messages fewer `document` has than the store's last version.
+        unlogged_count: How many of those are not in the log. They cannot be restored, and whether
+            the person had read them is unknown.
     """
 
-    document: dict[str, Any]
-    seen: list[bytes] = field(default_factory=list)
-    newest: str = ""
-    restored: list[_Entry] = field(default_factory=list)
-    remade: list[str] = field(default_factory=list)
-    removed: list[_Entry] = field(default_factory=list)
-    overruled: list[tuple[Any, str]] = field(default_factory=list)
-    short: int = 0
-    forgotten: int = 0
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.edit_records: list[bytes] = []
+        self.latest_update = ""
+        self.restored: list[_Entry] = []
+        self.reapplied: list[str] = []
+        self.removed: list[_Entry] = []
+        self.overridden: list[tuple[Any, str]] = []
+        self.shortfall = 0
+        self.unlogged_count = 0
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether `document` differs from the saved version."""
-        return bool(self.restored or self.remade)
+        return bool(self.restored or self.reapplied)
 
     @property
-    def lacking(self) -> str:
-        """What the saved version lacked, in words."""
-        return ", ".join([*_counted(self.restored), *self.remade])
+    def missing_in_words(self) -> str:
+        """What the saved version lacked and `document` has again, in words."""
+        return ", ".join([*_count_phrase(self.restored), *self.reapplied])
 
     @property
-    def taken_away(self) -> str:
-        """What the saved version takes away, in words; empty: nothing."""
-        return ", ".join([*_counted(self.removed), *(words for _, words in self.overruled)])
+    def lost_in_words(self) -> str:
+        """What the saved version takes away, in words. Empty: nothing."""
+        descriptions = [description for _, description in self.overridden]
+        return ", ".join([*_count_phrase(self.removed), *descriptions])
 
     @property
-    def kept(self) -> bytes:
-        """What the saved version takes away, as the quarantine keeps it."""
-        kept = {"removed": self.removed, "overruled": [value for value, _ in self.overruled]}
-        return orjson.dumps(kept, option=orjson.OPT_INDENT_2)
+    def lost_values(self) -> bytes:
+        """What the saved version takes away, as JSON for the quarantine."""
+        values = [value for value, _ in self.overridden]
+        return orjson.dumps(
+            {"removed": self.removed, "overruled": values}, option=orjson.OPT_INDENT_2
+        )
 
 
-def _counted(entries: list[_Entry]) -> list[str]:
+def _count_phrase(entries: list[_Entry]) -> list[str]:
     if not entries:
         return []
     return [f"{len(entries)} message{'s' if len(entries) > 1 else ''}"]
@@ -390,402 +421,541 @@ def reconcile(
     records: list[list[bytes]],
     *,
     deliberate: bool | None = None,
-    sure: int | None = None,
+    certain_writes: int | None = None,
 ) -> Reconciliation:
-    """Compare a saved version, as `migrations.current` gives it, with what the store wrote lately.
+    """Compare a saved version with what the store wrote lately.
 
     Args:
-        saved: The saved version.
-        records: The records of each write, the oldest first; what is no record is passed over.
-        deliberate: Whether what is missing was taken out on purpose, where that is known: all of
-            it, or nothing.
-        sure: How many writes were in the file for sure; a later one may have come to it in part.
-            None: all.
+        saved: The saved version, as `migrations.upgrade` returns it.
+        records: The records of each write, the oldest first. Damaged ones are skipped.
+        deliberate: True: everything that is missing was removed on purpose. False: nothing was.
+            None: the steps at the top of the module decide.
+        certain_writes: The number of writes that were in the file for certain. A later one may
+            have reached it in part. None: all were.
     """
     writes = decode_records(records)
+    if certain_writes is None:
+        certain_writes = len(records)
     outcome = Reconciliation(dict(saved))
-    read = _ReadState(saved, writes, len(records) if sure is None else sure)
+    read = _ReadState(saved, writes, certain_writes)
     if deliberate is not None:
-        read.upto = len(records) if deliberate else -1
-    _messages(outcome, _known(writes), read)
-    _head(outcome, writes, read)
-    counted = [write.record["n"] for write in writes if "n" in write.record]
-    outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
-    outcome.forgotten = max(outcome.short - len(outcome.removed), 0)
-    outcome.newest = max(read.stamp, read.newest)
-    if read.void:
-        outcome.seen.insert(0, orjson.dumps({"k": "void", **_by_hand(saved), "void": read.void}))
+        read.last_read = len(records) if deliberate else -1
+    _HistoryReconciler(outcome, read).reconcile(_logged_messages(writes))
+    heads = [write for write in writes if write.kind == "head"]
+    if heads:
+        _HeadReconciler(outcome, heads, read).reconcile()
     count = len(outcome.document["history"])
-    outcome.seen.append(with_head_fields({"k": "head", **_by_hand(saved), "n": count}, saved))
+    logged_counts = [write.record["n"] for write in writes if "n" in write.record]
+    if logged_counts:
+        outcome.shortfall = max(logged_counts[-1] - count, 0)
+    outcome.unlogged_count = max(outcome.shortfall - len(outcome.removed), 0)
+    outcome.latest_update = max(read.updated_at, read.latest_update)
+    external = _external_fields(saved)
+    if read.unproven_times:
+        void = {"k": "void", **external, "void": read.unproven_times}
+        outcome.edit_records.insert(0, orjson.dumps(void))
+    outcome.edit_records.append(with_head_fields({"k": "head", **external, "n": count}, saved))
     return outcome
 
 
-def _by_hand(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What all records of a saved version have."""
+def _external_fields(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of every record of a saved version."""
     return {"u": saved["updatedAt"], "hand": 1}
 
 
 class _ReadState:
-    """What the person can have read when they began to edit.
+    """What the person can have read when the edit began.
 
     Attributes:
-        upto: The latest write that the saved version shows; -1: none.
-        stamp: Its `updatedAt`.
-        newest: The latest `updatedAt` of a record.
-        makes_again: Whether the log is not behind, so that what was not read is made again.
-        void: The `updatedAt` of each interrupted append whose messages it lacks.
+        updated_at: The `updatedAt` of the saved version.
+        latest_update: The latest `updatedAt` of a record.
+        is_log_complete: Whether the log reaches to the saved version. If not, only messages are
+            restored.
+        unproven_times: The `updatedAt` of each interrupted append of which the version lacks
+            messages. Such a time proves nothing: it was written before the messages were.
+        last_read: The latest write that the version proves to have been read. -1: none.
     """
 
-    def __init__(self, saved: dict[str, Any], writes: list[WriteRecord], sure: int) -> None:
-        self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
-        self.newest = max((write.record["u"] for write in writes), default="")
-        self.makes_again = self.stamp <= self.newest
-        counts = Counter(entry.get("id") for entry in saved["history"])
-        self.void = [
-            write.record["u"]
-            for write in writes
-            if write.place >= sure and any(entry["id"] not in counts for entry in write.entries)
-        ]
-        self.upto = -1
-        if self.stamp not in {
-            *self.void,
-            *(stamp for write in writes for stamp in write.record.get("void", ())),
-        }:
-            self.upto = _places(writes).get(self.stamp, -1)
-        # Of messages with one id, as many were read as there are.
-        introduced: dict[Any, list[int]] = {}
+    def __init__(
+        self, saved: dict[str, Any], writes: list[WriteRecord], certain_writes: int
+    ) -> None:
+        self.updated_at = timestamps.sortable(str(saved.get("updatedAt")))
+        self.latest_update = max((write.record["u"] for write in writes), default="")
+        self.is_log_complete = self.updated_at <= self.latest_update
+        saved_counts = Counter(entry.get("id") for entry in saved["history"])
+        self.unproven_times = []
         for write in writes:
-            for entry in write.entries if write.kind == "append" else ():
-                introduced.setdefault(entry.get("id"), []).append(write.place)
-        for id, places in introduced.items():
-            if counts[id]:
-                self.upto = max(self.upto, places[min(counts[id], len(places)) - 1])
+            if write.write_number < certain_writes:
+                continue
+            if any(entry["id"] not in saved_counts for entry in write.entries):
+                self.unproven_times.append(write.record["u"])
+        self.last_read = max(self._write_of_time(writes), _last_introduction(writes, saved_counts))
 
-    def had(self, place: int) -> bool:
-        """Whether a write was there to be read."""
-        return place <= self.upto
+    def _write_of_time(self, writes: list[WriteRecord]) -> int:
+        """Return the write that the version's `updatedAt` names. -1: none, or it proves nothing."""
+        void_times = set(self.unproven_times)
+        for write in writes:
+            void_times.update(write.record.get("void", ()))
+        if self.updated_at in void_times:
+            return -1
+        return _write_numbers(writes).get(self.updated_at, -1)
+
+    def was_read(self, write_number: int) -> bool:
+        """Return whether the person can have read this write."""
+        return write_number <= self.last_read
 
 
-def _places(writes: list[WriteRecord]) -> dict[str, int]:
-    """The first write of the store with each `updatedAt`."""
-    places: dict[str, int] = {}
+def _last_introduction(writes: list[WriteRecord], saved_counts: Counter[Any]) -> int:
+    """Return the latest append that introduced a message of the saved version. -1: none."""
+    introductions: dict[Any, list[int]] = {}
     for write in writes:
-        if not write.is_by_hand:
-            places.setdefault(write.record["u"], write.place)
-    return places
+        if write.kind == "append":
+            for entry in write.entries:
+                introductions.setdefault(entry.get("id"), []).append(write.write_number)
+    last = -1
+    for id, write_numbers in introductions.items():
+        # Of several messages with one id, as many were read as the version has.
+        count = min(saved_counts[id], len(write_numbers))
+        if count:
+            last = max(last, write_numbers[count - 1])
+    return last
 
 
-@dataclass(slots=True)
-class _SavedCopy:
+def _write_numbers(writes: list[WriteRecord]) -> dict[str, int]:
+    """Return the first write of the store with each `updatedAt`."""
+    numbers: dict[str, int] = {}
+    for write in writes:
+        if not write.is_external:
+            numbers.setdefault(write.record["u"], write.write_number)
+    return numbers
+
+
+# --- The messages ---
+
+
+class _LoggedCopy:
     """A message that the document has, as far as the log knows.
 
     Attributes:
-        since: The write that put it there, or, if the log does not have that one, the first that
-            shows it.
+        write_number: The write that put it there; or the first that mentions it, if the log no
+            longer has that one.
         entry: The message as it was written last.
-        edited: The store's last write that changed what it says; None: there is none, or a person's
-            version stands.
-        moves: The writes of the store that gave it another parent since, and its parents before
-            them.
+        edited_by: The store's last write that changed its content. None: no write did, or a
+            person's version stays.
+        moves: The store's writes that gave it another parent, each with the parent before.
     """
 
-    since: int
-    entry: _Entry
-    edited: int | None = None
-    moves: list[tuple[int, Any]] = field(default_factory=list)
+    def __init__(self, write_number: int, entry: _Entry) -> None:
+        self.write_number = write_number
+        self.entry = entry
+        self.edited_by: int | None = None
+        self.moves: list[tuple[int, Any]] = []
 
 
-@dataclass(slots=True)
-class _StoreVersion:
-    """What the log knows of the messages with one id; nearly always that is one.
+class _LoggedMessage:
+    """What the log knows of the messages with one id, of which there is nearly always one.
 
     Attributes:
         copies: Those that the document has.
-        texts: Digests of all that they said.
-        gone: The store's write that took them out; None: they are there, or a person took them out.
+        digests: The digests of all contents that they had.
+        removed_by: The store's write that removed them. None: they are present, or a person removed
+            them.
     """
 
-    copies: list[_SavedCopy] = field(default_factory=list)
-    texts: set[str] = field(default_factory=set)
-    gone: int | None = None
+    def __init__(self) -> None:
+        self.copies: list[_LoggedCopy] = []
+        self.digests: set[str] = set()
+        self.removed_by: int | None = None
 
 
-def _known(writes: list[WriteRecord]) -> dict[Any, _StoreVersion]:
-    """What the log knows of each message, by the ids."""
-    messages: dict[Any, _StoreVersion] = {}
-    places = _places(writes)
+def _logged_messages(writes: list[WriteRecord]) -> dict[Any, _LoggedMessage]:
+    """Return what the log knows of each message, by id."""
+    messages: dict[Any, _LoggedMessage] = {}
+    numbers = _write_numbers(writes)
     for write in writes:
-        # What a person did was there for whoever has that `updatedAt`.
-        place = places.get(write.record["u"], write.place) if write.is_by_hand else write.place
-        for entry in write.entries:
-            message = messages.setdefault(entry.get("id"), _StoreVersion())
-            copy = _SavedCopy(place, entry)
-            text = content_digest(entry)
-            if write.kind == "put" and not write.is_by_hand and message.texts - {text}:
-                copy.edited = place  # It may have come back with another text than it went with.
-            message.copies.append(copy)
-            message.texts.add(text)
-            message.gone = None
+        number = write.write_number
+        if write.is_external:
+            # An external edit counts as read by everybody that has the version it began from.
+            number = numbers.get(write.record["u"], number)
         if write.kind == "edit":
-            _note_edit(messages.setdefault(write.record["e"].get("id"), _StoreVersion()), write)
-        for id, text in write.record["was"].items() if write.kind == "gone" else ():
-            message = messages.setdefault(id, _StoreVersion())
-            message.copies = []
-            message.texts.add(text)
-            message.gone = None if write.is_by_hand else place
+            message = messages.setdefault(write.record["e"].get("id"), _LoggedMessage())
+            _add_edit(message, write)
+        elif write.kind == "gone":
+            for id, digest in write.record["was"].items():
+                message = messages.setdefault(id, _LoggedMessage())
+                message.copies = []
+                message.digests.add(digest)
+                message.removed_by = None if write.is_external else number
+        for entry in write.entries:
+            _add_entry(messages.setdefault(entry.get("id"), _LoggedMessage()), entry, write, number)
     return messages
 
 
-def _note_edit(message: _StoreVersion, write: WriteRecord) -> None:
-    entry, was = write.record["e"], write.record["was"]
-    if not message.copies:  # The log doesn't have the write that put it there.
-        message.copies.append(_SavedCopy(write.place, entry))
-    copy = next(
-        (copy for copy in message.copies if content_digest(copy.entry) == was), message.copies[-1]
-    )
-    text = content_digest(entry)
+def _add_entry(message: _LoggedMessage, entry: _Entry, write: WriteRecord, number: int) -> None:
+    """Add a message that was appended or put in."""
+    copy = _LoggedCopy(number, entry)
+    digest = content_digest(entry)
+    is_other_content = bool(message.digests - {digest})
+    if write.kind == "put" and not write.is_external and is_other_content:
+        copy.edited_by = number  # It came back with another text than it was removed with.
+    message.copies.append(copy)
+    message.digests.add(digest)
+    message.removed_by = None
+
+
+def _add_edit(message: _LoggedMessage, write: WriteRecord) -> None:
+    """Apply an edit record to the copy that it changed."""
+    entry = write.record["e"]
+    old_digest = write.record["was"]
+    new_digest = content_digest(entry)
+    if not message.copies:  # The log no longer has the write that put it there.
+        message.copies.append(_LoggedCopy(write.write_number, entry))
+    copy = message.copies[-1]
+    for candidate in message.copies:
+        if content_digest(candidate.entry) == old_digest:
+            copy = candidate
+            break
     copy.entry = entry
-    message.texts |= {was, text}
-    if write.is_by_hand:
-        copy.edited = None
+    message.digests |= {old_digest, new_digest}
+    if write.is_external:
+        copy.edited_by = None
         copy.moves = []
         return
-    if text != was:
-        copy.edited = write.place
+    if new_digest != old_digest:
+        copy.edited_by = write.write_number
     if "above" in write.record:
-        copy.moves.append((write.place, write.record["above"]))
+        copy.moves.append((write.write_number, write.record["above"]))
 
 
-def _messages(outcome: Reconciliation, known: dict[Any, _StoreVersion], read: _ReadState) -> None:
-    """Bring back the messages that were not there to be read, and make again what the store did to
-    the others.
+class _HistoryReconciler:
+    """Brings the messages of a saved version up to date with the log.
+
+    Attributes:
+        history: The messages as they were saved.
+        changed_entries: The messages that get another content or parent, by index.
+        removed_indexes: The indexes of the messages that the store had removed.
+        missing: The logged messages that the version lacks.
+        put_entries: Messages that stay, though the log says that they were removed.
+        edit_lines: The records of edits of the person that stay.
     """
-    history = outcome.document["history"]
-    places: dict[Any, list[int]] = {}
-    for place, entry in enumerate(history):
-        places.setdefault(entry.get("id"), []).append(place)
-    merged: dict[int, _Entry] = {}
-    gone: set[int] = set()
-    missing: list[_SavedCopy] = []
-    put: list[_Entry] = []
-    edits: list[bytes] = []
-    record = _by_hand(outcome.document)
-    for id, message in known.items():
-        entries = {place: history[place] for place in places.get(id, ())}
-        if not message.copies:
-            for place, entry in entries.items():
-                if _is_removed_again(outcome, id, message, entry, read):
-                    gone.add(place)
-                else:
-                    put.append(entry)
-            continue
-        pairs, lacking = _paired(message.copies, entries)
-        missing += lacking
-        for place, copy in pairs.items():
-            merged[place] = _merged(outcome, copy, history[place], message.texts, read)
-            if _stands(copy, merged[place]):
-                edits.append(edit_record(record, copy.entry, history[place]))
-        if any(read.had(copy.since) for copy in lacking):
-            put += [history[place] for place in pairs]  # The record of what is gone names ids.
-    missing.sort(key=lambda copy: copy.since)
-    outcome.removed = [copy.entry for copy in missing if read.had(copy.since)]
-    outcome.restored = [copy.entry for copy in missing if not read.had(copy.since)]
-    kept = [merged.get(place, entry) for place, entry in enumerate(history) if place not in gone]
-    if outcome.changed:
-        outcome.document["history"] = kept + outcome.restored
-    if outcome.removed:
-        outcome.seen.append(gone_record(record, outcome.removed))
-    if put:
-        outcome.seen.append(put_record(record, put))
-    outcome.seen += edits
 
+    def __init__(self, outcome: Reconciliation, read: _ReadState) -> None:
+        self.outcome = outcome
+        self.read = read
+        self.history: list[_Entry] = outcome.document["history"]
+        self.external = _external_fields(outcome.document)
+        self.changed_entries: dict[int, _Entry] = {}
+        self.removed_indexes: set[int] = set()
+        self.missing: list[_LoggedCopy] = []
+        self.put_entries: list[_Entry] = []
+        self.edit_lines: list[bytes] = []
 
-def _paired(
-    copies: list[_SavedCopy], entries: dict[int, _Entry]
-) -> tuple[dict[int, _SavedCopy], list[_SavedCopy]]:
-    """The place of each message in the saved version, by what it says, else by the order; and those
-    without one.
-    """
-    pairs: dict[int, _SavedCopy] = {}
-    rest = []
-    for copy in copies:
-        text = content_digest(copy.entry)
-        same = [
-            place
-            for place, entry in entries.items()
-            if place not in pairs and content_digest(entry) == text
-        ]
-        if same:
-            pairs[same[0]] = copy
-        else:
-            rest.append(copy)
-    free = [place for place in entries if place not in pairs]
-    pairs |= zip(free, rest, strict=False)
-    return pairs, rest[len(free) :]
+    def reconcile(self, logged: dict[Any, _LoggedMessage]) -> None:
+        """Restore missing messages and repeat unread changes. Write the result to the outcome."""
+        indexes_by_id: dict[Any, list[int]] = {}
+        for index, entry in enumerate(self.history):
+            indexes_by_id.setdefault(entry.get("id"), []).append(index)
+        for id, message in logged.items():
+            indexes = indexes_by_id.get(id, [])
+            if message.copies:
+                self._reconcile_present(message, indexes)
+            else:
+                self._reconcile_removed(id, message, indexes)
+        self._finish()
 
+    def _reconcile_removed(self, id: Any, message: _LoggedMessage, indexes: list[int]) -> None:
+        """Remove again what the store removed after the person had read it."""
+        for index in indexes:
+            if self._is_removed_again(id, message, self.history[index]):
+                self.removed_indexes.add(index)
+            else:
+                self.put_entries.append(self.history[index])
 
-def _is_removed_again(
-    outcome: Reconciliation, id: Any, message: _StoreVersion, entry: _Entry, read: _ReadState
-) -> bool:
-    """Whether a message of the saved version goes, as the store took it out since; else it counts
-    as put back.
-    """
-    if message.gone is None or read.had(message.gone):
+    def _is_removed_again(self, id: Any, message: _LoggedMessage, entry: _Entry) -> bool:
+        """Return whether an unread removal is repeated. If not, the message counts as put back."""
+        if message.removed_by is None or self.read.was_read(message.removed_by):
+            return False
+        description = f"the removal of message {id}"
+        if self.read.is_log_complete and content_digest(entry) in message.digests:
+            self.outcome.reapplied.append(description)
+            return True
+        self.outcome.overridden.append(({"removed": id}, description))
         return False
-    words = f"the removal of message {id}"
-    if read.makes_again and content_digest(entry) in message.texts:
-        outcome.remade.append(words)
+
+    def _reconcile_present(self, message: _LoggedMessage, indexes: list[int]) -> None:
+        """Find the logged copies in the saved version, and repeat their unread edits and moves."""
+        pairs, missing = self._match_copies(message.copies, indexes)
+        self.missing += missing
+        for index, copy in pairs.items():
+            entry = self._with_unread_changes(copy, self.history[index], message.digests)
+            self.changed_entries[index] = entry
+            if _differs_from_store(copy, entry):
+                line = edit_record(self.external, copy.entry, self.history[index])
+                self.edit_lines.append(line)
+        if any(self.read.was_read(copy.write_number) for copy in missing):
+            # A removal record names only ids. So the copies of the id that stay are put in again.
+            self.put_entries += [self.history[index] for index in pairs]
+
+    def _match_copies(
+        self, copies: list[_LoggedCopy], indexes: list[int]
+    ) -> tuple[dict[int, _LoggedCopy], list[_LoggedCopy]]:
+        """Return the copy at each index, by content, else by order; and the copies that are missing."""
+        pairs: dict[int, _LoggedCopy] = {}
+        unmatched = []
+        for copy in copies:
+            digest = content_digest(copy.entry)
+            for index in indexes:
+                if index not in pairs and content_digest(self.history[index]) == digest:
+                    pairs[index] = copy
+                    break
+            else:
+                unmatched.append(copy)
+        free_indexes = [index for index in indexes if index not in pairs]
+        pairs.update(zip(free_indexes, unmatched, strict=False))
+        return pairs, unmatched[len(free_indexes) :]
+
+    def _with_unread_changes(
+        self, copy: _LoggedCopy, saved_entry: _Entry, digests: set[str]
+    ) -> _Entry:
+        """Return a saved message with the store's unread edit and move of it.
+
+        A change is repeated if the person left alone what it changed. Otherwise it is reported.
+        """
+        result = saved_entry
+        digest = content_digest(saved_entry)
+        if copy.edited_by is not None and digest != content_digest(copy.entry):
+            description = f"the edit of message {saved_entry['id']}"
+            is_unread = not self.read.was_read(copy.edited_by)
+            if self.read.is_log_complete and is_unread and digest in digests:
+                result = _with_parent(copy.entry, named_parent(saved_entry))
+                self.outcome.reapplied.append(description)
+            else:
+                self.outcome.overridden.append((copy.entry, description))
+        parent = named_parent(copy.entry)
+        saved_parent = named_parent(saved_entry)
+        unread_parents = [old for number, old in copy.moves if not self.read.was_read(number)]
+        # The person left the parent alone if the version still has the one before the first move.
+        is_left_alone = bool(unread_parents) and unread_parents[0] == saved_parent
+        if is_left_alone and self.read.is_log_complete and saved_parent != parent:
+            result = _with_parent(result, parent)
+            self.outcome.reapplied.append(f"the parent of message {saved_entry['id']}")
+        return result
+
+    def _finish(self) -> None:
+        """Write the new history and the records to the outcome."""
+        outcome = self.outcome
+        self.missing.sort(key=lambda copy: copy.write_number)
+        for copy in self.missing:
+            if self.read.was_read(copy.write_number):
+                outcome.removed.append(copy.entry)
+            else:
+                outcome.restored.append(copy.entry)
+        if outcome.is_changed:
+            kept_entries = []
+            for index, entry in enumerate(self.history):
+                if index not in self.removed_indexes:
+                    kept_entries.append(self.changed_entries.get(index, entry))
+            outcome.document["history"] = kept_entries + outcome.restored
+        if outcome.removed:
+            outcome.edit_records.append(gone_record(self.external, outcome.removed))
+        if self.put_entries:
+            outcome.edit_records.append(put_record(self.external, self.put_entries))
+        outcome.edit_records += self.edit_lines
+
+
+def _differs_from_store(copy: _LoggedCopy, entry: _Entry) -> bool:
+    """Return whether the person's version of a message stays where the store had changed it."""
+    if copy.edited_by is not None and content_digest(entry) != content_digest(copy.entry):
         return True
-    outcome.overruled.append(({"removed": id}, words))
-    return False
+    return bool(copy.moves) and named_parent(entry) != named_parent(copy.entry)
 
 
-def _merged(
-    outcome: Reconciliation, copy: _SavedCopy, entry: _Entry, texts: set[str], read: _ReadState
-) -> _Entry:
-    """A message of the saved version, with what the store changed of it since, where the person
-    left that alone.
+def _with_parent(entry: _Entry, parent: str | bool | None) -> _Entry:
+    """Return a message with another parent, in the form of `named_parent`."""
+    result = {name: value for name, value in entry.items() if name != "parent"}
+    if parent is not False:
+        result["parent"] = parent
+    return order_message(result)
+
+
+# --- The head ---
+
+
+class _HeadReconciler:
+    """Merges the head three ways: what the person read, what the store wrote, what was saved.
+
+    A field in which the saved version differs from the store's last one gets the first row that
+    applies:
+
+    | field | condition | result |
+    | --- | --- | --- |
+    | lock | changed unread, and the version has an older lock of the log | reapplied |
+    | lock | any other | the saved lock stays, nothing is reported |
+    | any | not changed unread, and its value is older than the store's last change | reported |
+    | any | not changed unread | the saved value stays |
+    | any | changed unread, and not by the person | reapplied |
+    | tags | changed unread, and by the person | both sides' additions and removals |
+    | any | changed unread, and by the person | reported |
+
+    "Changed unread": the store changed it after the base. "Reported": the saved value stays, and
+    the store's goes to `overridden`. Nothing is reapplied if the log is incomplete.
+
+    Attributes:
+        heads: The head records, the oldest first.
+        versions: The heads in them, flat.
+        base_index: The one that the person probably began from.
+        saved: The saved head, flat.
+        unread_fields: The names of the fields that the store changed after the base.
     """
-    result = entry
-    text = content_digest(entry)
-    if copy.edited is not None and text != content_digest(copy.entry):
-        words = f"the edit of message {entry['id']}"
-        if read.makes_again and not read.had(copy.edited) and text in texts:
-            result = _under(copy.entry, named_parent(entry))
-            outcome.remade.append(words)
-        else:
-            outcome.overruled.append((copy.entry, words))
-    unread = [before for place, before in copy.moves if not read.had(place)]
-    parent = named_parent(copy.entry)
-    if unread and read.makes_again and unread[0] == named_parent(entry) != parent:
-        result = _under(result, parent)
-        outcome.remade.append(f"the parent of message {entry['id']}")
-    return result
 
+    def __init__(self, outcome: Reconciliation, heads: list[WriteRecord], read: _ReadState) -> None:
+        self.outcome = outcome
+        self.read = read
+        self.heads = heads
+        self.versions = [flat_head(head.record["h"]) for head in heads]
+        self.saved = flat_head(head_fields(outcome.document))
+        # Of two that are equally close, the earlier: a change that then seems unread is reapplied,
+        # and not taken away.
+        self.base_index = min(
+            _possible_bases(heads, read),
+            key=lambda index: _distance(self.versions[index], self.saved),
+        )
+        self.unread_fields: set[str] = set()
+        for index in range(self.base_index + 1, len(heads)):
+            if not heads[index].is_external:
+                changed = _differing_fields(self.versions[index - 1], self.versions[index])
+                self.unread_fields.update(changed)
 
-def _stands(copy: _SavedCopy, result: _Entry) -> bool:
-    """Whether the person's version of a message stands where the store had changed it."""
-    is_other_text = copy.edited is not None and content_digest(result) != content_digest(copy.entry)
-    is_elsewhere = bool(copy.moves) and named_parent(result) != named_parent(copy.entry)
-    return is_other_text or is_elsewhere
+    def reconcile(self) -> None:
+        """Merge the head, and write the result to the outcome."""
+        merged = dict(self.saved)
+        reapplied = []
+        for name in _differing_fields(self.versions[-1], self.saved):
+            if name == _LOCK:
+                if self._is_lock_reapplied():
+                    merged[name] = self.versions[-1].get(name, ABSENT)
+                    reapplied.append(LOCK_PHRASE)
+                continue
+            merged[name] = self._merge_field(name)
+            if not _is_equal(merged[name], self.saved.get(name, ABSENT)):
+                reapplied.append(_description(name))
+        if reapplied:
+            self._write_head(merged)
+            self.outcome.reapplied += reapplied
 
+    def _is_lock_reapplied(self) -> bool:
+        """Return whether the store's lock replaces the saved one.
 
-def _under(entry: _Entry, parent: Any) -> _Entry:
-    """A message with another parent, as `named_parent` gives it."""
-    rest = {name: value for name, value in entry.items() if name != "parent"}
-    return order_message(rest if parent is False else rest | {"parent": parent})
+        A saved lock that no record has is that of a killed writer, or a person's. Either stays.
+        """
+        base_value = self.versions[self.base_index].get(_LOCK, ABSENT)
+        store_value = self.versions[-1].get(_LOCK, ABSENT)
+        if _LOCK not in self.unread_fields or _is_equal(base_value, store_value):
+            return False
+        locks = [_lock_digest(version) for version in self.versions]
+        saved_lock = _lock_digest(self.saved)
+        is_older = saved_lock != locks[-1] and saved_lock in locks
+        return is_older and self.read.is_log_complete
 
+    def _merge_field(self, name: str) -> Any:
+        """Return the value of a field in the merged head. Report a value of the store that is lost."""
+        base_value = self.versions[self.base_index].get(name, ABSENT)
+        store_value = self.versions[-1].get(name, ABSENT)
+        saved_value = self.saved.get(name, ABSENT)
+        if _is_equal(base_value, store_value) or name not in self.unread_fields:
+            if self._is_reverted(name, saved_value):
+                self._report_lost(name, store_value)
+            return saved_value
+        if self.read.is_log_complete:
+            if _is_equal(saved_value, base_value):
+                return store_value
+            if name == _TAGS and isinstance(base_value, list):
+                return _merge_tags(base_value, store_value, saved_value)
+        self._report_lost(name, store_value)
+        return saved_value
 
-def _head(outcome: Reconciliation, writes: list[WriteRecord], read: _ReadState) -> None:
-    """Merge the head three ways: what the person read, what the store has written since, what they
-    saved.
-    """
-    heads = [write for write in writes if write.kind == "head"]
-    if not heads:
-        return
-    flats = [flat_head(head.record["h"]) for head in heads]
-    ours, theirs = flats[-1], flat_head(head_fields(outcome.document))
-    # Of two that are as like, the earlier: what then seems new to the person is made again, not
-    # taken away.
-    at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
-    base = flats[at]
-    later = [place for place in range(at + 1, len(heads)) if not heads[place].is_by_hand]
-    by_the_store = {key for place in later for key in _differing(flats[place - 1], flats[place])}
-    locks = [_lock_of(flat) for flat in flats]
-    merged = dict(theirs)
-    remade = []
-    for key in _differing(ours, theirs):
-        was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
-        words = f"the change of {key.removeprefix('metadata.')}"
-        if key == _LOCK:
-            # A lock that no record knows is that of a writer which was killed before it could leave
-            # its record, or a person's; either stands, and there is nothing in the other one to
-            # keep.
-            is_unread = key in by_the_store and not _same(was, mine)
-            is_former = _lock_of(theirs) != locks[-1] and _lock_of(theirs) in locks
-            if is_unread and is_former and read.makes_again:
-                merged[key] = mine
-                remade.append(LOCK_PHRASE)
-            continue
-        if _same(was, mine) or key not in by_the_store:
-            is_lost = _is_reverted(key, saved_value, heads, flats)
-        elif read.makes_again and _same(saved_value, was):
-            merged[key] = mine
-            remade.append(words)
-            is_lost = False
-        elif read.makes_again and key == _TAGS and isinstance(was, list):
-            merged[key] = _merged_tags(was, mine, saved_value)
-            if not _same(merged[key], saved_value):
-                remade.append(words)
-            is_lost = False
-        else:
-            is_lost = True
-        if is_lost:
-            outcome.overruled.append(({key: None if mine is ABSENT else mine}, words))
-    if remade:
+    def _report_lost(self, name: str, store_value: Any) -> None:
+        value = None if store_value is ABSENT else store_value
+        self.outcome.overridden.append(({name: value}, _description(name)))
+
+    def _is_reverted(self, name: str, saved_value: Any) -> bool:
+        """Return whether a field has a value again from before the store's last change of it."""
+        store_value = self.versions[-1].get(name, ABSENT)
+        values = [version.get(name, ABSENT) for version in self.versions]
+        earlier = [index for index, value in enumerate(values) if not _is_equal(value, store_value)]
+        if not earlier or self.heads[earlier[-1] + 1].is_external:
+            return False
+        return any(_is_equal(values[index], saved_value) for index in earlier)
+
+    def _write_head(self, merged: dict[str, Any]) -> None:
+        """Put the merged head into the document of the outcome."""
         head: dict[str, Any] = {"metadata": {}}
-        for key, value in merged.items():
+        for name, value in merged.items():
             if value is not ABSENT:
-                (head["metadata"] if "." in key else head)[key.removeprefix("metadata.")] = value
-        outcome.document = head | {
-            key: value for key, value in outcome.document.items() if key not in HEAD
+                target = head["metadata"] if "." in name else head
+                target[name.removeprefix("metadata.")] = value
+        other_fields = {
+            key: value for key, value in self.outcome.document.items() if key not in HEAD
         }
-        outcome.remade += remade
+        self.outcome.document = head | other_fields
 
 
-def _is_reverted(key: str, value: Any, heads: list[WriteRecord], flats: Sequence[_Flat]) -> bool:
-    """Whether a field has a value again that it had before the store's last change of it."""
-    ours = flats[-1].get(key, ABSENT)
-    others = [at for at, flat in enumerate(flats) if not _same(flat.get(key, ABSENT), ours)]
-    if not others or heads[others[-1] + 1].is_by_hand:
-        return False
-    return any(_same(flats[at].get(key, ABSENT), value) for at in others)
+def _description(name: str) -> str:
+    return f"the change of {name.removeprefix('metadata.')}"
 
 
-def _lock_of(flat: _Flat) -> str:
-    """What tells one lock from another; its time is refreshed, formerly without a record."""
-    lock = flat.get(_LOCK)
+def _lock_digest(head: _FlatHead) -> str:
+    """Return what distinguishes one lock from another. Its time does not, as it is refreshed."""
+    lock = head.get(_LOCK)
     return value_digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
 
 
-def _readable(heads: list[WriteRecord], read: _ReadState) -> list[int]:
-    """The heads that the person may have begun from: the last one at the latest write that they
-    have read, and those after it with the same `updatedAt`; all, when no write is known to have
-    been read."""
-    before = [at for at, head in enumerate(heads) if head.place <= read.upto]
-    after = [
-        at
-        for at, head in enumerate(heads)
-        if head.place > read.upto and head.record["u"] == read.stamp
-    ]
-    return before[-1:] + after if before else list(range(len(heads)))
+def _possible_bases(heads: list[WriteRecord], read: _ReadState) -> list[int]:
+    """Return the indexes of the heads that the person may have begun from.
+
+    These are the last head that was read, and later ones with the version's `updatedAt`. If no
+    write is known to have been read, all of them.
+    """
+    read_indexes = []
+    same_time = []
+    for index, head in enumerate(heads):
+        if read.was_read(head.write_number):
+            read_indexes.append(index)
+        elif head.record["u"] == read.updated_at:
+            same_time.append(index)
+    if not read_indexes:
+        return list(range(len(heads)))
+    return read_indexes[-1:] + same_time
 
 
-def _same(left: Any, right: Any) -> bool:
-    return left is right or sorted_bytes(left) == sorted_bytes(right)
+def _is_equal(a: Any, b: Any) -> bool:
+    return a is b or sorted_bytes(a) == sorted_bytes(b)
 
 
-def _differing(left: _Flat, right: _Flat) -> list[str]:
-    return [
-        key for key in {**left, **right} if not _same(left.get(key, ABSENT), right.get(key, ABSENT))
-    ]
+def _differing_fields(a: _FlatHead, b: _FlatHead) -> list[str]:
+    names = {**a, **b}
+    return [name for name in names if not _is_equal(a.get(name, ABSENT), b.get(name, ABSENT))]
 
 
-def _distance(left: _Flat, right: _Flat) -> int:
-    """How many fields differ; of the tags, how many."""
+def _distance(a: _FlatHead, b: _FlatHead) -> int:
+    """Return the number of fields that differ. Each differing tag counts, and a lock's time does not."""
     distance = 0
-    for key in _differing(left, right):
-        tags: list[Any] = [side.get(key) for side in (left, right)]
-        if key == _TAGS and all(isinstance(each, list) for each in tags):
-            distance += len(set(map(value_digest, tags[0])) ^ set(map(value_digest, tags[1])))
-        elif key != _LOCK or _lock_of(left) != _lock_of(right):
+    for name in _differing_fields(a, b):
+        value_of_a = a.get(name)
+        value_of_b = b.get(name)
+        if name == _TAGS and isinstance(value_of_a, list) and isinstance(value_of_b, list):
+            tags_of_a = set(map(value_digest, value_of_a))
+            tags_of_b = set(map(value_digest, value_of_b))
+            distance += len(tags_of_a ^ tags_of_b)
+        elif name != _LOCK or _lock_digest(a) != _lock_digest(b):
             distance += 1
     return distance
 
 
-def _merged_tags(was: list[Any], mine: Any, saved: Any) -> list[Any]:
-    """Both sides' additions and removals, the saved version's order first."""
-    mine, saved = (tags if isinstance(tags, list) else [] for tags in (mine, saved))
-    dropped = [tag for tag in was if tag not in mine]
-    added = [tag for tag in mine if tag not in was and tag not in saved]
-    return [tag for tag in saved if tag not in dropped] + added
+def _merge_tags(base_tags: list[Any], store_value: Any, saved_value: Any) -> list[Any]:
+    """Return the tags with both sides' additions and removals, in the saved order first."""
+    store_tags = store_value if isinstance(store_value, list) else []
+    saved_tags = saved_value if isinstance(saved_value, list) else []
+    dropped = [tag for tag in base_tags if tag not in store_tags]
+    added = [tag for tag in store_tags if tag not in base_tags and tag not in saved_tags]
+    return [tag for tag in saved_tags if tag not in dropped] + added

@@ -1,26 +1,24 @@
-"""Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
+"""Repair torn files: what a crash in the middle of a splice leaves behind.
 
-After a power cut `truncate_to_checkpoint` gives the file as it was at the last checkpoint of the log, which has
-all that was written since. Where the log has a splice that a kill interrupted, `complete_splice` compares its
-very bytes, and completes it. Without a log (`.capsule/` was deleted), `repair_torn` knows what such a file
-looks like; that is believed only of a file that nobody can still be saving, or when a person asks
-for it.
+A splice appends messages: it overwrites the closing of the file with new entries and a new closing,
+and overwrites `updatedAt`. A crash keeps any of its sectors (512 bytes) and drops the others. A
+dropped sector has its old bytes inside the old file, and NULs or nothing past its end. So the
+history of a torn file is whole up to some entry, and then one of these is true:
 
-A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its
-place. A crash keeps any of its sectors (512 bytes) and drops the others: those inside the old file
-keep their old bytes, those beyond read as NULs or lie past the end. So a torn file is one whose
-history is whole up to some entry, and then
+- It ends in the closing, or anywhere in a canonical entry.
+- It goes on with NULs, which JSON cannot hold and no editor types.
+- Within the seven bytes of the closing, old bytes meet new ones at a multiple of 512.
+- It has the old closing and then the rest of the new bytes. A reader that copied the file during an
+  append sees this, and nothing of it is lost.
+- `updatedAt` spans a multiple of 512, and is half old and half new.
 
-- ends: in the closing, or in a canonical entry, cut anywhere;
-- or goes on with NULs, which no JSON text holds and no editor types;
-- or shows, within the seven bytes of the closing, old bytes meeting new ones at a multiple of 512;
-- or, copied by a reader while an append was on its way, has the old closing, and behind it the rest
-  of what took its place, of which nothing is lost;
-- or has a timestamp across a multiple of 512, of the right shape and no time: half old and half
-  new.
+Three ways lead back. After a power cut `truncate_to_checkpoint` returns the file as of the last
+checkpoint of the log, and the log has what was written since. If the log has the splice,
+`complete_splice` compares its very bytes and completes it. Without a log, `repair_torn` believes the
+forms above. The caller uses it only if no program can still be saving the file, or a person asks.
 
-What must stay true: every entry before the tear is kept as it is, what a person's typing error
-looks like is never cut away, and the module decides on bytes alone, doing no I/O.
+What must stay true: every entry before the tear stays unchanged. Something that looks like a typing
+error of a person is never cut away. The module decides by bytes alone, and does no I/O.
 """
 
 from __future__ import annotations
@@ -37,156 +35,300 @@ from capsule.format.json import layout
 _SECTOR = 512
 _CLOSING, _CLOSING_EMPTY = b"\n  ]\n}\n", b"]\n}\n"
 _HISTORY = re.compile(rb'\n  "history": \[')
+_ENTRY_OPENING, _ENTRY_CLOSING = b"\n    {\n", b"\n    }"
 #: A line inside a canonical entry: a key and a value, or a bracket, deeper than the entry's braces.
 _LINE = re.compile(
     rb' {6,}(?:"(?:[^"\\\x00-\x1f]|\\.)*": '
     rb")?(?:[\[{]|[\]}],?|(?:\[\]|\{\}|true|false|null|-?[0-9][0-9.eE+-]*"
     rb'|"(?:[^"\\\x00-\x1f]|\\.)*"),?)'
 )
+#: The beginning of such a line.
 _CUT_LINE = re.compile(
     rb' *(?:"(?:[^"\\\x00-\x1f]|\\.)*\\?(?:"(?:: ?)?)?)?(?:[\[{]|\[\]|\{\}|[a-z]{1,5}|-?[0-9.eE+-]*'
     rb'|"(?:[^"\\\x00-\x1f]|\\.)*\\?"?)?,?'
 )
 _ID_LINE = re.compile(rb'\n      "id": "[^"\n]*"')
-_STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
+_UPDATED_AT = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 
 
 class LoggedSplice(NamedTuple):
-    """A splice as the log has it: where it wrote, the entries as they stand in the file, and their
-    `updatedAt`.
+    """A splice from the log.
+
+    Attributes:
+        offset: The byte of the file at which it was written.
+        entries: The messages as they are in the file.
+        updated_at: The `updatedAt` that it wrote.
     """
 
-    at: int
+    offset: int
     entries: list[bytes]
-    stamp: str
+    updated_at: str
 
 
 class RepairedFile(NamedTuple):
-    """A file made whole: its bytes, and in words what was done."""
+    """The bytes of a repaired file, and a description of the repair for a person."""
 
     data: bytes
-    what: str
+    description: str
 
 
-def truncate_to_checkpoint(data: bytes, at: int, stamp: str) -> bytes | None:
-    """The file as its first bytes show it, when its entries ended there; None if these are no
-    capsule up to an entry.
+# --- With a log ---
+
+
+def truncate_to_checkpoint(data: bytes, offset: int, updated_at: str) -> bytes | None:
+    """Return the file with the entries up to a checkpoint, and a closing.
 
     Args:
         data: A file that does not parse, or is not valid.
-        at: The byte at which its entries ended when it was last flushed.
-        stamp: An `updatedAt` for it, should its own be torn.
+        offset: The byte at which its entries ended at the last flush.
+        updated_at: An `updatedAt` for the file, if its own is torn.
+
+    Returns:
+        None if the first `offset` bytes are no capsule up to an entry.
     """
     history = _HISTORY.search(data)
-    if history is None or at < history.end() or len(data) < at:
+    if history is None or offset < history.end() or len(data) < offset:
         return None
-    base = data[:at] + (b"]\n}\n" if at == history.end() else _CLOSING)
-    match = _STAMP.search(base, 0, history.start())
-    if match is not None and stamp and not timestamps.is_canonical(match[1].decode()):
-        base = base[: match.start(1)] + stamp.encode() + base[match.end(1) :]
-    return base if _parses(base) else None
+    closing = _CLOSING_EMPTY if offset == history.end() else _CLOSING
+    result = data[:offset] + closing
+    match = _UPDATED_AT.search(result, 0, history.start())
+    if match is not None and updated_at and not _is_time(match[1]):
+        result = result[: match.start(1)] + updated_at.encode() + result[match.end(1) :]
+    return result if _parses(result) else None
 
 
-def complete_splice(data: bytes, splice: LoggedSplice, *, cut: bool) -> bytes | None:
-    """The file with a splice completed; None unless `data` shows a part of that very splice.
+def complete_splice(data: bytes, splice: LoggedSplice, *, accept_prefix: bool) -> bytes | None:
+    """Return the file with a splice completed. None: `data` does not show a part of that splice.
 
-    What stands behind the last entry before it is then made of sectors of what was there and of
-    what was written. A mere beginning of what was written is also what a program leaves that saves
-    the file and isn't done yet.
+    Behind the last older entry, each 512-byte sector must have its old or its new bytes. A mere
+    prefix of the new bytes can also come from a program that is still saving the file.
 
     Args:
         data: A file that does not parse, or is not valid.
-        splice: What was written, and where; in a copy of the file it may lie elsewhere.
-        cut: Whether it may be such a beginning.
+        splice: The splice. In a copy of the file it may be at another offset.
+        accept_prefix: Whether a mere prefix counts.
 
     Cost: one parse of the history.
     """
     history = _HISTORY.search(data)
     if history is None:
         return None
-    head, stamp = data[: history.end()], splice.stamp.encode()
-    match = _STAMP.search(head)
+    head = data[: history.end()]
+    match = _UPDATED_AT.search(head)
     if match is None:
         return None
-    is_torn = not timestamps.is_canonical(match[1].decode())
-    if is_torn:
-        met = -match.start(1) % _SECTOR
-        if not 0 < met < len(stamp) or (
-            stamp[:met] != match[1][:met] and stamp[met:] != match[1][met:]
-        ):
-            return None
-    head = head[: match.start(1)] + stamp + head[match.end(1) :]
-    if not _head_parses(head[: history.start()]):
+    new_time = splice.updated_at.encode()
+    is_time_torn = not _is_time(match[1])
+    if is_time_torn and not _is_mixed_time(match, new_time):
         return None
-    ids = [match[0] for entry in splice.entries if (match := _ID_LINE.search(entry))]
-    ends = _ends(data, history.end())
-    for base in ends[: -len(splice.entries) - 2 : -1]:
-        is_first = base == history.end()
-        old, _ = _around(first=is_first)
-        block = (b"\n" if is_first else b",\n") + b",\n".join(splice.entries) + _CLOSING
-        rest = data[base:]
-        if (rest == old and not is_torn) or any(line in data[history.end() : base] for line in ids):
-            continue  # Nothing of the splice is missing here.
-        if not _is_mixed_of(rest, old, block, splice.at):
+    new_head = head[: match.start(1)] + new_time + head[match.end(1) :]
+    if not _head_parses(new_head[: history.start()]):
+        return None
+    ends = _entry_ends(data, history.end())
+    # The old entries end where the splice begins. Some of its entries may be complete already.
+    for base_end in ends[: -len(splice.entries) - 2 : -1]:
+        old_entries = data[history.end() : base_end]
+        if _has_entry_of(splice, old_entries):
             continue
-        if is_torn or not block.startswith(rest) or cut or len(rest) == len(old):
-            return head + data[history.end() : base] + block
+        old_closing, _ = _delimiters(first=not old_entries)
+        separator = b",\n" if old_entries else b"\n"
+        new_tail = separator + b",\n".join(splice.entries) + _CLOSING
+        tail = data[base_end:]
+        if tail == old_closing and not is_time_torn:
+            continue  # Nothing of the splice was written.
+        if not _is_mixed_of(tail, old_closing, new_tail, splice.offset):
+            continue
+        is_mere_prefix = new_tail.startswith(tail) and len(tail) != len(old_closing)
+        if is_time_torn or not is_mere_prefix or accept_prefix:
+            return new_head + old_entries + new_tail
     return None
 
 
-def _is_mixed_of(rest: bytes, old: bytes, new: bytes, at: int) -> bool:
-    """Whether each sector of `rest`, which began at byte `at` of a file, is as it was or as it was
-    written; it may end anywhere, and what was written past the old end may be missing or NULs."""
-    borders = {0, min(len(old), len(rest)), len(rest), *range(-at % _SECTOR, len(rest), _SECTOR)}
-    old = old.ljust(len(new), b"\0")
-    places = sorted(borders)
-    pairs = pairwise(places)
-    return len(rest) <= len(new) and all(rest[a:b] in (old[a:b], new[a:b]) for a, b in pairs)
+def _is_mixed_time(match: re.Match[bytes], new_time: bytes) -> bool:
+    """Return whether a torn `updatedAt` has a part of the new time on one side of a sector border."""
+    boundary = -match.start(1) % _SECTOR
+    if not 0 < boundary < len(new_time):
+        return False
+    torn = match[1]
+    return new_time[:boundary] == torn[:boundary] or new_time[boundary:] == torn[boundary:]
+
+
+def _has_entry_of(splice: LoggedSplice, entries: bytes) -> bool:
+    """Return whether the bytes of a history have a message with an id of the splice."""
+    for entry in splice.entries:
+        id_line = _ID_LINE.search(entry)
+        if id_line is not None and id_line[0] in entries:
+            return True
+    return False
+
+
+def _is_mixed_of(data: bytes, old: bytes, new: bytes, offset: int) -> bool:
+    """Return whether each sector of `data` has its old or its new bytes.
+
+    `data` began at byte `offset` of a file. It may end anywhere. Past the old end of the file new
+    bytes may be missing or NULs.
+    """
+    if len(data) > len(new):
+        return False
+    borders = {
+        0,
+        min(len(old), len(data)),
+        len(data),
+        *range(-offset % _SECTOR, len(data), _SECTOR),
+    }
+    padded_old = old.ljust(len(new), b"\0")
+    return all(
+        data[start:end] in (padded_old[start:end], new[start:end])
+        for start, end in pairwise(sorted(borders))
+    )
+
+
+# --- Without a log ---
 
 
 def repair_torn(data: bytes) -> RepairedFile | None:
-    """The file made whole, when a crash can have left `data`; None when it can't.
+    """Return the repaired file. None: no crash of a splice leaves `data`.
 
     Args:
         data: A file that does not parse, or is not valid.
 
     Cost: one parse of the history.
     """
-    stamped = _mend_stamp(data)
-    cut = _mend_tail(stamped or data)
-    if cut is not None:
-        return cut
-    if stamped is None or not _parses(stamped):
+    with_time = _repair_timestamp(data)
+    repaired = _repair_tail(data if with_time is None else with_time)
+    if repaired is not None:
+        return repaired
+    if with_time is None or not _parses(with_time):
         return None
-    return RepairedFile(stamped, "a timestamp that a crash left half written was set again")
+    return RepairedFile(with_time, "a timestamp that a crash left half written was set again")
 
 
-def _mend_tail(data: bytes) -> RepairedFile | None:
+def _repair_tail(data: bytes) -> RepairedFile | None:
+    """Return the file joined or cut behind its last complete entry. None: its tail is not torn."""
     history = _HISTORY.search(data)
     if history is None or not _head_parses(data[: history.start()]):
         return None
-    ends = _ends(data, history.end())
-    end, count = ends[-1], len(ends) - 1
-    rest = data[end:]
-    closing, opening = _around(first=not count)
-    joined = data[:end] + opening[: len(closing)] + rest[len(closing) :]
-    if rest.startswith(closing) and joined.startswith(opening, end):
-        whole = _mend_tail(joined)
-        if whole is not None or _parses(joined):
-            return RepairedFile(
-                whole.data if whole else joined,
-                "joined where an append came between two reads of a copy",
-            )
-    if rest in (_CLOSING, _CLOSING_EMPTY) or not _torn(rest, end, first=count == 0):
+    ends = _entry_ends(data, history.end())
+    end = ends[-1]
+    count = len(ends) - 1
+    tail = data[end:]
+    closing, opening = _delimiters(first=count == 0)
+    if tail.startswith(closing):
+        joined = _join_behind_closing(data, end, closing, opening)
+        if joined is not None:
+            return joined
+    if tail in (_CLOSING, _CLOSING_EMPTY) or not _is_torn_tail(tail, end, first=count == 0):
         return None
-    lost = len(data.rstrip(b"\0")) - end
+    lost = max(len(data.rstrip(b"\0")) - end, 0)
     return RepairedFile(
         data[:end] + closing,
-        f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)",
+        f"cut back to its last complete message ({count} kept, {lost} bytes cut)",
     )
 
 
+def _join_behind_closing(
+    data: bytes, end: int, closing: bytes, opening: bytes
+) -> RepairedFile | None:
+    """Replace the old closing by the opening of the entry that goes on behind it.
+
+    A copy has these bytes if an append came between two reads of it. None: it does not go on so.
+    """
+    joined = data[:end] + opening[: len(closing)] + data[end + len(closing) :]
+    if not joined.startswith(opening, end):
+        return None
+    repaired = _repair_tail(joined)
+    if repaired is None and not _parses(joined):
+        return None
+    result = joined if repaired is None else repaired.data
+    return RepairedFile(result, "joined where an append came between two reads of a copy")
+
+
+def _is_torn_tail(tail: bytes, offset: int, *, first: bool) -> bool:
+    """Return whether a crash leaves these bytes behind the last complete entry.
+
+    Args:
+        tail: The bytes.
+        offset: The byte of the file at which they begin.
+        first: Whether there is no entry before them.
+    """
+    closing, opening = _delimiters(first=first)
+    if closing.startswith(tail) and tail != closing[:-1]:
+        return True
+    if tail.startswith(closing):
+        # The old closing, and then the bytes that were written past the old end of the file.
+        beyond = offset + len(closing)
+        return tail[len(closing) : len(closing) + 1] == b"\0" or beyond % _SECTOR == 0
+    written, nul, _ = tail.partition(b"\0")
+    if nul and _are_nuls_of_crash(written, offset, closing, opening):
+        return True
+    if not nul and _begins_entry(tail, opening):
+        return True
+    return _meets_in_closing(tail, offset, closing, opening)
+
+
+def _are_nuls_of_crash(written: bytes, offset: int, closing: bytes, opening: bytes) -> bool:
+    """Return whether NULs behind `written` begin at a sector border or at the old end of the file.
+
+    Anywhere else a person put them there.
+    """
+    is_at_border = (offset + len(written)) % _SECTOR == 0
+    if is_at_border and (closing.startswith(written) or _begins_entry(written, opening)):
+        return True
+    is_at_old_end = len(written) == len(closing)
+    return is_at_old_end and _is_mixed_of(written, closing, opening[: len(closing)], offset)
+
+
+def _meets_in_closing(tail: bytes, offset: int, closing: bytes, opening: bytes) -> bool:
+    """Return whether old and new bytes meet at a sector border inside the closing."""
+    border = -offset % _SECTOR
+    if not 0 < border < len(closing):
+        return False
+    if tail[:border] == closing[:border]:
+        return True
+    return tail[:border] == opening[:border] and tail[border:] in (closing[border:], b"")
+
+
+def _begins_entry(data: bytes, opening: bytes) -> bool:
+    """Return whether `data` is a canonical entry that is cut anywhere, also in its opening."""
+    if opening.startswith(data):
+        return True
+    if not data.startswith(opening):
+        return False
+    *lines, cut_line = data[len(opening) :].split(b"\n")
+    if not all(_LINE.fullmatch(line) for line in lines):
+        return False
+    return _CUT_LINE.fullmatch(cut_line) is not None or b"    },".startswith(cut_line)
+
+
+def _repair_timestamp(data: bytes) -> bytes | None:
+    """Return the file with another `updatedAt`. None: its own is a time, or a person typed it."""
+    head_end = data.find(b'\n  "context": ') + 1
+    match = _UPDATED_AT.search(data, 0, head_end)
+    if match is None or _is_time(match[1]):
+        return None
+    if match.start(1) // _SECTOR == (match.end(1) - 1) // _SECTOR:
+        return None  # A single sector is old or new, never both.
+    latest = max(_times_in(data, head_end), default=b"1970-01-01T00:00:00.000Z")
+    return data[: match.start(1)] + latest + data[match.end(1) :]
+
+
+def _times_in(data: bytes, head_end: int) -> list[bytes]:
+    """Return the canonical times of the last three messages and of the creation."""
+    entries, _ = layout.last_entries(data, 3)
+    times = re.findall(rb'\n      "timestamp": "([^"\n]+)"', entries)
+    times += re.findall(rb'\n  "createdAt": "([^"\n]+)"', data[:head_end])
+    return [time for time in times if _is_time(time)]
+
+
+# --- The parts of a file ---
+
+
+def _is_time(text: bytes) -> bool:
+    return timestamps.is_canonical(text.decode(errors="replace"))
+
+
 def _head_parses(head: bytes) -> bool:
+    """Return whether the bytes before the line of `history` are a JSON object without its end."""
     return head.endswith(b",") and _parses(head[:-1] + b"\n}")
 
 
@@ -198,91 +340,29 @@ def _parses(data: bytes) -> bool:
     return True
 
 
-def _around(*, first: bool) -> tuple[bytes, bytes]:
-    """What closes a history behind an entry, and what opens the next one there; `first`: behind the
-    bracket.
+def _delimiters(*, first: bool) -> tuple[bytes, bytes]:
+    """Return the closing of the file behind an entry, and the opening of the next entry there.
+
+    `first`: behind the bracket of `history` instead, where there is no entry yet.
     """
-    return (_CLOSING_EMPTY, b"\n    {\n") if first else (_CLOSING, b",\n    {\n")
+    if first:
+        return _CLOSING_EMPTY, _ENTRY_OPENING
+    return _CLOSING, b"," + _ENTRY_OPENING
 
 
-def _ends(data: bytes, start: int) -> list[int]:
-    """The byte after the bracket, and where each complete entry behind it ends."""
+def _entry_ends(data: bytes, start: int) -> list[int]:
+    """Return `start`, the byte behind the bracket, and the end of each complete entry behind it."""
     ends = [start]
     end = start
-    opening = b"\n    {\n"
+    opening = _ENTRY_OPENING
     while data.startswith(opening, end):
-        close = data.find(b"\n    }", end + len(opening) - 1) + len(b"\n    }")
-        if close < len(b"\n    }") or not _parses(data[end:close].removeprefix(b",")):
+        brace = data.find(_ENTRY_CLOSING, end + len(opening) - 1)
+        if brace < 0:
             break
-        end = close
+        entry_end = brace + len(_ENTRY_CLOSING)
+        if not _parses(data[end:entry_end].removeprefix(b",")):
+            break
+        end = entry_end
         ends.append(end)
-        opening = b",\n    {\n"
+        opening = b"," + _ENTRY_OPENING
     return ends
-
-
-def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
-    """Whether what follows the last complete entry, at byte `offset`, is what a crash leaves."""
-    closing, opening = _around(first=first)
-    if closing.startswith(rest) and rest != closing[:-1]:
-        return True
-    if rest.startswith(closing):
-        # The old closing, and then what was written past the old end of the file.
-        after = offset + len(closing)
-        return rest[len(closing) : len(closing) + 1] == b"\0" or after % _SECTOR == 0
-    written, nul, _ = rest.partition(b"\0")
-    # NULs begin where a sector does, or where the file ended before; anywhere else a person put
-    # them there.
-    if (
-        nul
-        and (offset + len(written)) % _SECTOR == 0
-        and (closing.startswith(written) or _begins_entry(written, opening))
-    ):
-        return True
-    if (
-        nul
-        and len(written) == len(closing)
-        and _is_mixed_of(written, closing, opening[: len(closing)], offset)
-    ):
-        return True
-    if not nul and _begins_entry(rest, opening):
-        return True
-    # Old and new meet at a sector's border inside the closing.
-    border = -offset % _SECTOR
-    if 0 < border < len(closing):
-        met, beyond = rest[:border], rest[border:]
-        if met == closing[:border]:
-            return True
-        return opening[:border] == met and beyond in (closing[border:], b"")
-    return False
-
-
-def _begins_entry(rest: bytes, opening: bytes) -> bool:
-    """Whether `rest` is a canonical entry cut anywhere, its opening included."""
-    if opening.startswith(rest):
-        return True
-    if not rest.startswith(opening):
-        return False
-    *lines, cut = rest[len(opening) :].split(b"\n")
-    if not all(_LINE.fullmatch(line) for line in lines):
-        return False
-    return _CUT_LINE.fullmatch(cut) is not None or b"    },".startswith(cut)
-
-
-def _mend_stamp(data: bytes) -> bytes | None:
-    """`data` with an `updatedAt` that is not a time set anew; None when it is a time."""
-    match = _STAMP.search(data, 0, data.find(b'\n  "context": ') + 1)
-    if match is None or match.start(1) // _SECTOR == (match.end(1) - 1) // _SECTOR:
-        return None  # A single sector is old or new, never both: a person typed this.
-    if timestamps.is_canonical(match[1].decode()):
-        return None
-    latest = max(_times(data), default=b"1970-01-01T00:00:00.000Z")
-    return data[: match.start(1)] + latest + data[match.end(1) :]
-
-
-def _times(data: bytes) -> list[bytes]:
-    """The times of the last few messages and of the creation, as far as they are canonical."""
-    block, _ = layout.last_entries(data, 3)
-    stamps = re.findall(rb'\n      "timestamp": "([^"\n]+)"', block) + re.findall(
-        rb'\n  "createdAt": "([^"\n]+)"', data[: data.find(b'\n  "context": ') + 1]
-    )
-    return [time for time in stamps if timestamps.is_canonical(time.decode(errors="replace"))]

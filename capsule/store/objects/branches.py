@@ -395,7 +395,7 @@ class Branches:
                     "the conversation again, then try again"
                 )
             if pruned.removal.ids:
-                conversation.rewrite(pruned.applied, reason=reason, is_agreed=is_agreed)
+                conversation.rewrite(pruned.apply_to, reason=reason, is_agreed=is_agreed)
             return pruned.removal
 
         return self._store.inner.change(id, remove)

@@ -345,11 +345,11 @@ class EarlierVersions:
             quarantine_path = held_file.quarantine(data, "replaced")
             # Messages that are not in this version stay out: the caller asked for this version.
             reconciled = reconcile(version, held_file.records(), deliberate=True)
-            if reconciled.taken_away:
-                held_file.quarantine(reconciled.kept, "overruled")
-            document = version | {"updatedAt": timestamps.later_than(reconciled.newest)}
+            if reconciled.lost_in_words:
+                held_file.quarantine(reconciled.lost_values, "overruled")
+            document = version | {"updatedAt": timestamps.later_than(reconciled.latest_update)}
             head_change = head_record(document["updatedAt"], document, len(document["history"]))
-            records = [*reconciled.seen, head_change]
+            records = [*reconciled.edit_records, head_change]
             tag = held_file.put(signature, codec.encode(document), records)
             self._store.inner.remember_own_write(id, tag)
         return Restored(self._store.inner.parsed_head(id, document), quarantine_path)

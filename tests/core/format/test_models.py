@@ -134,8 +134,8 @@ def test_a_message_knows_its_place_only_when_told_and_never_writes_it() -> None:
 
 def test_modules_that_start_fast_do_not_import_pydantic() -> None:
     names = (
-        "json.codec json.canonical json.places text.titles migrations documents.new "
-        "documents.message validation values"
+        "json.codec json.canonical json.locations text.titles migrations documents.creation "
+        "documents.message validation"
     )
     for module in names.split():
         code = f"import sys, capsule.format.{module}; sys.exit('pydantic' in sys.modules)"

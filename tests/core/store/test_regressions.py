@@ -227,7 +227,7 @@ def test_a_lock_without_a_record_is_no_conflict() -> None:
     ]
     killed = held | {"instanceId": "b"}
     outcome = reconcile(document | {"metadata": document["metadata"] | {"lock": killed}}, records)
-    assert outcome.overruled == []
+    assert outcome.overridden == []
     assert outcome.document["metadata"]["lock"] == killed
 
 
