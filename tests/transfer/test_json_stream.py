@@ -154,7 +154,7 @@ def test_a_damaged_line_is_told_and_the_others_are_read(
 def test_a_value_that_is_too_large_is_refused_and_the_next_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(json_stream, "MOST", 5_000)
+    monkeypatch.setattr(json_stream, "MAX_VALUE_BYTES", 5_000)
     data = json.dumps(
         [{"id": 1, "t": ""}, {"id": 2, "t": "x" * 50_000}, {"id": 3, "t": ""}]
     ).encode()

@@ -1,8 +1,12 @@
-"""JSON out of a stream: the elements of one large array, the lines of a log, or one object, each
-with its line.
+"""Read JSON from a stream: the elements of one array, the lines of a log, or one object.
 
-What must stay true: no more than one value and one chunk is in memory. What is damaged is reported
-by line and read around, and nothing here raises for it. Pure: it takes chunks of bytes.
+Each value comes with the line at which it begins. The beginning of a file decides which of the
+three forms it has. An array is read through a buffer, which is filled with the next text if a value
+may be cut at its end. After a damaged element, reading continues at the next object that begins
+with the same keys as the elements before it.
+
+Invariants: no more than one value and one chunk is in memory. Damage is reported by line and read
+around, and nothing here raises for it. Pure: the input is chunks of bytes.
 """
 
 from __future__ import annotations
@@ -21,49 +25,60 @@ import orjson
 
 #: The largest value (a line, an element, a file with one object) that is read, in bytes.
 MAX_VALUE_BYTES = 64 << 20
-#: What is reported of a file whose last value is not complete.
+#: The problem of a file whose last value is not complete.
 END_MISSING = "the end is missing"
+#: The form of a file. Empty: it has no JSON.
 Shape = Literal["array", "lines", "object", ""]
+#: An object, after the line at which it begins.
 Record = tuple[int, dict[str, Any]]
-#: Takes what is wrong, and the line.
+#: Gets a problem and its line.
 ReportProblem = Callable[[str, int | None], None]
 
 
 def _real(text: str) -> float | None:
-    return number if isfinite(number := float(text)) else None
+    """Return a number. None: it is too large for JSON."""
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+def _integer(text: str) -> float | None:
+    return int(text) if len(text) < 20 else _real(text)
+
+
+def _no_constant(name: str) -> None:
+    """Return None for NaN and Infinity, which JSON does not have."""
 
 
 _decoder = json.JSONDecoder(
-    strict=False,
-    parse_constant=lambda name: (
-        None
-    ),  # NaN has no place in JSON, nor has a number that is too large.
-    parse_float=_real,
-    parse_int=lambda text: int(text) if len(text) < 20 else _real(text),
+    strict=False, parse_constant=_no_constant, parse_float=_real, parse_int=_integer
 )
 _TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]'
 _GAP = re.compile(r"[\s,\0\ufeff]*")
-_LONE = r"[\ud800-\udfff]"
-#: So much of a possible element is looked at, in characters.
-_LOOK = 4096
-#: So many objects and lists inside each other are completed: more than a capsule may have is of no
-#: use.
-_DEEPEST = 250
-#: So many elements of one array that are nested too deep are read around: what comes then lies in
+_SURROGATE = r"[\ud800-\udfff]"
+#: The part of a possible element that is examined, in characters.
+_PREVIEW_CHARS = 4096
+#: The deepest nesting that is completed. A capsule may not have more.
+_MAX_COMPLETED_DEPTH = 250
+#: The elements of an array with too deep nesting that are read around. All later ones are inside
 #: one of them.
-_MOST_DEEP = 100
-#: So many characters of a buffer may be read already: the place of each error is counted from its
-#: beginning.
-_SPENT = 1 << 15
+_MAX_DEEP_ELEMENTS = 100
+#: The part of a buffer that may be read already, in characters. The position of each error is
+#: counted from the beginning of the buffer.
+_MAX_READ_CHARS = 1 << 15
+#: An error so near to the end of a buffer may come from a cut, in characters.
+_CUT_CHARS = 12
 _ENDS = {"{": "}", "[": "]"}
-#: So many values tell the format of a file.
-_FIRST = 50
-#: How a file in UTF-16 begins, as some consoles write it.
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: The number of values that decide the format of a file.
+_FIRST_VALUES = 50
+#: The beginnings of a file in UTF-16, as some consoles write it.
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def complete_prefix(text: str) -> Any:
-    """The value that begins with `text`, as far as it is complete there. None: nothing is."""
+    """Return the value that begins with `text`, as far as it is complete. None: nothing is.
+
+    The text is cut after its last complete part, and the open objects and lists are closed.
+    """
     with suppress(ValueError, RecursionError):
         return _loaded(text)
     ends: list[str] = []
@@ -71,7 +86,7 @@ def complete_prefix(text: str) -> Any:
     for token in re.finditer(_TOKEN, text):
         sign = token[0]
         if sign in _ENDS:
-            if len(ends) == _DEEPEST:
+            if len(ends) == _MAX_COMPLETED_DEPTH:
                 break
             ends.append(_ENDS[sign])
             cut = token.end()
@@ -94,66 +109,76 @@ def complete_prefix(text: str) -> Any:
         return None
 
 
-def _sound(text: str) -> tuple[Any, Exception | None]:
-    """A value, or what is complete of it before its first fault, and the fault."""
+def _loaded_or_prefix(text: str) -> tuple[Any, Exception | None]:
+    """Return a value, or the complete part of it before its first error, and the error."""
     try:
         return _loaded(text), None
     except (ValueError, RecursionError) as error:
         is_cut = "Unterm" in str(error)
-        return complete_prefix(
-            text if is_cut else text[: getattr(error, "pos", 0) or len(text)]
-        ), error
+        error_offset = getattr(error, "pos", 0) or len(text)
+        return complete_prefix(text if is_cut else text[:error_offset]), error
 
 
 @lru_cache(maxsize=4)  # Each format asks for it, of the same file.
 def shape_of(head: bytes) -> Shape:
-    """What the file that begins so consists of; empty: not of JSON."""
+    """Return the form of a file from its beginning. Empty: it has no JSON."""
     text = _begin(head)
     if text[:1] == "[":
         return "array"
-    first, newline, _ = text.partition("\n")
+    first_line, newline, _ = text.partition("\n")
     if re.search(r"^\{", text, re.MULTILINE) is None:
         return ""
     if not newline or "\n{" in text or not text.startswith("{"):
         return "lines"
     try:
-        return "lines" if isinstance(_loaded(first), dict) else ""
+        return "lines" if isinstance(_loaded(first_line), dict) else ""
     except (ValueError, RecursionError):
         return "object"
 
 
 def _begin(head: bytes) -> str:
-    return head.decode("utf-16" if head.startswith(_UTF16) else "utf-8", "replace").lstrip(
-        "\ufeff\0 \t\r\n"
-    )
+    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else "utf-8"
+    return head.decode(encoding, "replace").lstrip("\ufeff\0 \t\r\n")
 
 
 @lru_cache(maxsize=4)
 def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
-    """The first objects of a file that begins so, not to be changed; the last one may be cut."""
-    shape, text = shape_of(head), _begin(head)
+    """Return the first objects of a file from its beginning, 50 at most. The last may be cut.
+
+    All callers get the same objects, so nobody may change them.
+    """
+    shape = shape_of(head)
+    text = _begin(head)
     if shape == "array":
-        return tuple(
-            value for _, value in islice(_elements(iter([text]), lambda reason, line: None), _FIRST)
-        )
-    lines = [text] if shape == "object" else text.split("\n", _FIRST)[:_FIRST]
-    values = [_sound(line)[0] for line in lines if line.lstrip()[:1] == "{"]
+        elements = _ArrayReader(iter([text]), lambda reason, line: None).elements()
+        return tuple(value for _, value in islice(elements, _FIRST_VALUES))
+    if shape == "object":
+        lines = [text]
+    else:
+        lines = text.split("\n", _FIRST_VALUES)[:_FIRST_VALUES]
+    values = [_loaded_or_prefix(line)[0] for line in lines if line.lstrip()[:1] == "{"]
     return tuple(value for value in values if isinstance(value, dict))
 
 
-def json_records(chunks: Iterable[bytes], head: bytes, tell: ReportProblem) -> Iterator[Record]:
-    """The objects of a file, each with the line at which it begins.
+def json_records(
+    chunks: Iterable[bytes], head: bytes, report_problem: ReportProblem
+) -> Iterator[Record]:
+    """Return the objects of a file, each with the line at which it begins.
 
-    `head` is the beginning of the file, and `tell` takes each damage.
+    Args:
+        chunks: The content of the file.
+        head: Its beginning.
+        report_problem: Gets each damage with its line.
     """
     shape = shape_of(head)
-    if head.startswith(_UTF16):
-        chunks = codecs.iterencode(
-            codecs.iterdecode(iter(chunks), "utf-16", "replace"), "utf-8", "replace"
-        )
+    if head.startswith(_UTF16_MARKS):
+        texts = codecs.iterdecode(iter(chunks), "utf-16", "replace")
+        chunks = codecs.iterencode(texts, "utf-8", "replace")
     if shape == "array":
-        return _elements(_texts(chunks, tell), tell)
-    return _lines(chunks, tell) if shape == "lines" else _object(chunks, tell)
+        return _ArrayReader(_texts(chunks, report_problem), report_problem).elements()
+    if shape == "lines":
+        return _lines(chunks, report_problem)
+    return _object(chunks, report_problem)
 
 
 def _loaded(text: str) -> Any:
@@ -162,9 +187,9 @@ def _loaded(text: str) -> Any:
 
 
 def without_surrogates(value: Any) -> Any:
-    """The value without halves of characters, which no file can hold."""
+    """Return the value without lone surrogates, which no file can hold."""
     if isinstance(value, str):
-        return re.sub(_LONE, "\ufffd", value)
+        return re.sub(_SURROGATE, "\ufffd", value)
     if isinstance(value, list):
         return [without_surrogates(item) for item in value]
     if isinstance(value, dict):
@@ -172,20 +197,22 @@ def without_surrogates(value: Any) -> Any:
     return value
 
 
-def _too_large(tell: ReportProblem, line: int) -> None:
-    tell(f"a value of more than {MAX_VALUE_BYTES >> 20} MB is refused", line)
+def _report_too_large(report_problem: ReportProblem, line: int) -> None:
+    report_problem(f"a value of more than {MAX_VALUE_BYTES >> 20} MB is refused", line)
 
 
-def _object(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
+def _object(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[Record]:
+    """Return the one object of a file, as far as it is complete."""
     data = bytearray()
     for chunk in chunks:
         data += chunk
         if len(data) > MAX_VALUE_BYTES:
-            return _too_large(tell, 1)
-    text = "".join(_texts([bytes(data)], tell)).lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n")
-    value, fault = _sound(text)
-    if fault is not None:
-        tell(_reason(fault), getattr(fault, "lineno", None))
+            _report_too_large(report_problem, 1)
+            return
+    text = "".join(_texts([bytes(data)], report_problem))
+    value, error = _loaded_or_prefix(text.lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n"))
+    if error is not None:
+        report_problem(_reason(error), getattr(error, "lineno", None))
     if isinstance(value, dict):
         yield 1, value
 
@@ -193,222 +220,304 @@ def _object(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return (
-        f"no valid JSON: {error.msg}"
-        if isinstance(error, json.JSONDecodeError)
-        else f"no valid JSON: {error}"
-    )
+    if isinstance(error, json.JSONDecodeError):
+        return f"no valid JSON: {error.msg}"
+    return f"no valid JSON: {error}"
 
 
-def _texts(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[str]:
-    """The text of chunks. What is not valid UTF-8 is replaced and reported."""
-    rest, line = b"", 1
+def _texts(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[str]:
+    """Return the text of chunks. Bytes that are not valid UTF-8 are replaced and reported."""
+    rest = b""
+    line = 1
     for chunk in chunks:
         data = rest + chunk
+        rest = b""
         try:
-            text, rest = data.decode(), b""
+            text = data.decode()
         except UnicodeDecodeError as error:
-            at = (
-                error.start if error.end == len(data) and len(data) - error.start < 4 else len(data)
-            )
-            rest = data[at:]
-            try:
-                text = data[:at].decode()
-            except UnicodeDecodeError as wrong:
-                tell("not UTF-8", line + data.count(b"\n", 0, wrong.start))
-                text = data[:at].decode("utf-8", "replace")
+            is_cut = error.end == len(data) and len(data) - error.start < 4
+            if is_cut:  # The next chunk has the rest of the last character.
+                rest = data[error.start :]
+                data = data[: error.start]
+            text = _decoded(data, line, report_problem)
         line += text.count("\n")
         yield text
     if rest:
-        tell("not UTF-8", line)
+        report_problem("not UTF-8", line)
 
 
-def split_lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1, and their ends. One that is too large is
-    reported and skipped.
+def _decoded(data: bytes, line: int, report_problem: ReportProblem) -> str:
+    """Return the text of data that begins at a line. Report its first invalid byte."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        report_problem("not UTF-8", line + data.count(b"\n", 0, error.start))
+        return data.decode("utf-8", "replace")
+
+
+def split_lines(
+    chunks: Iterable[bytes], report_problem: ReportProblem
+) -> Iterator[tuple[int, bytes]]:
+    """Return the lines of a file with their numbers from 1, and their ends.
+
+    A line that is too large is reported and skipped.
     """
-    rest, line, is_skipped = b"", 1, False
+    rest = b""
+    line = 1
+    is_skipped = False
     for chunk in chunks:
-        *whole, last = chunk.split(b"\n")
-        for part in whole:
+        *whole_lines, last_line = chunk.split(b"\n")
+        for line_end in whole_lines:
             if not is_skipped:
-                yield line, rest + part + b"\n"
-            rest, line, is_skipped = b"", line + 1, False
-        rest += last
-        if is_skipped or len(rest) > MAX_VALUE_BYTES:
-            if not is_skipped:
-                _too_large(tell, line)
-            rest, is_skipped = b"", True
+                yield line, rest + line_end + b"\n"
+            rest = b""
+            line += 1
+            is_skipped = False
+        rest += last_line
+        if not is_skipped and len(rest) > MAX_VALUE_BYTES:
+            _report_too_large(report_problem, line)
+            is_skipped = True
+        if is_skipped:
+            rest = b""
     if rest:
         yield line, rest
 
 
-def _lines(chunks: Iterable[bytes], tell: ReportProblem) -> Iterator[Record]:
+def _lines(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[Record]:
+    """Return the objects of a file of lines."""
     keys: set[str] = set()
-    for line, data in split_lines(chunks, tell):
+    for line, data in split_lines(chunks, report_problem):
         try:
             value = orjson.loads(data if line > 1 else data.removeprefix(codecs.BOM_UTF8))
         except ValueError:
             if data.strip(b"\0 \t\r\n\xef\xbb\xbf"):
-                yield from ((line, value) for value in _mended(line, data, keys, tell))
+                for repaired in _repaired(line, data, keys, report_problem):
+                    yield line, repaired
             elif b"\0" in data:
-                tell("a line of NULs", line)
+                report_problem("a line of NULs", line)
             continue
         if isinstance(value, dict):
             keys = keys or set(value)
             yield line, value
         else:
-            tell("no JSON object", line)
+            report_problem("no JSON object", line)
 
 
-def _mended(
-    line: int, data: bytes, keys: set[str], tell: ReportProblem
+def _repaired(
+    line: int, data: bytes, keys: set[str], report_problem: ReportProblem
 ) -> Iterator[dict[str, Any]]:
-    """The objects that can be read of a line that is no valid JSON: several, or what another one
-    was written over.
+    """Return the objects that can be read from a line that is no valid JSON.
 
-    The keys of another record tell a record from what is in one.
+    The line may have several records, or a record that another one was written over. After an
+    error, an object counts as a record if it has two of `keys`, the keys of another record.
+    Otherwise it may be a part of the damaged one.
     """
     text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
-    at, values, reason, failures = 0, [], "", 0
-    while (at := text.find("{", at)) >= 0:
+    values: list[dict[str, Any]] = []
+    reason = ""
+    failures = 0
+    offset = text.find("{")
+    while offset >= 0:
         try:
-            value, end = _decoder.raw_decode(text, at)
-            if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
-                values.append(without_surrogates(value))
-            at = end
+            value, end = _decoder.raw_decode(text, offset)
         except (ValueError, RecursionError) as error:
-            reason, failures = reason or _reason(error), failures + 1
-            at = text.find('{"', at + 1)
-            if (
-                at < 0 or not keys or failures > _DEEPEST
-            ):  # It fails for each object around what is damaged.
+            reason = reason or _reason(error)
+            failures += 1
+            offset = text.find('{"', offset + 1)
+            # Each object around the damage fails too.
+            if not keys or failures > _MAX_COMPLETED_DEPTH:
                 break
-    if line == 1 and not values and not keys and isinstance(value := _sound(text)[0], dict):
-        values = [value]
+            continue
+        is_record = len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")
+        if not reason or is_record:
+            values.append(without_surrogates(value))
+        offset = text.find("{", end)
+    if line == 1 and not values and not keys:
+        prefix, _ = _loaded_or_prefix(text)
+        if isinstance(prefix, dict):
+            values = [prefix]
     if reason and not data.endswith(b"\n"):
         reason = END_MISSING
-    tell(
-        reason
-        or (
-            "several records in one line"
-            if len(values) > 1
-            else "characters that JSON does not have"
-        ),
-        line,
-    )
+    elif not reason and len(values) > 1:
+        reason = "several records in one line"
+    elif not reason:
+        reason = "characters that JSON does not have"
+    report_problem(reason, line)
     yield from values
 
 
-def _elements(texts: Iterator[str], tell: ReportProblem) -> Iterator[Record]:
-    buffer, line, counted, is_open = "", 1, 0, True
-    keys: list[str] = []
-    deep = 0
-    for begin in texts:
-        buffer += begin
-        if "[" in begin:
-            break
-    at = buffer.find("[") + 1
-    while True:
-        at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]  # It matches anywhere.
-        ended = at < len(buffer) and buffer[at] == "]"
-        if ended or (at >= len(buffer) and not is_open):
-            break
-        error: Exception | None = None
-        if at < len(buffer):
-            try:
-                value, end = _decoder.raw_decode(buffer, at)
-            except (ValueError, RecursionError) as wrong:
-                error = wrong
-        if at >= len(buffer) or (
-            is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MAX_VALUE_BYTES
-        ):
-            line, counted = line + buffer.count("\n", counted, at), 0
-            more, wanted = [buffer[at:]], max(len(buffer) - at, 1)
-            while wanted > 0 and (text := next(texts, None)) is not None:
-                more.append(text)
-                wanted -= len(text)
-            is_open = wanted <= 0
-            buffer, at = "".join(more), 0
-            continue
-        line, counted = line + buffer.count("\n", counted, at), at
-        if error is None:
-            at = end
-            if isinstance(value, dict):
-                keys = keys or list(value)[:2]
-                yield (
-                    line,
-                    without_surrogates(value) if buffer.find("\\ud", counted, end) >= 0 else value,
+class _ArrayReader:
+    """Reads the elements of one array.
+
+    `_line` is the line at `_counted`, an offset in the buffer up to which lines were counted.
+    """
+
+    def __init__(self, texts: Iterator[str], report_problem: ReportProblem) -> None:
+        self._texts = texts
+        self._report_problem = report_problem
+        self._buffer = ""
+        #: The offset in the buffer at which the next element may begin.
+        self._offset = 0
+        self._line = 1
+        self._counted = 0
+        #: Whether the stream may have more texts.
+        self._is_open = True
+        #: The first two keys of an element.
+        self._keys: list[str] = []
+        self._deep_elements = 0
+
+    def elements(self) -> Iterator[Record]:
+        """Return the objects of the array. Other elements and damage are reported."""
+        self._find_array()
+        while True:
+            self._offset = _GAP.match(self._buffer, self._offset).end()  # type: ignore[union-attr]  # It matches anywhere.
+            is_at_end = self._offset >= len(self._buffer)
+            if is_at_end and not self._is_open:
+                self._report_problem(
+                    END_MISSING, self._line + self._buffer.count("\n", self._counted)
                 )
+                return
+            if not is_at_end and self._buffer[self._offset] == "]":
+                return
+            if is_at_end:
+                self._read_more()
+                continue
+            try:
+                value, end = _decoder.raw_decode(self._buffer, self._offset)
+            except (ValueError, RecursionError) as error:
+                if self._may_be_cut(error):
+                    self._read_more()
+                    continue
+                self._count_lines()
+                if isinstance(error, RecursionError):
+                    self._deep_elements += 1
+                if self._deep_elements > _MAX_DEEP_ELEMENTS:
+                    self._report_problem("nested too deep: the rest is left out", self._line)
+                    return
+                prefix = self._damaged_prefix(error)
+                if prefix:
+                    yield self._line, prefix
+                self._find_next_element()
+                continue
+            self._count_lines()
+            has_surrogates = self._buffer.find("\\ud", self._offset, end) >= 0
+            self._offset = end
+            if isinstance(value, dict):
+                self._keys = self._keys or list(value)[:2]
+                yield self._line, without_surrogates(value) if has_surrogates else value
             else:
-                tell("no JSON object", line)
-            continue
-        deep += isinstance(error, RecursionError)
-        if deep > _MOST_DEEP:
-            return tell("nested too deep: the rest is left out", line)
-        keys = keys or _keys(buffer[at : at + _LOOK])
-        if len(buffer) - at > MAX_VALUE_BYTES:
-            _too_large(tell, line)
+                self._report_problem("no JSON object", self._line)
+
+    def _find_array(self) -> None:
+        """Read up to the beginning of the array."""
+        for text in self._texts:
+            self._buffer += text
+            if "[" in text:
+                break
+        self._offset = self._buffer.find("[") + 1
+
+    def _count_lines(self) -> None:
+        """Count the lines up to the next element."""
+        self._line += self._buffer.count("\n", self._counted, self._offset)
+        self._counted = self._offset
+
+    def _may_be_cut(self, error: Exception) -> bool:
+        """Return whether a value may only lack the text that comes after the buffer."""
+        if not self._is_open or len(self._buffer) - self._offset > MAX_VALUE_BYTES:
+            return False
+        return _is_near_end(error, self._buffer)
+
+    def _read_more(self) -> None:
+        """Remove the read part of the buffer, and at least double the rest from the stream."""
+        self._count_lines()
+        texts = [self._buffer[self._offset :]]
+        missing = max(len(texts[0]), 1)
+        while missing > 0:
+            text = next(self._texts, None)
+            if text is None:
+                break
+            texts.append(text)
+            missing -= len(text)
+        self._is_open = missing <= 0
+        self._buffer = "".join(texts)
+        self._offset = 0
+        self._counted = 0
+
+    def _damaged_prefix(self, error: Exception) -> dict[str, Any] | None:
+        """Report a damaged element, and return its complete part. None: it has none."""
+        buffer = self._buffer
+        offset = self._offset
+        self._keys = self._keys or _first_keys(buffer[offset : offset + _PREVIEW_CHARS])
+        if len(buffer) - offset > MAX_VALUE_BYTES:
+            _report_too_large(self._report_problem, self._line)
+            return None
+        error_offset = getattr(error, "pos", offset)
+        error_line = self._line + buffer.count("\n", offset, error_offset)
+        self._report_problem(_reason(error), error_line)
+        if "Unterm" in str(error):
+            text = buffer[offset:]
         else:
-            place = getattr(error, "pos", at)
-            tell(_reason(error), line + buffer.count("\n", at, place))
-            value = complete_prefix(
-                buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)]
-            )
-            if isinstance(value, dict) and value:
-                yield line, value
-        buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
-        counted = at
-    if not ended:
-        tell(END_MISSING, line + buffer.count("\n", counted))
+            text = buffer[offset : max(error_offset, offset + 1)]
+        value = complete_prefix(text)
+        return value if isinstance(value, dict) else None
+
+    def _find_next_element(self) -> None:
+        """Go to the next object that begins with the first keys of the other elements."""
+        first_key = f'"{re.escape(self._keys[0])}"' if self._keys else ""
+        start = re.compile(rf"[,\[]\s*(\{{\s*{first_key})")
+        search_from = self._offset + 1
+        while True:
+            for match in start.finditer(self._buffer, search_from):
+                offset = match.start(1)
+                if self._is_element(self._buffer[offset : offset + _PREVIEW_CHARS]):
+                    self._line += self._buffer.count("\n", self._offset, offset)
+                    cut = offset if offset > _MAX_READ_CHARS else 0
+                    self._buffer = self._buffer[cut:]
+                    self._offset = self._counted = offset - cut
+                    self._is_open = True
+                    return
+            # More of an element that begins in the last characters may follow.
+            kept_from = max(search_from, len(self._buffer) - _PREVIEW_CHARS)
+            text = next(self._texts, None)
+            if text is None:
+                self._line += self._buffer.count("\n", self._offset)
+                self._offset = self._counted = len(self._buffer)
+                self._is_open = False
+                return
+            self._line += self._buffer.count("\n", self._offset, kept_from)
+            self._buffer = self._buffer[kept_from:] + text
+            self._offset = 0
+            search_from = 0
+
+    def _is_element(self, text: str) -> bool:
+        """Return whether the object that begins a text has the first keys of the other elements."""
+        if not all(f'"{key}"' in text for key in self._keys):  # Nearly no text has them all.
+            return False
+        value = complete_prefix(text)
+        if not isinstance(value, dict):
+            return False
+        return not self._keys or list(value)[: len(self._keys)] == self._keys
 
 
-def _keys(text: str) -> list[str]:
-    """The first two keys of the object with which a text begins, which may be damaged."""
-    keys, depth = list[str](), 0
+def _first_keys(text: str) -> list[str]:
+    """Return the first two keys of the object with which a text begins, which may be damaged."""
+    keys: list[str] = []
+    depth = 0
     for token in re.finditer(_TOKEN, text):
         sign = token[0]
-        depth += (sign in _ENDS) - (sign in "}]")
-        if depth == 1 and len(sign) > 1 and text[token.end() :].lstrip().startswith(":"):
+        if sign in _ENDS:
+            depth += 1
+        elif sign in "}]":
+            depth -= 1
+        elif depth == 1 and len(sign) > 1 and text[token.end() :].lstrip().startswith(":"):
             keys.append(sign[1:-1])
         if depth == 0 or len(keys) == 2:
             break
     return keys
 
 
-def _may_be_cut(error: Exception | None, buffer: str) -> bool:
-    """Whether a value may only lack what comes after the buffer."""
+def _is_near_end(error: Exception, buffer: str) -> bool:
+    """Return whether an error is a text without end, or is near to the end of the buffer."""
     if not isinstance(error, json.JSONDecodeError):
         return False
-    return error.msg.startswith("Unterminated") or error.pos >= len(buffer) - 12
-
-
-def _next_element(
-    buffer: str, at: int, line: int, keys: list[str], texts: Iterator[str]
-) -> tuple[str, int, int, bool]:
-    """The place after a damaged element at which the next one begins: one with the same
-    first keys.
-    """
-    first = f'"{re.escape(keys[0])}"' if keys else ""
-    start = re.compile(rf"[,\[]\s*(\{{\s*{first})")
-    begin = at + 1
-    while True:
-        for match in start.finditer(buffer, begin):
-            place = match.start(1)
-            look = buffer[place : place + _LOOK]
-            value = (
-                complete_prefix(look) if all(f'"{key}"' in look for key in keys) else None
-            )  # Nearly none has them all.
-            if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (
-                keys or list(value)[:1]
-            ):
-                line, spent = line + buffer.count("\n", at, place), place if place > _SPENT else 0
-                return buffer[spent:], place - spent, line, True
-        keep = max(
-            begin, len(buffer) - _LOOK
-        )  # An element that begins here may show more of itself.
-        text = next(texts, None)
-        if text is None:
-            return buffer, len(buffer), line + buffer.count("\n", at), False
-        line += buffer.count("\n", at, keep)
-        buffer, at, begin = buffer[keep:] + text, 0, 0
+    return error.msg.startswith("Unterminated") or error.pos >= len(buffer) - _CUT_CHARS
